@@ -1,0 +1,35 @@
+"""Large-batch training of Keras models on several TensorFlow workers.
+
+Public names are loaded on first use, so that the `fastnet` command and
+`import keras_fastnet` do not pay for importing TensorFlow.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from keras_fastnet import optimizers, schedules, strategies
+    from keras_fastnet.optimizers import LARS
+    from keras_fastnet.strategies import TorusStrategy
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "LARS": "keras_fastnet.optimizers",
+    "TorusStrategy": "keras_fastnet.strategies",
+}
+_SUBPACKAGES = ("optimizers", "schedules", "strategies")
+
+__all__ = ["LARS", "TorusStrategy", "optimizers", "schedules", "strategies"]
+
+
+def __getattr__(name: str) -> object:
+    if name in _SUBPACKAGES:
+        return importlib.import_module(f"keras_fastnet.{name}")
+    if name in _HOME:
+        return getattr(importlib.import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'keras_fastnet' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

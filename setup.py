@@ -1,0 +1,5 @@
+"""Entry point for tools that expect a setup.py; the metadata is in pyproject.toml."""
+
+from setuptools import setup
+
+setup()
