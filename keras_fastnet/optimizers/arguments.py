@@ -1,0 +1,64 @@
+"""Validation of an optimizer's arguments."""
+
+import math
+from numbers import Real
+from typing import Any
+
+
+def checked_number(
+    argument: str,
+    value: Any,
+    *,
+    at_least: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+) -> float:
+    """Returns `value` as a float, if it is a finite number in its range.
+
+    Args:
+        argument: The name to use in an error.
+        value: What the user gave for it.
+        at_least: The smallest value allowed. Defaults to `None`.
+        above: A bound that the value must exceed. Defaults to `None`.
+        below: A bound that the value must stay below. Defaults to `None`.
+
+    Raises:
+        TypeError: If `value` is not a real number.
+        ValueError: If it is not finite or out of range.
+    """
+    bounds = [
+        f"{words} {bound:g}"
+        for words, bound in (("at least", at_least), ("above", above), ("below", below))
+        if bound is not None
+    ]
+    rule = f"`{argument}` must be a number " + " and ".join(bounds)
+    hint = f"Pass a float in that range as `{argument}`."
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{rule}. Received: {argument}={value!r}. {hint}")
+    number = float(value)
+    if not (
+        math.isfinite(number)
+        and (at_least is None or number >= at_least)
+        and (above is None or number > above)
+        and (below is None or number < below)
+    ):
+        raise ValueError(f"{rule}. Received: {argument}={value!r}. {hint}")
+    return number
+
+
+def check_bool(argument: str, value: Any) -> bool:
+    """Returns `value` if it is a bool.
+
+    Args:
+        argument: The name to use in an error.
+        value: What the user gave for it.
+
+    Raises:
+        TypeError: If it is not.
+    """
+    if not isinstance(value, bool):
+        raise TypeError(
+            f"`{argument}` must be a bool. Received: {argument}={value!r}. "
+            "Pass True or False."
+        )
+    return value

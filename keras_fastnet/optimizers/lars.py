@@ -1,0 +1,331 @@
+"""The LARS optimizer."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from keras_fastnet.optimizers.arguments import check_bool, checked_number
+from keras_fastnet.optimizers.dense_gradient import dense
+from keras_fastnet.optimizers.exclusions import (
+    Exclusion,
+    checked_exclusion,
+    serialized_exclusion,
+    treatments,
+)
+from keras_fastnet.optimizers.momentum_update import momentum_update
+from keras_fastnet.optimizers.treatment import Treatment
+from keras_fastnet.optimizers.treatment_table import treatment_table
+from keras_fastnet.optimizers.trust_ratio import l2_norm, trust_ratio
+
+
+@keras.saving.register_keras_serializable(package="keras_fastnet")
+class LARS(keras.optimizers.Optimizer):
+    """Layer-wise adaptive rate scaling, for training with large batches.
+
+    Every tensor gets a rate of its own, in proportion to its norm (Algorithm 1
+    of the paper, with `g` the gradient and `w` the weight):
+
+    ```python
+    ratio = trust_coefficient * ‖w‖ / (‖g‖ + weight_decay * ‖w‖ + epsilon)
+    v = momentum * v + learning_rate * ratio * (g + weight_decay * w)
+    w = w - v
+    # with nesterov=True:
+    w = w - (momentum * v + learning_rate * ratio * (g + weight_decay * w))
+    ```
+
+    The rate and the ratio stand inside the momentum buffer, so a change of the
+    rate does not reach back to gradients already seen. Where `‖w‖` or `‖g‖` is
+    zero the ratio is 1 (MLPerf's reference). Norms are taken in float32, or in
+    float64 where the variable is float64. Sparse
+    gradients are made dense, with duplicate indices summed, before clipping.
+
+    Biases and what belongs to a normalization layer take plain momentum at the
+    full rate, without decay or ratio. They are found by shape (rank 0 and 1)
+    and, for rank 2 and above, by the layer whose attribute they are, such as
+    the biases of `keras.layers.MultiHeadAttention`. Where no layer holds the
+    variable as an attribute the shape alone decides. `describe` prints what is
+    done with each tensor.
+
+    Args:
+        learning_rate: A float, a `keras.optimizers.schedules.LearningRateSchedule`
+            or a function without arguments that returns the rate. Defaults to
+            `1.0`: the rate of 32 that You's group uses at batch 32,768, scaled by
+            the square root of the batch to 32, the batch of `model.fit`.
+        momentum: The paper's m, at least 0 and below 1. Defaults to `0.9`
+            (MLPerf v0.6, ResNet-50).
+        weight_decay: The paper's beta; `None` means 0. It is Algorithm 1's, inside
+            ratio and buffer, never the decoupled decay of Keras's base class.
+            Defaults to `1e-4` (Goyal et al. and MLPerf v0.6, ResNet-50).
+        trust_coefficient: The paper's eta, above 0. Defaults to `0.001`
+            (MLPerf's reference).
+        epsilon: Added to the denominator, at least 0; 0 stays 0. Defaults to `0.0`
+            (paper; MLPerf's reference).
+        nesterov: Whether to use Nesterov momentum. Defaults to `False` (paper).
+        exclude_biases_and_norms: Whether to exclude biases and normalization
+            layers from both decay and adaptation. Defaults to `True` (MLPerf's
+            reference).
+        exclude_from_weight_decay: What else not to decay: a list of regular
+            expressions, each matched by `re.search` against `variable.path`, or a
+            function from a variable to a bool. A function must be registered with
+            Keras for the optimizer to be saved. Defaults to `None`.
+        exclude_from_adaptation: What else to leave at the full rate, in the same
+            form. Defaults to `None`.
+        clipnorm, clipvalue, global_clipnorm, use_ema, ema_momentum,
+            ema_overwrite_frequency, loss_scale_factor,
+            gradient_accumulation_steps: As for every Keras optimizer, such as
+            `keras.optimizers.SGD`, with the same defaults.
+        name: The optimizer's name. Defaults to `"lars"`.
+        **kwargs: Passed to `keras.optimizers.Optimizer`.
+
+    Raises:
+        TypeError: If an argument is of the wrong type.
+        ValueError: If an argument is out of its range. Also in `build`, if a
+            pattern matches no variable.
+
+    Example:
+
+    >>> optimizer = LARS(learning_rate=10.0, weight_decay=0.0)
+    >>> weight = keras.Variable([[3.0, 4.0]])
+    >>> optimizer.apply([keras.ops.array([[0.0, 2.0]])], [weight])
+    >>> [round(value, 4) for value in weight.numpy()[0].tolist()]
+    [3.0, 3.95]
+
+    The step is `10 * 0.001 * 5`, whatever the norm of the gradient.
+
+    References:
+        - [You et al., 2017](https://arxiv.org/abs/1708.03888), Algorithm 1
+        - [Goyal et al., 2017](https://arxiv.org/abs/1706.02677)
+    """
+
+    def __init__(
+        self,
+        learning_rate: float
+        | keras.optimizers.schedules.LearningRateSchedule
+        | Callable[[], Any] = 1.0,
+        momentum: float = 0.9,
+        weight_decay: float | None = 1e-4,
+        trust_coefficient: float = 0.001,
+        epsilon: float = 0.0,
+        nesterov: bool = False,
+        exclude_biases_and_norms: bool = True,
+        exclude_from_weight_decay: Exclusion = None,
+        exclude_from_adaptation: Exclusion = None,
+        clipnorm: float | None = None,
+        clipvalue: float | None = None,
+        global_clipnorm: float | None = None,
+        use_ema: bool = False,
+        ema_momentum: float = 0.99,
+        ema_overwrite_frequency: int | None = None,
+        loss_scale_factor: float | None = None,
+        gradient_accumulation_steps: int | None = None,
+        name: str = "lars",
+        **kwargs: Any,
+    ):
+        super().__init__(
+            learning_rate=learning_rate,
+            weight_decay=None,
+            clipnorm=clipnorm,
+            clipvalue=clipvalue,
+            global_clipnorm=global_clipnorm,
+            use_ema=use_ema,
+            ema_momentum=ema_momentum,
+            ema_overwrite_frequency=ema_overwrite_frequency,
+            loss_scale_factor=loss_scale_factor,
+            gradient_accumulation_steps=gradient_accumulation_steps,
+            name=name,
+            **kwargs,
+        )
+        self.momentum = checked_number("momentum", momentum, at_least=0.0, below=1.0)
+        self.weight_decay = checked_number(
+            "weight_decay", 0.0 if weight_decay is None else weight_decay, at_least=0.0
+        )
+        self.trust_coefficient = checked_number(
+            "trust_coefficient", trust_coefficient, above=0.0
+        )
+        self.epsilon = checked_number("epsilon", epsilon, at_least=0.0)
+        self.nesterov = check_bool("nesterov", nesterov)
+        self.exclude_biases_and_norms = check_bool(
+            "exclude_biases_and_norms", exclude_biases_and_norms
+        )
+        self._no_decay = checked_exclusion(
+            "exclude_from_weight_decay", exclude_from_weight_decay
+        )
+        self._no_adaptation = checked_exclusion(
+            "exclude_from_adaptation", exclude_from_adaptation
+        )
+
+    def build(self, variables: list[Any]) -> None:
+        """Creates the momentum buffers and decides what each variable gets.
+
+        Args:
+            variables: The trainable variables.
+
+        Raises:
+            ValueError: If a pattern matches none of the variables.
+        """
+        if self.built:
+            return
+        # First, so that a wrong pattern leaves the optimizer as it was.
+        self._treatments = tuple(self._treat(variables))
+        super().build(variables)
+        self._buffers = (
+            self.add_optimizer_variables(variables, "momentum") if self.momentum else []
+        )
+
+    def apply(
+        self, grads: list[Any], trainable_variables: list[Any] | None = None
+    ) -> None:
+        """Updates the variables.
+
+        Args:
+            grads: A gradient, dense or `tf.IndexedSlices`, for each variable.
+            trainable_variables: The variables. Defaults to those that the
+                optimizer was built with.
+        """
+        # Made dense here and not in `update_step`: loss scaling, accumulation
+        # and clipping, which come between, would act on duplicates one by one.
+        super().apply([dense(g) for g in grads], trainable_variables)
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """Updates one variable.
+
+        Args:
+            gradient: Its gradient.
+            variable: The variable, or one replica's component of it.
+            learning_rate: The rate of this step.
+        """
+        if isinstance(variable, keras.Variable):
+            variable = variable.value
+        # By index: what arrives under `tf.distribute` is the component, and only
+        # Keras's lookup leads from it to the variable that was built.
+        index = self._get_variable_index(variable)
+        treatment = self._treatments[index]
+
+        dtype = tf.float64 if variable.dtype == tf.float64 else tf.float32
+        gradient = tf.cast(dense(gradient), dtype)
+        rate = tf.cast(keras.ops.convert_to_tensor(learning_rate), dtype)
+        weight_decay = self.weight_decay if treatment.decayed else 0.0
+        if treatment.adapted:
+            rate *= trust_ratio(
+                l2_norm(tf.cast(variable, dtype)),
+                l2_norm(gradient),
+                trust_coefficient=self.trust_coefficient,
+                weight_decay=weight_decay,
+                epsilon=self.epsilon,
+            )
+        momentum_update(
+            variable,
+            self._buffers[index].value if self.momentum else None,
+            gradient,
+            rate=rate,
+            momentum=self.momentum,
+            weight_decay=weight_decay,
+            nesterov=self.nesterov,
+        )
+
+    def describe(self, variables: Any = None) -> str:
+        """Says which tensors are decayed and adapted, and why others are not.
+
+        Args:
+            variables: A model, or a list of variables. Defaults to the variables
+                that the optimizer was built with.
+
+        Returns:
+            A table with a line for each variable.
+
+        Raises:
+            ValueError: If a pattern matches no variable, or if no variables are
+                given and the optimizer is not built.
+
+        Example:
+
+        >>> layer = keras.layers.Dense(2, name="head")
+        >>> layer.build((None, 3))
+        >>> print(LARS(exclude_from_adaptation=["head"]).describe(layer))
+        path         shape   decayed  adapted  excluded by
+        head/kernel  (3, 2)  yes      no       exclude_from_adaptation: 'head'
+        head/bias    (2,)    no       no       rank 1; exclude_from_adaptation: 'head'
+        2 tensors: 1 decayed, 0 adapted (weight_decay=0.0001)
+        """
+        found: Any
+        if variables is not None:
+            found = self._treat(getattr(variables, "trainable_variables", variables))
+        elif self.built:
+            found = self._treatments
+        else:
+            raise ValueError(
+                "`describe` without variables needs an optimizer that is built. "
+                "Received: variables=None before `build`. "
+                "Pass the model: `optimizer.describe(model)`."
+            )
+        return treatment_table(found, self.weight_decay)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the configuration, from which `from_config` makes a copy.
+
+        Raises:
+            ValueError: If a predicate is not registered with Keras.
+        """
+        return {
+            **super().get_config(),
+            "momentum": self.momentum,
+            "weight_decay": self.weight_decay,
+            "trust_coefficient": self.trust_coefficient,
+            "epsilon": self.epsilon,
+            "nesterov": self.nesterov,
+            "exclude_biases_and_norms": self.exclude_biases_and_norms,
+            "exclude_from_weight_decay": serialized_exclusion(
+                "exclude_from_weight_decay", self._no_decay
+            ),
+            "exclude_from_adaptation": serialized_exclusion(
+                "exclude_from_adaptation", self._no_adaptation
+            ),
+        }
+
+    @classmethod
+    def from_config(
+        cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None
+    ) -> "LARS":
+        """Makes an optimizer from a configuration.
+
+        Args:
+            config: What `get_config` returned.
+            custom_objects: Names that are not registered with Keras. Defaults to
+                `None`.
+        """
+        config = dict(config)
+        for argument in ("exclude_from_weight_decay", "exclude_from_adaptation"):
+            if isinstance(config.get(argument), dict):
+                config[argument] = keras.saving.deserialize_keras_object(
+                    config[argument], custom_objects=custom_objects
+                )
+        return super().from_config(config, custom_objects=custom_objects)
+
+    def exclude_from_weight_decay(self, var_list=None, var_names=None) -> None:
+        """Not supported: use the argument `exclude_from_weight_decay`.
+
+        Raises:
+            NotImplementedError: Always. Keras matches `var_names` against names
+                such as `kernel`, and does not save what was set here.
+        """
+        raise NotImplementedError(
+            "LARS takes its exclusions when it is created, so that they are saved. "
+            f"Received: var_list={var_list}, var_names={var_names}. "
+            "Use `LARS(exclude_from_weight_decay=[...])` with patterns for "
+            "`variable.path`."
+        )
+
+    def _apply_weight_decay(self, variables):
+        # Keras's decoupled decay. It acts on any optimizer whose attribute
+        # `weight_decay` is set, and ours belongs into the trust ratio.
+        pass
+
+    def _treat(self, variables) -> list[Treatment]:
+        return treatments(
+            list(variables),
+            exclude_biases_and_norms=self.exclude_biases_and_norms,
+            exclude_from_weight_decay=self._no_decay,
+            exclude_from_adaptation=self._no_adaptation,
+        )

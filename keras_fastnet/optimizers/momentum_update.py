@@ -1,0 +1,90 @@
+"""One tensor's step of momentum with weight decay, written in place.
+
+    v = m v + rate (g + beta w)
+    w = w - v                              plain
+    w = w - (m v + rate (g + beta w))      Nesterov
+
+The buffer holds -v, as in Keras's SGD, so that the weight takes `w + buffer`.
+"""
+
+import tensorflow as tf
+
+
+def momentum_update(
+    variable: tf.Variable,
+    buffer: tf.Variable | None,
+    gradient: tf.Tensor,
+    *,
+    rate: tf.Tensor,
+    momentum: float,
+    weight_decay: float,
+    nesterov: bool,
+) -> None:
+    """Moves `variable` and `buffer` by one step.
+
+    Args:
+        variable: The weight.
+        buffer: The momentum buffer, of the shape and dtype of `variable`;
+            `None` where `momentum` is 0.
+        gradient: The dense gradient, in the dtype to compute in.
+        rate: The scalar that multiplies `g + beta w`, in the same dtype.
+        momentum: The paper's m.
+        weight_decay: The paper's beta.
+        nesterov: Whether the weight looks one step ahead.
+    """
+    if gradient.dtype == variable.dtype:
+        update = _update_in_place
+    else:
+        # float16 and bfloat16 weights: rate times gradient would underflow.
+        update = _update_in_wider_dtype
+    update(variable, buffer, gradient, rate, momentum, weight_decay, nesterov)
+
+
+def _update_in_place(
+    variable, buffer, gradient, rate, momentum, weight_decay, nesterov
+):
+    # Fused kernels that touch every byte once. Built from additions and
+    # multiplications the same step takes half as long again, for the memory
+    # traffic of its temporaries (benchmarks/optimizer_update).
+    weight = variable.read_value() if weight_decay else None
+
+    if buffer is None:
+        if weight_decay:
+            _subtract(variable, rate * weight_decay, weight)
+        _subtract(variable, rate, gradient)
+        return
+
+    if weight_decay:
+        # The kernel below computes m buffer - rate g, so what is taken from the
+        # buffer beforehand is divided by the m that will multiply it.
+        _subtract(buffer, rate * (weight_decay / momentum), weight)
+        if nesterov:
+            # The look-ahead is m buffer - rate (g + beta w); the kernel knows
+            # only g.
+            _subtract(variable, rate * weight_decay, weight)
+    tf.raw_ops.ResourceApplyKerasMomentum(
+        var=variable.handle,
+        accum=buffer.handle,
+        lr=rate,
+        grad=gradient,
+        momentum=tf.constant(momentum, gradient.dtype),
+        use_nesterov=nesterov,
+    )
+
+
+def _subtract(variable, scale, value):
+    tf.raw_ops.ResourceApplyGradientDescent(
+        var=variable.handle, alpha=scale, delta=value
+    )
+
+
+def _update_in_wider_dtype(
+    variable, buffer, gradient, rate, momentum, weight_decay, nesterov
+):
+    weight = tf.cast(variable, gradient.dtype)
+    step = -rate * (gradient + weight_decay * weight)
+    if buffer is not None:
+        moved = momentum * tf.cast(buffer, gradient.dtype) + step
+        buffer.assign(tf.cast(moved, buffer.dtype))
+        step = momentum * moved + step if nesterov else moved
+    variable.assign(tf.cast(weight + step, variable.dtype))

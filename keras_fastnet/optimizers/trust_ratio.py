@@ -1,0 +1,73 @@
+"""The norm of a tensor, and the trust ratio of LARS as a function of two norms."""
+
+from typing import Any
+
+import tensorflow as tf
+
+
+def trust_ratio(
+    weight_norm: Any,
+    gradient_norm: Any,
+    *,
+    trust_coefficient: float,
+    weight_decay: float = 0.0,
+    epsilon: float = 0.0,
+) -> tf.Tensor:
+    """The factor by which LARS scales the rate of one tensor.
+
+        ratio = eta ‖w‖ / (‖g‖ + beta ‖w‖ + epsilon)
+
+    The denominator is a sum of two norms, as in Algorithm 1 of the paper, and
+    not the norm of the sum `g + beta w`, which is never larger.
+
+    Where `‖w‖` or `‖g‖` is zero the ratio is 1, as in MLPerf's reference. So a
+    tensor that starts at zero moves at the full rate until it has a norm, and
+    a tensor without gradient decays at the full rate instead of at
+    `eta / beta` times it.
+
+    Args:
+        weight_norm: `‖w‖`, a scalar, or a tensor of several.
+        gradient_norm: `‖g‖`, of the same shape.
+        trust_coefficient: The paper's eta.
+        weight_decay: The paper's beta. Defaults to `0.0`.
+        epsilon: Added to the denominator. Defaults to `0.0`.
+
+    Returns:
+        The ratio, in the dtype and shape of `weight_norm`.
+
+    Example:
+
+    >>> ratio = trust_ratio(4.0, 2.0, trust_coefficient=0.001, weight_decay=0.5)
+    >>> print(f"{float(ratio):.4f}")
+    0.0010
+    >>> print(float(trust_ratio(0.0, 2.0, trust_coefficient=0.001)))
+    1.0
+
+    References:
+        - [You et al., 2017](https://arxiv.org/abs/1708.03888), Algorithm 1
+    """
+    weight_norm = tf.convert_to_tensor(weight_norm)
+    gradient_norm = tf.convert_to_tensor(gradient_norm, weight_norm.dtype)
+    # Without the guard the branch that is not taken would divide zero by zero.
+    ratio = tf.math.divide_no_nan(
+        trust_coefficient * weight_norm,
+        gradient_norm + weight_decay * weight_norm + epsilon,
+    )
+    both_positive = (weight_norm > 0) & (gradient_norm > 0)
+    return tf.where(both_positive, ratio, tf.ones_like(ratio))
+
+
+def l2_norm(tensor: tf.Tensor) -> tf.Tensor:
+    """The Euclidean norm of all elements, in the dtype of `tensor`.
+
+    Args:
+        tensor: A float32 or float64 tensor. Narrower types would underflow: cast
+            them first.
+
+    Example:
+
+    >>> float(l2_norm(tf.constant([[3.0], [4.0]])))
+    5.0
+    """
+    # The fastest full reduction that TensorFlow has, and without a temporary.
+    return tf.sqrt(2 * tf.nn.l2_loss(tensor))

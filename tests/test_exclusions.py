@@ -1,0 +1,267 @@
+"""Which tensors LARS neither decays nor adapts, and what it says about them."""
+
+import keras
+import pytest
+import tensorflow as tf
+
+from keras_fastnet import LARS
+from keras_fastnet.optimizers.exclusions import treatments
+from keras_fastnet.optimizers.layer_roles import biases_and_norms
+
+
+@keras.saving.register_keras_serializable(package="test_exclusions")
+def in_the_head(variable):
+    return "head" in variable.path
+
+
+@keras.saving.register_keras_serializable(package="test_exclusions")
+class LargerThan:
+    def __init__(self, size):
+        self.size = size
+
+    def __call__(self, variable):
+        return variable.shape.num_elements() > self.size
+
+    def get_config(self):
+        return {"size": self.size}
+
+
+def image_model():
+    return keras.Sequential(
+        [
+            keras.Input((8, 8, 3)),
+            keras.layers.Conv2D(4, 3, name="stem"),
+            keras.layers.BatchNormalization(name="bn"),
+            keras.layers.Flatten(),
+            keras.layers.Dense(2, name="head"),
+        ]
+    )
+
+
+def attention_model():
+    tokens = keras.Input((5, 6))
+    x = keras.layers.MultiHeadAttention(2, 3, name="attention")(tokens, tokens)
+    x = keras.layers.LayerNormalization(axis=[1, 2], name="norm")(x)
+    x = keras.layers.GRU(4, name="gru")(x)
+    return keras.Model(tokens, keras.layers.Dense(2, name="head")(x))
+
+
+def excluded(optimizer, model):
+    return {
+        t.path.split("/", 1)[-1] if t.path.startswith("sequential") else t.path
+        for t in optimizer._treat(model.trainable_variables)
+        if not t.adapted and not t.decayed
+    }
+
+
+def trained_alike(optimizer, model):
+    """Which tensors really move by the plain rate and without decay."""
+    variables = model.trainable_variables
+    optimizer.build(variables)
+    before = [v.numpy().copy() for v in variables]
+    optimizer.apply([tf.ones(v.shape) for v in variables])
+    rate = float(optimizer.learning_rate)
+    return {
+        v.path
+        for v, start in zip(variables, before, strict=True)
+        if abs(v.numpy() - (start - rate)).max() < 1e-5
+    }
+
+
+@pytest.mark.parametrize("make", [image_model, attention_model])
+def test_the_table_says_what_the_optimizer_does(make):
+    model = make()
+    optimizer = LARS(0.5, weight_decay=0.3, momentum=0.0)
+    said = {
+        row.split()[0]
+        for row in optimizer.describe(model).splitlines()[1:-1]
+        if " no " in row
+    }
+    assert trained_alike(optimizer, model) == said
+
+
+def test_biases_and_batch_normalization():
+    model = image_model()
+    assert excluded(LARS(), model) == {
+        "stem/bias",
+        "bn/gamma",
+        "bn/beta",
+        "head/bias",
+    } or excluded(LARS(), model) == {
+        v.path for v in model.trainable_variables if len(v.shape) == 1
+    }
+
+
+def test_rank_two_biases_and_scales_are_found_by_layer():
+    model = attention_model()
+    reasons = {
+        t.path: t.reason
+        for t in treatments(
+            model.trainable_variables,
+            exclude_biases_and_norms=True,
+            exclude_from_weight_decay=None,
+            exclude_from_adaptation=None,
+        )
+    }
+    assert reasons["attention/query/bias"] == "bias of EinsumDense 'query'"
+    assert reasons["attention/query/kernel"] == ""
+    assert reasons["norm/gamma"] == "in LayerNormalization 'norm'"
+    assert reasons["norm/beta"] == "in LayerNormalization 'norm'"
+    assert reasons["gru/gru_cell/bias"] == "bias of GRUCell 'gru_cell'"
+    assert reasons["gru/gru_cell/recurrent_kernel"] == ""
+    assert reasons["head/bias"] == "rank 1"
+
+
+def test_names_do_not_decide():
+    class Odd(keras.layers.Layer):
+        def build(self, shape):
+            self.table = self.add_weight(shape=(2, 2), name="bias")
+            self.bias = self.add_weight(shape=(2, 2), name="table")
+
+    layer = Odd(name="odd")
+    layer.build(None)
+    found = biases_and_norms(layer.trainable_variables)
+    assert found == {id(layer.bias): "bias of Odd 'odd'"}
+
+
+def test_a_subclass_of_a_normalization_is_one():
+    class Mine(keras.layers.LayerNormalization):
+        pass
+
+    layer = Mine(axis=[1, 2], name="mine")
+    layer.build((None, 3, 4))
+    assert set(biases_and_norms(layer.weights)) == {id(v) for v in layer.weights}
+
+
+def test_a_wrapped_kernel_is_no_scale():
+    layer = keras.layers.SpectralNormalization(keras.layers.Dense(3))
+    layer.build((None, 2))
+    assert biases_and_norms([layer.layer.kernel]) == {}
+
+
+def test_unknown_owner_leaves_the_shape_to_decide():
+    variables = [keras.Variable([[1.0]], name="bias"), keras.Variable([1.0])]
+    lines = LARS().describe(variables).splitlines()
+    assert lines[1].split() == ["bias", "(1,", "1)", "yes", "yes"]
+    assert lines[2].split()[-4:] == ["no", "no", "rank", "1"]
+
+
+def test_the_layers_are_not_searched_where_shapes_decide(monkeypatch):
+    def fail():
+        raise AssertionError("searched")
+
+    monkeypatch.setattr("gc.get_objects", fail)
+    with pytest.raises(AssertionError, match="searched"):
+        LARS().build([keras.Variable([[1.0]])])
+    LARS(exclude_biases_and_norms=False).build([keras.Variable([[1.0]])])
+
+
+def test_tensorflow_variables():
+    lines = LARS().describe([tf.Variable([[1.0]], name="w")]).splitlines()
+    assert lines[1].split()[0] == "w:0"
+
+
+def test_patterns_are_searched_in_the_path():
+    model = image_model()
+    optimizer = LARS(
+        exclude_biases_and_norms=False,
+        exclude_from_weight_decay=["bn/", "bias$"],
+        exclude_from_adaptation=["head/"],
+    )
+    by_name = {
+        "/".join(t.path.split("/")[-2:]): (t.decayed, t.adapted)
+        for t in optimizer._treat(model.trainable_variables)
+    }
+    assert by_name == {
+        "stem/kernel": (True, True),
+        "stem/bias": (False, True),
+        "bn/gamma": (False, True),
+        "bn/beta": (False, True),
+        "head/kernel": (True, False),
+        "head/bias": (False, False),
+    }
+
+
+def test_patterns_add_to_the_default():
+    model = image_model()
+    table = LARS(exclude_from_adaptation=["head"]).describe(model)
+    assert "head/kernel" in table
+    assert table.splitlines()[-1] == (
+        "6 tensors: 2 decayed, 1 adapted (weight_decay=0.0001)"
+    )
+
+
+def test_a_pattern_that_matches_nothing_is_an_error():
+    model = image_model()
+    optimizer = LARS(exclude_from_adaptation=["head", "batch_normalization"])
+    message = "'batch_normalization', which matches none of the 6 paths"
+    with pytest.raises(ValueError, match=message):
+        optimizer.build(model.trainable_variables)
+    assert not optimizer.built
+    with pytest.raises(ValueError, match=message):
+        optimizer.describe(model)
+    model.compile(LARS(exclude_from_weight_decay=["nowhere"]), "mse")
+    with pytest.raises(ValueError, match="`exclude_from_weight_decay` must match"):
+        model.fit(tf.zeros((2, 8, 8, 3)), tf.zeros((2, 2)), verbose=0)
+
+
+def test_describe_without_decay_and_after_build():
+    model = image_model()
+    optimizer = LARS(weight_decay=0.0)
+    with pytest.raises(ValueError, match="needs an optimizer that is built"):
+        optimizer.describe()
+    optimizer.build(model.trainable_variables)
+    assert optimizer.describe() == optimizer.describe(model)
+    assert "0 decayed, 2 adapted (weight_decay=0)" in optimizer.describe()
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "message"),
+    [
+        ("bias", TypeError, "Put a single pattern into a list"),
+        (3, TypeError, "must be a list of regular expressions"),
+        ([3], TypeError, "must be a list of regular expressions"),
+        (["("], ValueError, "valid regular expressions"),
+    ],
+)
+@pytest.mark.parametrize(
+    "argument", ["exclude_from_weight_decay", "exclude_from_adaptation"]
+)
+def test_wrong_exclusions(argument, value, error, message):
+    with pytest.raises(error, match=f"`{argument}`.*{message}"):
+        LARS(**{argument: value})
+
+
+def test_keras_own_method_is_refused():
+    with pytest.raises(NotImplementedError, match="when it is created"):
+        LARS().exclude_from_weight_decay(var_names=["bias"])
+
+
+@pytest.mark.parametrize(
+    "exclusion",
+    [None, ["head/", "stem"], in_the_head, LargerThan(40)],
+    ids=["none", "patterns", "function", "object"],
+)
+def test_saving_keeps_the_excluded_set(tmp_path, exclusion):
+    model = image_model()
+    optimizer = LARS(
+        exclude_from_adaptation=exclusion, exclude_from_weight_decay=exclusion
+    )
+    model.compile(optimizer, "mse")
+    model.fit(tf.ones((2, 8, 8, 3)), tf.ones((2, 2)), verbose=0)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert loaded.optimizer.describe() == optimizer.describe()
+    if exclusion is not None:
+        assert optimizer.describe() != LARS().describe(model)
+
+
+@pytest.mark.parametrize(
+    "predicate", [lambda v: True, print], ids=["lambda", "not registered"]
+)
+def test_a_predicate_that_cannot_be_loaded_is_not_saved(tmp_path, predicate):
+    model = image_model()
+    model.compile(LARS(exclude_from_adaptation=predicate), "mse")
+    with pytest.raises(ValueError, match="register_keras_serializable"):
+        model.save(tmp_path / "model.keras")
+    model.save_weights(tmp_path / "model.weights.h5")

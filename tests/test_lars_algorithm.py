@@ -1,0 +1,246 @@
+"""LARS against a NumPy reference written from Algorithm 1 of arXiv 1708.03888."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_fastnet import LARS
+from keras_fastnet.schedules import WarmupPolynomialDecay
+
+STEPS = 50
+KERNEL, FILTERS, ZERO, BIAS, SCALAR = range(5)
+SHAPES = ((6, 5), (3, 3, 2, 4), (4, 3), (5,), ())
+# The schedule rises for 20 steps and falls for 30: a rate that stands outside the
+# buffer would show.
+SCHEDULE = WarmupPolynomialDecay(8.0, decay_steps=30, warmup_steps=20, warmup_start=0.5)
+
+
+def reference(
+    weights,
+    gradients,
+    rates,
+    excluded,
+    momentum=0.9,
+    weight_decay=1e-4,
+    trust_coefficient=0.001,
+    epsilon=0.0,
+    nesterov=False,
+):
+    """Algorithm 1 in float64, with the conventions for zero norms and exclusions."""
+    weights = [np.array(w, "float64") for w in weights]
+    velocities = [np.zeros_like(w) for w in weights]
+    for rate, step_gradients in zip(rates, gradients, strict=True):
+        for i, g in enumerate(step_gradients):
+            w, beta, ratio = weights[i], weight_decay, 1.0
+            if i in excluded:
+                beta = 0.0
+            else:
+                w_norm = np.sqrt(np.sum(w * w))
+                g_norm = np.sqrt(np.sum(g * g))
+                if w_norm > 0 and g_norm > 0:
+                    ratio = (
+                        trust_coefficient * w_norm / (g_norm + beta * w_norm + epsilon)
+                    )
+            step = rate * ratio * (g + beta * w)
+            velocities[i] = momentum * velocities[i] + step
+            weights[i] = w - (
+                momentum * velocities[i] + step if nesterov else velocities[i]
+            )
+    return weights
+
+
+def problem():
+    rng = np.random.default_rng(7)
+    weights = [rng.normal(size=shape) for shape in SHAPES]
+    weights[ZERO][:] = 0.0
+    gradients = [
+        [rng.normal(size=shape) * 0.1 for shape in SHAPES] for _ in range(STEPS)
+    ]
+    gradients[3][KERNEL][:] = 0.0
+    return weights, gradients
+
+
+def train(optimizer, weights, gradients, dtype, compiled=False):
+    variables = [keras.Variable(w, dtype=dtype) for w in weights]
+    if not compiled:
+        for step in gradients:
+            optimizer.apply([tf.constant(g, dtype) for g in step], variables)
+        return [v.numpy() for v in variables]
+
+    # In a graph the schedule's own arithmetic is rewritten, which moves its
+    # float32 result by a bit: take its values from outside.
+    optimizer.build(variables)
+    apply = tf.function(lambda grads: optimizer.apply(grads, variables))
+    for rate, step in zip(rates(), gradients, strict=True):
+        optimizer.learning_rate = rate
+        apply([tf.constant(g, dtype) for g in step])
+    return [v.numpy() for v in variables]
+
+
+def check(optimizer, expected, weights, gradients, **options):
+    # Relative to the norm at the start or the end, whichever is larger, since a
+    # tensor that shrinks keeps the rounding of its larger past: float64 to
+    # rounding, float32 to 1e-6.
+    for dtype, tolerance in (("float64", 1e-12), ("float32", 1e-6)):
+        copy = LARS.from_config(optimizer.get_config())
+        got = train(copy, weights, gradients, dtype, **options)
+        for ours, theirs, start in zip(got, expected, weights, strict=True):
+            difference = np.linalg.norm(np.ravel(ours - theirs))
+            norms = [np.linalg.norm(np.ravel(w)) for w in (start, theirs)]
+            assert difference <= tolerance * max(norms)
+
+
+def rates(schedule=SCHEDULE):
+    return [float(schedule(step)) for step in range(STEPS)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"momentum": 0.0},
+        {"momentum": 0.0, "weight_decay": 0.0},
+        {"momentum": 0.5, "weight_decay": 0.1},
+        {"momentum": 1e-3, "weight_decay": 0.1},
+        {"weight_decay": 0.0},
+        {"weight_decay": 0.05},
+        {"nesterov": True},
+        {"nesterov": True, "weight_decay": 0.05},
+        {"nesterov": True, "momentum": 0.0, "weight_decay": 0.05},
+        {"epsilon": 0.5},
+        {"trust_coefficient": 0.02},
+        {"nesterov": True, "epsilon": 1e-3, "trust_coefficient": 0.01},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "graph"])
+def test_every_option_agrees_with_algorithm_1(options, compiled):
+    weights, gradients = problem()
+    expected = reference(weights, gradients, rates(), {BIAS, SCALAR}, **options)
+    assert np.linalg.norm(expected[ZERO]) > 0
+    optimizer = LARS(1.0 if compiled else SCHEDULE, **options)
+    check(optimizer, expected, weights, gradients, compiled=compiled)
+
+
+def test_a_constant_rate():
+    weights, gradients = problem()
+    expected = reference(weights, gradients, [4.0] * STEPS, {BIAS, SCALAR})
+    check(LARS(4.0), expected, weights, gradients)
+
+
+def test_a_rate_that_is_set_between_updates():
+    weights, gradients = problem()
+    optimizer = LARS(1.0)
+    variables = [keras.Variable(w, dtype="float64") for w in weights]
+    for rate, step in zip(rates(), gradients, strict=True):
+        optimizer.learning_rate = rate
+        optimizer.apply([tf.constant(g) for g in step], variables)
+    expected = reference(weights, gradients, rates(), {BIAS, SCALAR})
+    for variable, theirs in zip(variables, expected, strict=True):
+        np.testing.assert_allclose(variable.numpy(), theirs, rtol=1e-11)
+
+
+def test_a_callable_rate():
+    weights, gradients = problem()
+    expected = reference(weights, gradients, [2.0] * STEPS, {BIAS, SCALAR})
+    got = train(LARS(lambda: 2.0), weights, gradients, "float64")
+    for ours, theirs in zip(got, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-11)
+
+
+@pytest.mark.parametrize("excluded", [set(), {KERNEL, BIAS, SCALAR}])
+def test_exclusions(excluded):
+    weights, gradients = problem()
+    expected = reference(weights, gradients, rates(), excluded, weight_decay=0.05)
+    variables = [keras.Variable(w, dtype="float64") for w in weights]
+    chosen = {id(variables[i]) for i in excluded}
+    optimizer = LARS(
+        SCHEDULE,
+        weight_decay=0.05,
+        exclude_biases_and_norms=False,
+        exclude_from_weight_decay=lambda v: id(v) in chosen,
+        exclude_from_adaptation=lambda v: id(v) in chosen,
+    )
+    for step in gradients:
+        optimizer.apply([tf.constant(g) for g in step], variables)
+    for variable, theirs in zip(variables, expected, strict=True):
+        np.testing.assert_allclose(variable.numpy(), theirs, rtol=1e-11)
+
+
+def clip_norm(step):
+    return [g * (0.2 / max(np.linalg.norm(np.ravel(g)), 0.2)) for g in step]
+
+
+def clip_value(step):
+    return [np.clip(g, -0.05, 0.05) for g in step]
+
+
+def clip_global_norm(step):
+    norm = np.sqrt(sum(np.sum(g * g) for g in step))
+    return [g * (0.2 / max(norm, 0.2)) for g in step]
+
+
+@pytest.mark.parametrize(
+    ("option", "clip"),
+    [
+        ({"clipnorm": 0.2}, clip_norm),
+        ({"clipvalue": 0.05}, clip_value),
+        ({"global_clipnorm": 0.2}, clip_global_norm),
+    ],
+    ids=["clipnorm", "clipvalue", "global_clipnorm"],
+)
+@pytest.mark.parametrize("epsilon", [0.0, 0.5])
+def test_clipping(option, clip, epsilon):
+    weights, gradients = problem()
+    clipped = [clip(step) for step in gradients]
+    expected = reference(weights, clipped, rates(), {BIAS, SCALAR}, epsilon=epsilon)
+    check(LARS(SCHEDULE, epsilon=epsilon, **option), expected, weights, gradients)
+
+
+@pytest.mark.parametrize(
+    ("option", "clip"),
+    [
+        ({}, list),
+        ({"clipnorm": 0.2}, clip_norm),
+        ({"clipvalue": 0.05}, clip_value),
+        ({"global_clipnorm": 0.2}, clip_global_norm),
+        ({"loss_scale_factor": 4.0}, lambda step: [g / 4 for g in step]),
+    ],
+    ids=["plain", "clipnorm", "clipvalue", "global_clipnorm", "loss_scale_factor"],
+)
+def test_sparse_gradients_sum_duplicates(option, clip):
+    rng = np.random.default_rng(3)
+    start = rng.normal(size=(7, 3))
+    optimizer = LARS(SCHEDULE, weight_decay=0.01, **option)
+    variable = keras.Variable(start, dtype="float64")
+    dense = []
+    for _ in range(STEPS):
+        rows = rng.integers(0, 5, size=6)
+        values = rng.normal(size=(6, 3)) * 0.1
+        total = np.zeros((7, 3))
+        np.add.at(total, rows, values)
+        dense.append(clip([total]))
+        slices = tf.IndexedSlices(tf.constant(values), tf.constant(rows), (7, 3))
+        optimizer.apply([slices], [variable])
+    (expected,) = reference([start], dense, rates(), set(), weight_decay=0.01)
+    np.testing.assert_allclose(variable.numpy(), expected, rtol=1e-11)
+
+
+def test_gradient_accumulation_is_one_step_with_the_mean():
+    weights, gradients = problem()
+    means = [
+        [(a + b) / 2 for a, b in zip(gradients[i], gradients[i + 1], strict=True)]
+        for i in range(0, STEPS, 2)
+    ]
+    expected = reference(weights, means, [4.0] * len(means), {BIAS, SCALAR})
+    check(LARS(4.0, gradient_accumulation_steps=2), expected, weights, gradients)
+
+
+def test_the_base_class_never_decays():
+    variable = keras.Variable(np.ones((2, 2)), dtype="float64")
+    optimizer = LARS(1.0, weight_decay=0.5, momentum=0.0, trust_coefficient=0.01)
+    gradient = np.full((2, 2), 0.25)
+    optimizer.apply([tf.constant(gradient)], [variable])
+    ratio = 0.01 * 2 / (0.5 + 0.5 * 2)
+    np.testing.assert_allclose(variable.numpy(), 1 - ratio * 0.75, rtol=1e-14)

@@ -1,0 +1,22 @@
+"""The examples in the docstrings run."""
+
+import doctest
+import importlib
+
+import pytest
+
+MODULES = (
+    "optimizers.dense_gradient",
+    "optimizers.lars",
+    "optimizers.layer_roles",
+    "optimizers.trust_ratio",
+    "schedules.warmup_polynomial",
+    "schedules.warmup_polynomial_decay",
+)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstring_examples(name):
+    result = doctest.testmod(importlib.import_module(f"keras_fastnet.{name}"))
+    assert result.attempted > 0
+    assert result.failed == 0
