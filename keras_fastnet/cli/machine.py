@@ -1,0 +1,52 @@
+"""What this machine offers to a launch: CPUs and GPUs."""
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+
+
+def available_cpus() -> int:
+    """Returns the number of CPUs that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def visible_gpus(environment: Mapping[str, str]) -> list[str]:
+    """Returns the names of the GPUs that a program started now would see.
+
+    These are the devices of CUDA_VISIBLE_DEVICES when it is set, otherwise those
+    that `nvidia-smi -L` lists, otherwise none.
+    """
+    if "CUDA_VISIBLE_DEVICES" in environment:
+        return parse_visible_devices(environment["CUDA_VISIBLE_DEVICES"])
+    command = shutil.which("nvidia-smi", path=environment.get("PATH"))
+    if command is None:
+        return []
+    try:
+        listing = subprocess.run(
+            [command, "-L"], capture_output=True, text=True, timeout=60
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return parse_listing(listing.stdout) if listing.returncode == 0 else []
+
+
+def parse_visible_devices(value: str) -> list[str]:
+    """Returns the devices named by a value of CUDA_VISIBLE_DEVICES."""
+    devices = []
+    for device in value.split(","):
+        device = device.strip()
+        # CUDA ignores whatever follows the first invalid entry; -1 is how users
+        # write one on purpose.
+        if not device or device.startswith("-"):
+            break
+        devices.append(device)
+    return devices
+
+
+def parse_listing(listing: str) -> list[str]:
+    """Returns the indices of the GPUs in the output of `nvidia-smi -L`."""
+    return re.findall(r"^GPU (\d+):", listing, flags=re.MULTILINE)

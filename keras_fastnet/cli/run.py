@@ -1,0 +1,129 @@
+"""`fastnet run`: the arguments of the local launcher."""
+
+import argparse
+
+from keras_fastnet.cli import launcher
+from keras_fastnet.cli.errors import UsageError
+
+_DESCRIPTION = """\
+Run a Keras script in several TensorFlow workers on this machine.
+
+Each worker runs `python script.py args…` with TF_CONFIG set, so that
+tf.distribute.MultiWorkerMirroredStrategy() and keras_fastnet.TorusStrategy() find
+each other. CPUs and GPUs are divided among the workers. You see the output of
+worker 0, and the warnings and errors of the others. When a worker fails, all are
+ended and the first that failed is named.
+"""
+
+_EPILOG = """\
+examples:
+  fastnet run --workers 4 train.py --epochs 10
+      what follows the script belongs to the script
+  fastnet run --workers 2 -m my_package.train --epochs 10
+      a module instead of a script
+  fastnet run --workers 4 --log-dir logs train.py
+      keep everything that each worker writes in logs/rank-0.log, …
+  fastnet run --workers 2 --gpus-per-worker 0 train.py
+      train on the CPU although there are GPUs
+  fastnet run --workers 4 --dry-run train.py
+      show the environment of each worker and start nothing
+"""
+
+
+def add_parser(subparsers: "argparse._SubParsersAction") -> None:
+    """Adds the parser of `fastnet run`."""
+    parser = subparsers.add_parser(
+        "run",
+        help="run a script in several local workers",
+        usage="fastnet run --workers N [options] (script.py | -m module) [args…]",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--workers", type=int, metavar="N", help="how many workers")
+    parser.add_argument(
+        "--port",
+        type=int,
+        metavar="BASE",
+        help="use ports BASE to BASE+N-1 (default: any free ports)",
+    )
+    parser.add_argument(
+        "--threads-per-worker",
+        type=int,
+        metavar="T",
+        help="threads in each pool of a worker (default: the available CPUs divided "
+        "by N; TF_NUM_INTRAOP_THREADS, TF_NUM_INTEROP_THREADS and OMP_NUM_THREADS "
+        "take precedence over this default where they are set)",
+    )
+    parser.add_argument(
+        "--gpus-per-worker",
+        type=int,
+        metavar="G",
+        help="GPUs for each worker, 0 for the CPU (default: the visible GPUs divided "
+        "by N)",
+    )
+    parser.add_argument(
+        "--all-output", action="store_true", help="show the output of every worker"
+    )
+    parser.add_argument(
+        "--log-dir",
+        metavar="DIR",
+        help="write everything that worker r prints to DIR/rank-r.log",
+    )
+    parser.add_argument(
+        "--grace-seconds",
+        type=float,
+        default=launcher.DEFAULT_GRACE_SECONDS,
+        metavar="S",
+        help="time that workers have to end by themselves before they are killed "
+        "(default: %(default)g)",
+    )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="print the environment and the command of each worker, start nothing",
+    )
+    # Both take the rest of the line, whatever it looks like.
+    parser.add_argument(
+        "-m",
+        dest="module",
+        nargs=argparse.REMAINDER,
+        metavar="module …",
+        help="run a module, with the arguments that follow it",
+    )
+    parser.add_argument(
+        "script",
+        nargs=argparse.REMAINDER,
+        metavar="script.py …",
+        help="the script to run, with the arguments that follow it",
+    )
+    parser.set_defaults(execute=execute)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Runs `fastnet run` and returns its exit code."""
+    command = list(arguments.script)
+    if arguments.module is not None:
+        # argparse stops at a "--" among the module's arguments.
+        command = ["-m", *arguments.module, *command]
+    elif command[:1] == ["--"]:
+        del command[0]
+    if arguments.workers is None:
+        misplaced = any(word.split("=")[0] == "--workers" for word in command)
+        raise UsageError(
+            "--workers N must stand before the script. Received: "
+            + ("it after the script" if misplaced else "no --workers")
+            + ". Write, for example, `fastnet run --workers 2 train.py`."
+        )
+    return launcher.run(
+        arguments.workers,
+        command,
+        port=arguments.port,
+        threads_per_worker=arguments.threads_per_worker,
+        gpus_per_worker=arguments.gpus_per_worker,
+        all_output=arguments.all_output,
+        log_dir=arguments.log_dir,
+        grace_seconds=arguments.grace_seconds,
+        dry_run=arguments.dry_run,
+    )

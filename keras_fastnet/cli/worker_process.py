@@ -1,0 +1,162 @@
+"""`WorkerProcess`: one worker, its process group and how it ended."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+_BOOTSTRAP = str(Path(__file__).with_name("bootstrap.py"))
+_STREAMS = ("stdout", "stderr")
+
+
+def interpreter_command(command: Sequence[str]) -> list[str]:
+    """Returns the words that run `command` with the launcher's interpreter."""
+    return [sys.executable, *command]
+
+
+def describe_exit(code: int) -> str:
+    """Says how a process ended; `code` is negative for a signal."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"
+
+
+class WorkerProcess:
+    """A worker in a session, and so a process group, of its own.
+
+    The process is not reaped before `close`: until then its id, which is also
+    that of its group, cannot belong to anybody else.
+
+    Args:
+        rank: The rank of the worker.
+        command: What follows `python`.
+        environment: The whole environment of the worker.
+
+    Attributes:
+        exit_code: `None` while the process lives, then its exit code, or the
+            negated number of the signal that killed it.
+        ended: Whether no process of the group is left.
+    """
+
+    def __init__(
+        self, rank: int, command: Sequence[str], environment: Mapping[str, str]
+    ) -> None:
+        self.rank = rank
+        self.exit_code: int | None = None
+        self.ended = False
+        self._kill_at: float | None = None
+        self._process = subprocess.Popen(
+            # The bootstrap needs neither site packages nor the user's settings.
+            [
+                *(sys.executable, "-I", "-S", _BOOTSTRAP),
+                *(str(os.getpid()), *interpreter_command(command)),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,
+        )
+        self._exit_descriptor = _exit_descriptor(self._process.pid)
+        self.pipes: dict[str, IO[bytes]] = {}
+        for name in _STREAMS:
+            pipe = getattr(self._process, name)
+            os.set_blocking(pipe.fileno(), False)
+            self.pipes[name] = pipe
+
+    @property
+    def pid(self) -> int:
+        """The id of the process and of its group."""
+        return self._process.pid
+
+    def fileno(self) -> int:
+        """A descriptor that becomes readable when the process ends."""
+        return self._exit_descriptor
+
+    def note_exit(self) -> None:
+        """Sets `exit_code`, once the descriptor is readable."""
+        result = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        if result is not None:
+            exited = result.si_code == os.CLD_EXITED
+            self.exit_code = result.si_status if exited else -result.si_status
+
+    def end(self, grace_seconds: float) -> None:
+        """Asks the group to end; `pursue` enforces it after `grace_seconds`."""
+        if not self.ended and self._kill_at is None:
+            self._kill_at = time.monotonic() + grace_seconds
+            self._signal_group(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Ends the group at once."""
+        self._kill_at = time.monotonic()
+        self._signal_group(signal.SIGKILL)
+
+    @property
+    def ending(self) -> bool:
+        """Whether the group was asked to end and some of it is left."""
+        return self._kill_at is not None and not self.ended
+
+    def pursue(self, living: set[int]) -> None:
+        """Updates `ended`, and kills a group that has had its time.
+
+        Args:
+            living: The groups that have living processes.
+        """
+        if self.exit_code is not None and self.pid not in living:
+            self.ended = True
+        elif self._kill_at is not None and time.monotonic() >= self._kill_at:
+            self._signal_group(signal.SIGKILL)
+
+    def close(self) -> None:
+        """Releases the pipes and the process id."""
+        for pipe in self.pipes.values():
+            pipe.close()
+        self._process.wait()
+        os.close(self._exit_descriptor)
+
+    def _signal_group(self, number: int) -> None:
+        # The process leads its group from its first instruction on (Popen returns
+        # after setsid), so the group exists until the process is reaped.
+        os.killpg(self.pid, number)
+
+
+def living_groups() -> set[int]:
+    """Returns the process groups that have a process which is not a zombie."""
+    groups = set()
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdigit():
+            continue
+        try:
+            status = Path(entry.path, "stat").read_text(errors="replace")
+        except OSError:
+            continue  # ended since the directory was read
+        # The name, in parentheses, may itself hold spaces and parentheses.
+        state, _, group, *_ = status.rpartition(")")[2].split()
+        if state not in "ZX":
+            groups.add(int(group))
+    return groups
+
+
+def _exit_descriptor(pid: int) -> int:
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        # Linux before 5.3, or forbidden in this container. A thread does instead, but
+        # of two workers that end within a moment it may report the second first.
+        pass
+    readable, writable = os.pipe()
+
+    def wait() -> None:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        os.close(writable)
+
+    threading.Thread(target=wait, daemon=True).start()
+    return readable

@@ -1,0 +1,61 @@
+"""A worker that does as told: `act.py DIRECTORY RANK=ACTION…`, without TensorFlow.
+
+It leaves its process id in DIRECTORY/RANK.pid before it acts.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+directory, *orders = sys.argv[1:]
+rank = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+action = dict(order.split("=", 1) for order in orders).get(str(rank), "")
+
+
+def leave_pid(name, pid):
+    path = Path(directory, f"{name}.pid")
+    path.with_suffix(".new").write_text(str(pid))
+    path.with_suffix(".new").rename(path)
+
+
+def await_file(name):
+    while not Path(directory, name).exists():
+        time.sleep(0.01)
+
+
+if "deaf" in action:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if "parent" in action:
+    command = [sys.executable, "-c", "import time; time.sleep(600)"]
+    leave_pid(f"{rank}-child", subprocess.Popen(command).pid)
+leave_pid(rank, os.getpid())
+print(f"rank {rank} says hello")
+if "warn" in action:
+    await_file("warn")
+    print("2025-01-01 00:00:00.000000: I tensorflow/x.cc:1] note", file=sys.stderr)
+    print("careful", file=sys.stderr)
+if "raise" in action or "crash" in action:
+    # Not before the others, named in the orders, are up.
+    for order in orders:
+        await_file(f"{order.split('=')[0]}.pid")
+if "raise" in action:
+    raise RuntimeError(f"rank {rank} is broken")
+if "crash" in action:
+    os.kill(os.getpid(), signal.SIGKILL)
+if "fail-when-told" in action:
+    await_file(f"fail-{rank}")
+    os._exit(40 + rank)
+if "bar" in action:
+    sys.stdout.write("1/2 \x1b[32m━\x1b[0m")
+    sys.stdout.flush()
+    if "slow" in action:
+        await_file("go-on")
+    sys.stdout.write("\b" * 5 + "\r2/2 \x1b[32m━━\x1b[0m\n")
+if "unended" in action:
+    sys.stdout.write("x" * 200_000 + "the end")
+if "sleep" in action:
+    time.sleep(600)

@@ -1,0 +1,269 @@
+"""The parts of `fastnet run` that start no worker, and what it refuses."""
+
+import io
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keras_fastnet import __version__
+from keras_fastnet.cli import launcher, main
+from keras_fastnet.cli.cluster_environment import divide_gpus, worker_environments
+from keras_fastnet.cli.errors import UsageError
+from keras_fastnet.cli.line_editor import LONGEST_LINE, LineEditor
+from keras_fastnet.cli.machine import parse_listing, parse_visible_devices
+from keras_fastnet.cli.output import Display, WorkerOutput, is_information
+from keras_fastnet.cli.ports import reserved_ports
+
+PIECES = st.sampled_from(
+    [*"ab é━\t\n\r\b\x1b[m(K2;", "\x1b[32m", "\x1b[0m", "\x1b[K", "\x1b[2K", "\x07"]
+)
+TEXTS = st.lists(PIECES).map("".join)
+
+
+def lines_of(editor, pieces):
+    lines = [line for piece in pieces for line in editor.feed(piece)]
+    return lines + editor.finish()
+
+
+@given(TEXTS, st.data())
+def test_lines_do_not_depend_on_the_cuts(text, data):
+    pieces, rest = [], text
+    while rest:
+        cut = data.draw(st.integers(1, len(rest)))
+        pieces.append(rest[:cut])
+        rest = rest[cut:]
+    assert lines_of(LineEditor(), pieces) == lines_of(LineEditor(), [text])
+
+
+@given(st.text(alphabet="abc \n\r\b"))
+def test_lines_are_those_of_a_terminal(text):
+    expected = []
+    for row in text.split("\n"):
+        screen, cursor = {}, 0
+        for character in row:
+            if character == "\r":
+                cursor = 0
+            elif character == "\b":
+                cursor = max(0, cursor - 1)
+            else:
+                screen[cursor] = character
+                cursor += 1
+        expected.append("".join(screen[i] for i in sorted(screen)).rstrip(" "))
+    lines = [line.plain.rstrip(" ") for line in lines_of(LineEditor(), [text])]
+    assert lines == (expected if lines[len(expected) - 1 :] else expected[:-1])
+
+
+@given(st.text(), st.binary(), st.data())
+def test_bytes_may_be_cut_anywhere_and_need_not_be_text(text, binary, data):
+    written = text.encode(errors="replace") + binary + b"\nend"
+    cut = data.draw(st.integers(1, len(written) - 1))
+    logs = []
+    for pieces in ([written], [written[:cut], written[cut:]]):
+        out, log = io.StringIO(), io.StringIO()
+        output = WorkerOutput(0, Display(out, io.StringIO()), log=log)
+        for piece in [*pieces, b""]:
+            output.feed("stdout", piece)
+        shown = [line.removeprefix("[0] ") for line in out.getvalue().split("\n")]
+        assert shown == log.getvalue().split("\n")
+        assert shown[-2:] == ["end", ""]
+        logs.append(log.getvalue())
+    assert logs[0] == logs[1]
+
+
+def test_shorter_state_of_a_bar_is_padded_invisibly():
+    (line,) = LineEditor().feed("1/9 12s left\b\b\b\r9/9 0s      \n")
+    assert (line.plain, line.redrawn) == ("9/9 0s", True)
+
+
+def test_windows_line_end_is_no_redraw():
+    (line,) = LineEditor().feed("text\r\n")
+    assert (line.plain, line.redrawn) == ("text", False)
+
+
+def test_endless_line_is_cut():
+    editor = LineEditor()
+    lines = editor.feed("x" * (2 * LONGEST_LINE + 1))
+    assert [len(line.plain) for line in lines] == [LONGEST_LINE] * 2
+    assert editor.current.plain == "x"
+
+
+def test_clipped_line_fits_the_terminal():
+    editor = LineEditor()
+    editor.feed("\x1b[1mab\x1b[0m漢字")
+    assert editor.clipped(3) == "\x1b[1mab\x1b[0m"
+    assert editor.clipped(4) == "\x1b[1mab\x1b[0m漢\x1b[0m"
+
+
+@pytest.mark.parametrize(
+    ("line", "information"),
+    [
+        ("2025-01-01 00:00:00.123456: I tensorflow/core/x.cc:1] hello", True),
+        ("2025-01-01 00:00:00.123456: W tensorflow/core/x.cc:1] hello", False),
+        ("I0000 00:00:1795252407.846184    4013 port.cc:153] oneDNN", True),
+        ("E0000 00:00:1795252412.035781    4013 cuda.cc:52] failed", False),
+        ("INFO:tensorflow:Using a strategy", True),
+        ("WARNING:tensorflow:careful", False),
+        ("Traceback (most recent call last):", False),
+        ("  ", True),
+    ],
+)
+def test_information_is_told_from_warnings(line, information):
+    assert is_information(line) is information
+
+
+@given(st.integers(1, 9), st.integers(0, 5), st.integers(0, 8))
+def test_gpus_are_divided_in_contiguous_blocks(workers, each, spare):
+    names = [str(index) for index in range(workers * each)]
+    blocks = divide_gpus(names, workers)
+    if not names:
+        assert blocks is None
+        return
+    assert [name for block in blocks for name in block] == names
+    assert {len(block) for block in blocks} == {each}
+    more = [*names, *(f"spare{index}" for index in range(spare))]
+    assert divide_gpus(more, workers, each) == blocks
+
+
+@pytest.mark.parametrize(("per_worker", "word"), [(None, "multiple"), (2, "exceed")])
+def test_gpus_that_do_not_divide_are_refused(per_worker, word):
+    with pytest.raises(UsageError, match=f"{word}.*Received: .*3"):
+        divide_gpus(["0", "1", "2"], 2, per_worker)
+
+
+def test_environment_of_the_workers():
+    first, second = worker_environments([7, 8], {}, cpus=5, gpus=["3", "GPU-a"])
+    cluster = {"worker": ["127.0.0.1:7", "127.0.0.1:8"]}
+    task = {"type": "worker", "index": 1}
+    assert json.loads(second.pop("TF_CONFIG")) == {"cluster": cluster, "task": task}
+    assert first["CUDA_VISIBLE_DEVICES"] == "3"
+    assert second == {
+        "PYTHONUNBUFFERED": "1",
+        "TF_NUM_INTRAOP_THREADS": "2",
+        "TF_NUM_INTEROP_THREADS": "2",
+        "OMP_NUM_THREADS": "2",
+        "TF_CPP_MIN_LOG_LEVEL": "1",
+        "CUDA_VISIBLE_DEVICES": "GPU-a",
+    }
+
+
+def test_environment_of_the_user_stands():
+    mine = {"OMP_NUM_THREADS": "9", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    (worker,) = worker_environments([7], mine, cpus=4)
+    assert not mine.keys() & worker.keys()
+    (worker,) = worker_environments([7], mine, cpus=4, threads_per_worker=3)
+    assert worker["OMP_NUM_THREADS"] == "3"
+
+
+def test_gpus_are_hidden_on_request():
+    (worker,) = worker_environments([7], {}, cpus=1, gpus=["0"], gpus_per_worker=0)
+    assert worker["CUDA_VISIBLE_DEVICES"] == "-1"
+
+
+def test_gpu_lists_are_read():
+    assert parse_visible_devices("2, GPU-ab,-1,3") == ["2", "GPU-ab"]
+    assert parse_visible_devices("") == []
+    listing = "GPU 0: NVIDIA H100 (UUID: GPU-1)\nGPU 1: NVIDIA H100 (UUID: GPU-2)\n"
+    assert parse_listing(listing) == ["0", "1"]
+
+
+def test_reserved_port_can_be_listened_on_by_a_worker_only():
+    with reserved_ports(2) as ports:
+        assert len(set(ports)) == 2
+        with socket.socket() as stranger, pytest.raises(OSError):
+            stranger.bind(("127.0.0.1", ports[0]))
+        with pytest.raises(UsageError, match=str(ports[1])):
+            reserved_ports(1, ports[1]).__enter__()
+        with socket.socket(socket.AF_INET6) as worker:
+            worker.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            worker.bind(("::", ports[0]))
+            worker.listen()
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    path = tmp_path / "script.py"
+    path.write_text("import pathlib; pathlib.Path('started').touch()")
+    monkeypatch.chdir(tmp_path)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--workers 0 S", "integer >= 1. Received: 0"),
+        ("S --workers 2", "before the script"),
+        ("--workers 2", "a script or a module"),
+        ("--workers 2 -m", "a script or a module"),
+        ("--workers 2 missing.py", "Received: missing.py (no such file"),
+        ("--workers 2 .", "(a directory"),
+        ("--workers 2 -m no_such.thing", "no_such was not found"),
+        ("--workers 2 -m json.nothing", "json.nothing was not found"),
+        ("--workers 2 -m json", "__main__"),
+        ("--workers 2 --port 65535 S", "Received: 65535"),
+        ("--workers 2 --threads-per-worker 0 S", "--threads-per-worker"),
+        ("--workers 2 --gpus-per-worker 1 S", "0 visible GPUs"),
+        ("--workers 2 --grace-seconds nan S", "--grace-seconds"),
+        ("--workers 2 --log-dir S/logs S", "is not a writable directory"),
+    ],
+)
+def test_refusals(script, capsys, words, message):
+    arguments = words.replace("S", script).split()
+    assert main(["run", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err and len(captured.err.splitlines()) == 1
+    assert not os.path.exists("started")
+
+
+def test_busy_port_is_named(script, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        base = str(port - 1)
+        assert main(["run", "--workers", "2", "--port", base, script]) == 2
+    error = capsys.readouterr().err
+    # The port below may be somebody else's at this moment.
+    assert f"port {port}" in error or f"port {port - 1}" in error
+
+
+def test_cluster_within_a_cluster_is_refused(script, capsys, monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", '{"cluster": {}}')
+    assert main(["run", "--workers", "2", script]) == 2
+    assert "unset TF_CONFIG" in capsys.readouterr().err
+
+
+def test_dry_run_starts_nothing(script, capsys, tmp_path):
+    logs = tmp_path / "logs"
+    command = [script, "a b"]
+    assert launcher.run(2, command, dry_run=True, log_dir=logs) == 0
+    printed = capsys.readouterr().out
+    assert '"index": 1}' in printed
+    assert f"{sys.executable} {script} 'a b'\n" in printed
+    assert not logs.exists() and not os.path.exists("started")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["--version"]])
+def test_help_teaches(words, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    assert __version__ in text if "--version" in words else "examples:" in text
+
+
+def test_command_does_not_import_tensorflow():
+    code = (
+        "import sys, keras_fastnet.cli as cli\n"
+        "cli.main(['run', '--workers', '1', '-m', 'keras.nothing'])\n"
+        "print(sorted({'keras', 'numpy', 'tensorflow'} & set(sys.modules)))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True
+    )
+    assert result.stdout == "[]\n", result.stderr
