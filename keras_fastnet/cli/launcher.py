@@ -22,7 +22,7 @@ from keras_fastnet.cli.worker_process import (
     interpreter_command,
 )
 
-# As long as torchrun and others give; a checkpoint in the making can be finished.
+# Our choice: time to close files, yet bearable after a Ctrl-C.
 DEFAULT_GRACE_SECONDS = 5.0
 
 

@@ -14,7 +14,7 @@ from keras_fastnet.cli.worker_process import WorkerProcess, living_groups
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _READ_SIZE = 1 << 16
-# A pipe holds 1 MiB at most. There is a limit since a process that the worker left
+# More than a pipe holds by default (64 KiB). There is a limit since a process that the worker left
 # behind may write for ever.
 _READS_OF_A_FULL_PIPE = 16
 _POLL_SECONDS = 0.05
