@@ -14,8 +14,8 @@ from keras_fastnet.cli.worker_process import WorkerProcess, living_groups
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _READ_SIZE = 1 << 16
-# More than a pipe holds by default (64 KiB). There is a limit since a process that the worker left
-# behind may write for ever.
+# Together more than a pipe holds (64 KiB unless changed). There is a limit since a
+# process that the worker left behind may write for ever.
 _READS_OF_A_FULL_PIPE = 16
 _POLL_SECONDS = 0.05
 # How long processes may outlive SIGKILL, in the kernel, before they are left alone.
