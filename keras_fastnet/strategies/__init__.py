@@ -1,0 +1,5 @@
+"""Distribution strategies."""
+
+from keras_fastnet.strategies.torus_strategy import TorusStrategy
+
+__all__ = ["TorusStrategy"]

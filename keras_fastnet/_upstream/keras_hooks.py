@@ -1,0 +1,126 @@
+"""The places where Keras 3 has to learn about several workers.
+
+Keras offers no public seam here, so four methods are wrapped, once, when the first
+`TorusStrategy` is made. Every wrapper asks whether such a strategy is active and
+otherwise calls Keras's own code, so that nothing else changes. keras#20585 is the
+thread whose end would let this file go.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import tensorflow as tf
+from keras.src.backend.tensorflow import optimizer as tf_optimizer
+from keras.src.backend.tensorflow import trainer as tf_trainer
+from keras.src.losses import loss as keras_loss
+from keras.src.optimizers import base_optimizer, loss_scale_optimizer
+from keras.src.random import seed_generator
+
+
+class HookedStrategy(Protocol):
+    """What the hooks need from a strategy."""
+
+    def epoch_data(self, dataset: Any) -> Any:
+        """Returns what Keras iterates over in one epoch."""
+
+    @property
+    def step(self) -> Any:
+        """This thread's `ReplicaStep`."""
+
+    def reduced_gradients(self, gradients: list[Any]) -> Any:
+        """Context manager that yields the gradients' sums over all replicas."""
+
+    def replica_seed(self, seed: Any) -> Any:
+        """Returns this replica's own seed from one that all replicas have."""
+
+
+def install(strategy_class: type) -> None:
+    """Wraps the Keras methods for strategies of `strategy_class`. Idempotent.
+
+    Args:
+        strategy_class: A `tf.distribute.Strategy` that is a `HookedStrategy`.
+    """
+    if getattr(tf_trainer.TFEpochIterator, "_fastnet_hooked", False):
+        return
+    tf_trainer.TFEpochIterator._fastnet_hooked = True
+
+    def active() -> HookedStrategy | None:
+        strategy = tf.distribute.get_strategy()
+        return strategy if isinstance(strategy, strategy_class) else None
+
+    def in_replica() -> HookedStrategy | None:
+        return None if tf.distribute.in_cross_replica_context() else active()
+
+    def wrap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+        original = getattr(owner, name)
+        setattr(owner, name, functools.wraps(original)(make(original)))
+
+    # The examples of one step: Keras takes whatever shares TensorFlow deals out, and
+    # runs its own iterator once more than there are batches (trap: empty updates).
+    def epoch_data(original):
+        def _get_iterator(self):
+            data = original(self)
+            strategy = self._distribute_strategy
+            if isinstance(strategy, strategy_class):
+                return strategy.epoch_data(data)
+            return data
+
+        return _get_iterator
+
+    wrap(tf_trainer.TFEpochIterator, "_get_iterator", epoch_data)
+
+    # The weight of a replica in the mean: Keras gives every replica 1/N, however few
+    # examples it has.
+    def scaled(method):
+        def make(original):
+            def scale(value):
+                strategy = in_replica()
+                if strategy is None or strategy.step.share is None:
+                    return original(value)
+                return getattr(strategy.step, method)(value)
+
+            return scale
+
+        return make
+
+    wrap(keras_loss, "scale_loss_for_distribution", scaled("weigh"))
+    wrap(keras_loss, "unscale_loss_for_distribution", scaled("unweigh"))
+
+    # The sum over replicas comes first: Keras unscales, tests for overflow and clips
+    # each replica's own gradients (tensorflow#33929, horovod#1346).
+    def reduce_first(original):
+        def apply(self, grads, trainable_variables=None):
+            strategy = in_replica()
+            if strategy is None or strategy.step.reduced:
+                return original(self, grads, trainable_variables)
+            with strategy.reduced_gradients(grads) as sums:
+                return original(self, sums, trainable_variables)
+
+        return apply
+
+    wrap(base_optimizer.BaseOptimizer, "apply", reduce_first)
+    wrap(loss_scale_optimizer.LossScaleOptimizer, "apply", reduce_first)
+
+    def sum_once(original):
+        def _all_reduce_sum_gradients(self, grads_and_vars):
+            strategy = in_replica()
+            if strategy is not None and strategy.step.reduced:
+                return list(grads_and_vars)
+            return original(self, grads_and_vars)
+
+        return _all_reduce_sum_gradients
+
+    wrap(tf_optimizer.TFOptimizer, "_all_reduce_sum_gradients", sum_once)
+
+    # Random streams: all replicas hold the same seed state, and so drop the same
+    # units.
+    def own_stream(original):
+        def next(self, ordered=True):
+            seed = original(self, ordered)
+            strategy = in_replica()
+            return strategy.replica_seed(seed) if strategy else seed
+
+        return next
+
+    wrap(seed_generator.SeedGenerator, "next", own_stream)

@@ -1,0 +1,52 @@
+"""Private TensorFlow API that the strategies build on.
+
+`tf.distribute` can be subclassed only through its private "extended" classes
+(tensorflow#72388 asks for the Keras 3 support that would make this superfluous).
+"""
+
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.distribute import collective_all_reduce_strategy
+from tensorflow.python.eager import context
+
+# The implementation behind `tf.distribute.MultiWorkerMirroredStrategy`.
+CollectiveAllReduceExtended = collective_all_reduce_strategy.CollectiveAllReduceExtended
+
+
+def tensorflow_has_run() -> bool:
+    """Whether an operation ran already: too late to form a cluster."""
+    return context.context()._context_handle is not None
+
+
+def global_seed() -> int | None:
+    """The seed given to `tf.random.set_seed`, or `None`."""
+    return context.global_seed()
+
+
+def without_end_of_data_agreement(dataset: Any) -> Any:
+    """Lets a distributed dataset end without asking the other workers.
+
+    Right where all workers are known to hold equally many batches: it saves one
+    collective in every step and keeps the batches' static shapes.
+
+    Args:
+        dataset: A result of `Strategy.distribute_datasets_from_function`.
+
+    Returns:
+        The same dataset.
+    """
+    dataset._enable_get_next_as_optional = False
+    return dataset
+
+
+def strategy_with_extended(strategy: tf.distribute.Strategy, extended: Any) -> None:
+    """Initialises `strategy` on an extended object of ours.
+
+    `MultiWorkerMirroredStrategy.__init__` makes its own, so its base's is called.
+
+    Args:
+        strategy: A `MultiWorkerMirroredStrategy` under construction.
+        extended: Its `CollectiveAllReduceExtended`.
+    """
+    tf.distribute.Strategy.__init__(strategy, extended)

@@ -1,0 +1,169 @@
+"""Who takes part in the training: the workers' addresses and this worker's rank."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+
+from keras_fastnet.errors import ClusterError
+
+_EXAMPLE = (
+    '{"cluster": {"worker": ["host0:12345", "host1:12345"]}, '
+    '"task": {"type": "worker", "index": 0}}'
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cluster:
+    """Addresses of all workers in the order of their ranks, and this rank.
+
+    A `chief` task, where there is one, has rank 0 and the workers follow.
+
+    Attributes:
+        addresses: `host:port` of every worker.
+        rank: This worker's position in `addresses`.
+    """
+
+    addresses: tuple[str, ...]
+    rank: int
+
+    @property
+    def size(self) -> int:
+        """Number of workers."""
+        return len(self.addresses)
+
+    @property
+    def address(self) -> str:
+        """This worker's own `host:port`."""
+        return self.addresses[self.rank]
+
+
+def read_tf_config(environment: Mapping[str, str] = os.environ) -> Cluster | None:
+    """Reads and checks the cluster that `TF_CONFIG` describes.
+
+    Args:
+        environment: The environment variables.
+
+    Returns:
+        The cluster, or `None` where `TF_CONFIG` is absent or names no worker.
+
+    Raises:
+        ClusterError: `TF_CONFIG` breaks a rule; the message says which.
+    """
+    text = environment.get("TF_CONFIG", "")
+    if not text.strip():
+        return None
+    try:
+        config = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise _malformed(f"it must be JSON ({error})", text) from error
+    if not isinstance(config, dict):
+        raise _malformed("it must be a JSON object", text)
+    jobs = config.get("cluster") or {}
+    task = config.get("task") or {}
+    if not isinstance(jobs, dict) or not isinstance(task, dict):
+        raise _malformed('"cluster" and "task" must be JSON objects', text)
+    if not jobs:
+        return None
+    return make_cluster(jobs, task.get("type"), task.get("index"))
+
+
+def make_cluster(
+    jobs: Mapping[str, object], task_type: object, task_index: object
+) -> Cluster:
+    """Checks a cluster's jobs and this process's task.
+
+    Args:
+        jobs: Lists of `host:port` by job name, as in `TF_CONFIG["cluster"]`.
+        task_type: `"chief"` or `"worker"`.
+        task_index: Position of this task in its job.
+
+    Returns:
+        The checked cluster.
+
+    Raises:
+        ClusterError: A rule is broken; the message says which.
+    """
+    unknown = sorted(set(jobs) - {"chief", "worker"})
+    if unknown:
+        raise ClusterError(
+            "A synchronous cluster has only `worker` tasks and at most one `chief`. "
+            f"Received the job(s) {unknown}. Leave them out of `cluster`: evaluate "
+            "with `validation_data` or in a process without TF_CONFIG; parameter "
+            "servers have a strategy of their own."
+        )
+    chief = _addresses(jobs, "chief")
+    workers = _addresses(jobs, "worker")
+    if len(chief) > 1:
+        raise ClusterError(
+            f"A cluster has at most one `chief`. Received: {chief}. "
+            "Make the others `worker` tasks."
+        )
+    if task_type not in ("chief", "worker"):
+        raise ClusterError(
+            'The task\'s "type" must be "worker" or "chief". '
+            f"Received: {task_type!r}. An evaluator or parameter server "
+            "takes no part in synchronous training: start it without TF_CONFIG."
+        )
+    if not isinstance(task_index, int) or isinstance(task_index, bool):
+        raise ClusterError(
+            f'The task\'s "index" must be an integer. Received: {task_index!r}. '
+            f"TF_CONFIG looks like {_EXAMPLE}."
+        )
+    own_job = chief if task_type == "chief" else workers
+    if not 0 <= task_index < len(own_job):
+        raise ClusterError(
+            f'The task\'s "index" must be from 0 to {len(own_job) - 1}, as the '
+            f"cluster lists {len(own_job)} `{task_type}` task(s). "
+            f"Received: {task_index}. Give every process its own position."
+        )
+    addresses = (*chief, *workers)
+    twice = sorted({a for a in addresses if addresses.count(a) > 1})
+    if twice:
+        raise ClusterError(
+            f"Every worker needs an address of its own. Received twice: {twice}. "
+            "Give workers on one host different ports."
+        )
+    offset = len(chief) if task_type == "worker" else 0
+    return Cluster(addresses=addresses, rank=offset + task_index)
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Splits `host:port` (or `[ipv6]:port`).
+
+    Args:
+        address: The address.
+
+    Returns:
+        Host and port.
+
+    Raises:
+        ClusterError: It has no host, no port, or a port out of range.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ClusterError(
+            "An address must be `host:port` with a port from 1 to 65535. "
+            f"Received: {address!r}."
+        )
+    return host.strip("[]"), int(port)
+
+
+def _addresses(jobs: Mapping[str, object], job: str) -> tuple[str, ...]:
+    listed = jobs.get(job, [])
+    if not isinstance(listed, list | tuple) or not all(
+        isinstance(address, str) for address in listed
+    ):
+        raise ClusterError(
+            f"The job `{job}` must be a list of `host:port` strings. "
+            f"Received: {listed!r}."
+        )
+    for address in listed:
+        split_address(address)
+    return tuple(listed)
+
+
+def _malformed(rule: str, text: str) -> ClusterError:
+    return ClusterError(
+        f"TF_CONFIG is malformed: {rule}. Received: {text!r}. It looks like {_EXAMPLE}."
+    )

@@ -1,0 +1,61 @@
+"""What Keras iterates over in one epoch under a `TorusStrategy`."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+
+class EpochData:
+    """A distributed dataset, seen as Keras's loops need it.
+
+    Args:
+        dataset: The distributed dataset.
+        check_first: Called with the first element of every epoch.
+        convert: Applied to every element.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        check_first: Callable[[Any], None],
+        convert: Callable[[Any], Any],
+    ):
+        self._dataset = dataset
+        self._check_first = check_first
+        self._convert = convert
+
+    def __iter__(self) -> "EpochDataIterator":
+        return EpochDataIterator(iter(self._dataset), self._check_first, self._convert)
+
+
+class EpochDataIterator:
+    """Fetches outside of the train function, so that its end is no step.
+
+    Keras's own way fetches within the compiled function, which counts an update for
+    the batch that is not there (trap: a dataset of unknown cardinality).
+    """
+
+    def __init__(
+        self,
+        iterator: Iterator[Any],
+        check_first: Callable[[Any], None],
+        convert: Callable[[Any], Any],
+    ):
+        self._iterator = iterator
+        self._check: Callable[[Any], None] | None = check_first
+        self._convert = convert
+
+    def __iter__(self) -> "EpochDataIterator":
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            element = self._convert(next(self._iterator))
+        except StopIteration:
+            # Keras ends an epoch on either; this one also passes through `zip`.
+            raise tf.errors.OutOfRangeError(None, None, "End of data") from None
+        if self._check is not None:
+            self._check(element)
+            self._check = None
+        return element

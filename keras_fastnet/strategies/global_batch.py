@@ -1,0 +1,138 @@
+"""A replica's share of one global batch.
+
+One device takes the mean over the examples of a batch. Replicas that hold unequal
+numbers of examples take the same mean when each weighs as much as its share:
+
+    mean over the batch = sum over replicas r of (n_r / n) * (mean over r's examples)
+"""
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from keras_fastnet.errors import ShardingError
+
+
+class GlobalBatch(NamedTuple):
+    """What Keras hands to a strategy in each step of `fit` and its relatives.
+
+    Attributes:
+        data: The replica's own examples, in the user's structure.
+        examples: Number of examples in the whole global batch. Scalar `int64`.
+        fingerprint: Shape `(1,)`, `int64`; equal where the global batches are.
+    """
+
+    data: Any
+    examples: Any
+    fingerprint: Any
+
+
+def count_examples(data: Any) -> tf.Tensor:
+    """Returns the number of examples in a batch.
+
+    Args:
+        data: A structure of tensors whose first axis is the batch.
+
+    Returns:
+        A scalar `int64` tensor.
+    """
+    for leaf in _leaves(data):
+        if _has_examples(leaf):
+            return _rows(leaf)
+    raise ShardingError(
+        "A batch must contain at least one tensor with a batch axis. "
+        f"Received: {data}. Call `dataset.batch(global_batch)`."
+    )
+
+
+def take_share(data: Any, position: int, replicas: int) -> Any:
+    """Returns the examples of one replica: contiguous, and as equal as can be.
+
+    Args:
+        data: The global batch.
+        position: Which share, from 0.
+        replicas: How many shares.
+
+    Returns:
+        The same structure with `n // replicas` or one more examples.
+
+    Raises:
+        ShardingError: A tensor has no batch axis.
+    """
+
+    def share(leaf: Any) -> Any:
+        if not _has_examples(leaf):
+            return leaf
+        rows = leaf.shape[0]
+        if rows is None:
+            rows = _rows(leaf)
+        start, stop = rows * position // replicas, rows * (position + 1) // replicas
+        if isinstance(leaf, tf.SparseTensor):
+            rest = leaf.dense_shape[1:]
+            return tf.sparse.slice(
+                leaf,
+                tf.concat([[start], tf.zeros_like(rest)], 0),
+                tf.concat([[stop - start], rest], 0),
+            )
+        return leaf[start:stop]
+
+    return tf.nest.map_structure(share, data)
+
+
+def with_examples(data: Any, position: int, replicas: int) -> GlobalBatch:
+    """Returns one replica's share, and what it must know of the whole batch."""
+    return GlobalBatch(
+        data=take_share(data, position, replicas),
+        examples=count_examples(data),
+        fingerprint=fingerprint(data),
+    )
+
+
+def fingerprint(data: Any) -> tf.Tensor:
+    """Returns a number that differs, most likely, where the batches do.
+
+    It reads a few elements only, spread over the batch, as it is taken in every
+    step and compared in the first of an epoch.
+
+    Args:
+        data: The global batch.
+
+    Returns:
+        An `int64` tensor of shape `(1,)`.
+    """
+    marks = [tf.strings.as_string(count_examples(data))]
+    for leaf in _leaves(data):
+        if isinstance(leaf, tf.RaggedTensor):
+            leaf = leaf.flat_values
+        elif isinstance(leaf, tf.SparseTensor):
+            leaf = leaf.values
+        if not isinstance(leaf, tf.Tensor):
+            continue
+        flat = tf.reshape(leaf, [-1])
+        stride = tf.maximum(tf.size(flat) // 64, 1)
+        marks.append(tf.io.serialize_tensor(flat[::stride][:64]))
+    number = tf.strings.to_hash_bucket_fast(tf.strings.join(marks), 2**62)
+    return tf.reshape(number, [1])
+
+
+def _leaves(data: Any) -> list[Any]:
+    return tf.nest.flatten(data)
+
+
+def _has_examples(leaf: Any) -> bool:
+    if leaf is None or isinstance(leaf, tf.experimental.Optional):
+        return False
+    if leaf.shape.rank == 0:
+        raise ShardingError(
+            "Every tensor of a batch must have the batch as its first axis. "
+            f"Received a scalar: {leaf}. Call `dataset.batch(global_batch)`."
+        )
+    return True
+
+
+def _rows(leaf: Any) -> tf.Tensor:
+    if isinstance(leaf, tf.RaggedTensor):
+        return leaf.nrows(out_type=tf.int64)
+    if isinstance(leaf, tf.SparseTensor):
+        return leaf.dense_shape[0]
+    return tf.shape(leaf, out_type=tf.int64)[0]

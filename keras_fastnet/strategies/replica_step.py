@@ -1,0 +1,63 @@
+"""What one replica knows while it runs one step."""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+
+class ReplicaStep(threading.local):
+    """The step that this thread's replica is tracing or running.
+
+    TensorFlow runs each replica's function in a thread of its own.
+
+    Attributes:
+        share: The replica's part of the global batch's examples, `n_r / n`, a
+            scalar `float32` tensor; `None` outside Keras's steps.
+        reduced: Whether the optimizer is being given sums over all replicas.
+    """
+
+    share: tf.Tensor | None = None
+    reduced: bool = False
+
+    @contextlib.contextmanager
+    def of_batch(self, own: Any, total: Any) -> Iterator[None]:
+        """Sets the share for the time of a step.
+
+        Args:
+            own: The replica's number of examples.
+            total: The global batch's.
+        """
+        self.share = tf.cast(own / total, tf.float32)
+        try:
+            yield
+        finally:
+            self.share = None
+
+    @contextlib.contextmanager
+    def with_reduced_gradients(self) -> Iterator[None]:
+        """Marks that the gradients are sums over all replicas by now."""
+        self.reduced = True
+        try:
+            yield
+        finally:
+            self.reduced = False
+
+    def weigh(self, value: tf.Tensor) -> tf.Tensor:
+        """Returns the replica's term of the sum that is the mean over all examples.
+
+        Args:
+            value: A mean over the replica's own examples; anything, even NaN, where
+                it has none.
+
+        Returns:
+            `share * value`, and 0 where the replica has no example.
+        """
+        share = tf.cast(self.share, value.dtype)
+        return tf.where(share > 0, share * value, tf.zeros_like(value))
+
+    def unweigh(self, value: tf.Tensor) -> tf.Tensor:
+        """Inverts `weigh`; 0 where the replica has no example."""
+        return tf.math.divide_no_nan(value, tf.cast(self.share, value.dtype))

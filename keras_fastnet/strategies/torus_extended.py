@@ -1,0 +1,105 @@
+"""TorusStrategy's inner half: how values and data cross the replicas."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from keras_fastnet._upstream import tensorflow as upstream
+from keras_fastnet.strategies.global_batch import take_share, with_examples
+from keras_fastnet.strategies.replica_step import ReplicaStep
+
+_POLICY = tf.data.experimental.AutoShardPolicy
+
+
+class TorusExtended(upstream.CollectiveAllReduceExtended):
+    """Collective all-reduce with exact shares of every global batch.
+
+    Args:
+        strategy: The `TorusStrategy` that this belongs to.
+        cluster_resolver: Where the cluster is described; `None` for TF_CONFIG.
+        communication_options: TensorFlow's options for collectives.
+    """
+
+    def __init__(
+        self, strategy: Any, cluster_resolver: Any, communication_options: Any
+    ):
+        self.step = ReplicaStep()
+        super().__init__(
+            strategy,
+            cluster_resolver=cluster_resolver,
+            communication_options=communication_options,
+        )
+
+    @property
+    def rank(self) -> int:
+        """This worker's position in the cluster."""
+        return self._id_in_cluster if self.workers > 1 else 0
+
+    @property
+    def workers(self) -> int:
+        """Number of worker processes."""
+        return self._num_workers
+
+    def _use_merge_call(self) -> bool:
+        # A merge call cannot stand in a `tf.cond`, where Keras puts gradient
+        # accumulation, overflow handling and the overwriting of EMA weights.
+        return False
+
+    def position(self, local_replica: int) -> int:
+        """Which share of a global batch a local replica takes.
+
+        The order in which Keras's `predict` puts the replicas' results together:
+        the first device of every worker, then the second.
+
+        Args:
+            local_replica: Position among this worker's devices.
+
+        Returns:
+            A position from 0 to the number of replicas - 1.
+        """
+        return local_replica * self.workers + self.rank
+
+    def _replica_ctx_all_reduce(self, reduce_op, value, options=None):
+        if reduce_op == tf.distribute.ReduceOp.MEAN and self.step.share is not None:
+            # The mean over examples: what one device computes.
+            value = tf.nest.map_structure(self.step.weigh, value)
+            reduce_op = tf.distribute.ReduceOp.SUM
+        return super()._replica_ctx_all_reduce(reduce_op, value, options)
+
+    def _experimental_distribute_dataset(self, dataset, options):
+        policy = dataset.options().experimental_distribute.auto_shard_policy
+        if policy not in (_POLICY.AUTO, _POLICY.DATA) or self._num_replicas_in_sync < 2:
+            return super()._experimental_distribute_dataset(dataset, options)
+        distributed = self._shares(dataset, take_share, options)
+        distributed.global_batches = self._shares(dataset, with_examples, options)
+        return distributed
+
+    def _shares(self, dataset, share, options):
+        """Distributes a dataset of global batches, every worker reading all of it."""
+        replicas = self._num_replicas_in_sync
+        positions = [self.position(i) for i in range(len(self.worker_devices))]
+        unpack = isinstance(dataset.element_spec, tuple)
+
+        def shares(*batch):
+            data = batch if unpack else batch[0]
+            return [share(data, position, replicas) for position in positions]
+
+        def in_turn(*batch):
+            parts = [tf.data.Dataset.from_tensors(part) for part in shares(*batch)]
+            joined = parts[0]
+            for part in parts[1:]:
+                joined = joined.concatenate(part)
+            return joined
+
+        if len(positions) == 1:
+            local = dataset.map(lambda *batch: shares(*batch)[0])
+        else:
+            local = dataset.flat_map(in_turn)
+            batches = dataset.cardinality()
+            if batches >= 0:
+                local = local.apply(
+                    tf.data.experimental.assert_cardinality(batches * len(positions))
+                )
+        return upstream.without_end_of_data_agreement(
+            self._distribute_datasets_from_function(lambda _: local, options)
+        )

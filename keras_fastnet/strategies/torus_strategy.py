@@ -1,0 +1,343 @@
+"""TorusStrategy: Keras 3's `model.fit` on several TensorFlow workers."""
+
+import contextlib
+import os
+import random
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from keras_fastnet._upstream import keras_hooks
+from keras_fastnet._upstream import tensorflow as upstream
+from keras_fastnet.errors import ClusterError, ShardingError
+from keras_fastnet.strategies.cluster import Cluster, make_cluster, read_tf_config
+from keras_fastnet.strategies.epoch_data import EpochData
+from keras_fastnet.strategies.global_batch import (
+    GlobalBatch,
+    count_examples,
+    take_share,
+)
+from keras_fastnet.strategies.keras_step import (
+    exact_logs,
+    model_of,
+    refuse_what_cannot_be_right,
+)
+from keras_fastnet.strategies.rendezvous import meet
+from keras_fastnet.strategies.replica_step import ReplicaStep
+from keras_fastnet.strategies.torus_extended import TorusExtended
+
+
+class _Agreed:
+    """A value that is known to be equal on all replicas: no need to reduce it."""
+
+    def __init__(self, value: Any):
+        self.value = value
+
+
+class TorusStrategy(tf.distribute.MultiWorkerMirroredStrategy):
+    """Synchronous data-parallel training through Keras 3's own `fit`.
+
+    N workers take the same update as one device with the same global batch. Data is
+    given as for one device: arrays, or a dataset of *global* batches, the same on
+    every worker; each replica takes its share of every batch.
+
+    Create it at the start of the program: a cluster can be formed only before
+    TensorFlow runs its first operation. Without a cluster it trains on the local
+    devices.
+
+    Args:
+        cluster_resolver: A `tf.distribute.cluster_resolver.ClusterResolver`.
+            Defaults to `None`: the environment variable `TF_CONFIG`.
+        communication_options: `tf.distribute.experimental.CommunicationOptions`.
+            Defaults to TensorFlow's.
+        start_timeout: Seconds within which all workers must have started.
+            Defaults to `300.0`, which covers a container image being pulled.
+
+    Raises:
+        ClusterError: The cluster is described wrongly, the port of this worker is
+            taken, TensorFlow ran already, or a worker did not come in time. At the
+            latest `start_timeout` and some 20 seconds after the call.
+
+    Example:
+        ```python
+        strategy = keras_fastnet.TorusStrategy()
+        with strategy.scope():
+            model = keras.Sequential([keras.layers.Dense(10)])
+            model.compile(optimizer=keras_fastnet.LARS(1.0), loss="mse")
+        model.fit(x, y, batch_size=32_768)
+        ```
+    """
+
+    def __init__(
+        self,
+        cluster_resolver: tf.distribute.cluster_resolver.ClusterResolver | None = None,
+        communication_options: Any = None,
+        *,
+        start_timeout: float = 300.0,
+    ):
+        cluster = _find_cluster(cluster_resolver)
+        if cluster is not None and cluster.size > 1:
+            _join(cluster, start_timeout)
+        with _start_watched(cluster, start_timeout):
+            extended = TorusExtended(
+                self,
+                cluster_resolver,
+                communication_options
+                or tf.distribute.experimental.CommunicationOptions(),
+            )
+            upstream.strategy_with_extended(self, extended)
+        keras_hooks.install(TorusStrategy)
+
+    @property
+    def rank(self) -> int:
+        """This worker's position in the cluster, from 0 (the chief)."""
+        return self.extended.rank
+
+    @property
+    def num_workers(self) -> int:
+        """Number of worker processes."""
+        return self.extended.workers
+
+    def run(self, fn, args=(), kwargs=None, options=None):
+        """Runs `fn` on each replica, as `tf.distribute.Strategy.run`.
+
+        Keras's own steps get their replica's share of the global batch, and their
+        logs are those over all examples.
+
+        Args:
+            fn: The function.
+            args: Its positional arguments, `PerReplica` values taken apart.
+            kwargs: Its keyword arguments.
+            options: `tf.distribute.RunOptions`.
+
+        Returns:
+            The replicas' results.
+        """
+        model = model_of(fn)
+        if model is not None:
+            refuse_what_cannot_be_right(model, self.num_replicas_in_sync)
+        if self.num_replicas_in_sync < 2 or model is None:
+            return super().run(fn, args, kwargs, options)
+
+        agreed = []
+
+        def step(batch):
+            data, total = self._own_share(batch)
+            with self.step.of_batch(count_examples(data), total):
+                outputs = fn(data)
+                if not isinstance(outputs, dict):
+                    return outputs
+                logs = exact_logs(model, outputs)
+                agreed.append(logs is not None)
+                return outputs if logs is None else logs
+
+        outputs = super().run(step, args, kwargs, options)
+        if not (agreed and all(agreed)):
+            return outputs
+        first = tf.nest.map_structure(
+            lambda value: self.experimental_local_results(value)[0], outputs
+        )
+        # Keras reduces only what several workers return.
+        return tf.nest.map_structure(_Agreed, first) if self.num_workers > 1 else first
+
+    def reduce(self, reduce_op, value, axis=None):
+        """Reduces `value` across replicas, as `tf.distribute.Strategy.reduce`.
+
+        Keras also calls it for structures and, with an axis, for scalars.
+
+        Args:
+            reduce_op: `"SUM"` or `"MEAN"`.
+            value: A value of each replica, or a structure of them.
+            axis: Axis to reduce over within each replica as well; `None` for none.
+
+        Returns:
+            The reduced value or structure.
+        """
+        if isinstance(value, _Agreed):
+            return value.value
+        if isinstance(value, GlobalBatch):
+            # Keras looks at a first batch to build the model: shapes are enough.
+            return tf.nest.map_structure(
+                lambda v: self.experimental_local_results(v)[0], value.data
+            )
+
+        def reduce_one(v):
+            own = self.experimental_local_results(v)[0]
+            scalar = tf.convert_to_tensor(own).shape.rank == 0
+            return super(TorusStrategy, self).reduce(
+                reduce_op, v, axis=None if scalar else axis
+            )
+
+        return tf.nest.map_structure(reduce_one, value)
+
+    def epoch_data(self, dataset: Any) -> EpochData:
+        """Returns what Keras iterates over in one epoch. For Keras's use.
+
+        Args:
+            dataset: A dataset that this strategy distributed.
+        """
+        if self.num_replicas_in_sync < 2:
+            return EpochData(dataset, lambda _: None, lambda element: element)
+        exact = getattr(dataset, "global_batches", None)
+        if exact is not None:
+            return EpochData(exact, self._check_same_data, lambda element: element)
+        return EpochData(dataset, lambda _: None, self._count_over_workers)
+
+    @property
+    def step(self) -> ReplicaStep:
+        """What this thread's replica knows of its step. For Keras's use."""
+        return self.extended.step
+
+    @contextlib.contextmanager
+    def reduced_gradients(self, gradients: list[Any]) -> Iterator[list[Any]]:
+        """Sums gradients over the replicas. For Keras's use.
+
+        Args:
+            gradients: This replica's, `None` where there is none.
+
+        Yields:
+            The sums, in the same order.
+        """
+        present = [g for g in gradients if g is not None]
+        context = tf.distribute.get_replica_context()
+        sums = iter(
+            context.all_reduce(tf.distribute.ReduceOp.SUM, present) if present else []
+        )
+        with self.step.with_reduced_gradients():
+            yield [None if g is None else next(sums) for g in gradients]
+
+    def replica_seed(self, seed: tf.Tensor) -> tf.Tensor:
+        """Returns this replica's own seed. For Keras's use.
+
+        Args:
+            seed: Shape `(2,)`, equal on all replicas.
+
+        Returns:
+            The same on replica 0, so that it draws what one device draws.
+        """
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        # Odd, and near 2**31 divided by the golden ratio: spreads the replicas.
+        offset = tf.cast(replica, tf.int64) * 1_327_217_885 % 2**31
+        return seed + tf.cast(tf.stack([offset, 0]), seed.dtype)
+
+    def _own_share(self, batch: Any) -> tuple[Any, Any]:
+        if isinstance(batch, GlobalBatch):
+            return batch.data, batch.examples
+        # `train_on_batch` and its relatives: the same batch on every worker.
+        context = tf.distribute.get_replica_context()
+        local = context.replica_id_in_sync_group
+        local = self.extended._get_local_replica_id(int(tf.get_static_value(local)))
+        share = take_share(
+            batch, self.extended.position(local), self.num_replicas_in_sync
+        )
+        return share, count_examples(batch)
+
+    def _check_same_data(self, batch: GlobalBatch) -> None:
+        if self.num_workers < 2:
+            return
+        own = self.experimental_local_results(batch.fingerprint)[0]
+        mine = tf.one_hot(self.rank, self.num_workers, dtype=tf.int64) * own
+        seen = self._sum_over_workers(mine).numpy()
+        if len(set(seen.tolist())) > 1:
+            raise ShardingError(
+                "All workers must see the same global batches, of which each takes "
+                f"its share. Received: different first batches ({seen.tolist()}). "
+                "Shuffle with the same seed on every worker, after the strategy was "
+                "made, and read the same files in the same order. Data that is "
+                "different on every worker on purpose needs "
+                "`options.experimental_distribute.auto_shard_policy = "
+                "tf.data.experimental.AutoShardPolicy.OFF`."
+            )
+
+    def _count_over_workers(self, data: Any) -> GlobalBatch:
+        replicas = range(len(self.extended.worker_devices))
+
+        def local(i: int) -> Any:
+            return tf.nest.map_structure(
+                lambda v: self.experimental_local_results(v)[i], data
+            )
+
+        counts = [count_examples(local(i)) for i in replicas]
+        total = self._sum_over_workers(tf.add_n(counts))
+        return GlobalBatch(
+            data=data,
+            examples=self._per_replica([total] * len(counts)),
+            fingerprint=self._per_replica([tf.zeros([1], tf.int64)] * len(counts)),
+        )
+
+    def _sum_over_workers(self, value: tf.Tensor) -> tf.Tensor:
+        """Sums one value of each worker, whatever its number of devices."""
+        replicas = len(self.extended.worker_devices)
+        values = [value, *[tf.zeros_like(value)] * (replicas - 1)]
+        return super().reduce("SUM", self._per_replica(values), axis=None)
+
+    def _per_replica(self, values: list[Any]) -> Any:
+        first = self.rank * len(values)
+        return self.experimental_distribute_values_from_function(
+            lambda context: values[context.replica_id_in_sync_group - first]
+        )
+
+
+def _find_cluster(resolver: Any) -> Cluster | None:
+    if resolver is None:
+        return read_tf_config()
+    jobs = resolver.cluster_spec().as_dict()
+    if not jobs:
+        return None
+    return make_cluster(jobs, resolver.task_type, resolver.task_id)
+
+
+def _join(cluster: Cluster, start_timeout: float) -> None:
+    """Meets the other workers and makes their random streams agree."""
+    if upstream.tensorflow_has_run():
+        raise ClusterError(
+            "A cluster can be formed only before TensorFlow runs its first operation. "
+            "Received: TensorFlow has run already. Create the `TorusStrategy` at the "
+            "start of the program, before any tensor, variable, layer or dataset."
+        )
+    seed = upstream.global_seed()
+    versions = {"tensorflow": tf.__version__, "keras": keras.__version__}
+    proposal = random.SystemRandom().randrange(2**31) if seed is None else None
+    agreed = meet(cluster, versions, proposal, start_timeout)
+    if seed is None and agreed is not None:
+        # Unseeded shuffles must not differ between workers.
+        keras.utils.set_random_seed(agreed)
+
+
+@contextlib.contextmanager
+def _start_watched(cluster: Cluster | None, start_timeout: float) -> Iterator[None]:
+    """Starts TensorFlow's server; ends the process where that hangs.
+
+    The wait is in C++ and cannot be interrupted by an exception.
+    """
+    if cluster is None or cluster.size < 2:
+        yield
+        return
+    own_handler = signal.getsignal(signal.SIGTERM)
+    watchdog = threading.Timer(start_timeout, _give_up, [cluster, start_timeout])
+    watchdog.daemon = True
+    watchdog.start()
+    try:
+        yield
+    finally:
+        watchdog.cancel()
+    if threading.current_thread() is threading.main_thread():
+        # TensorFlow takes SIGTERM for a notice of preemption and goes on.
+        signal.signal(signal.SIGTERM, own_handler)
+
+
+def _give_up(cluster: Cluster, start_timeout: float) -> None:
+    print(
+        f"TensorFlow's servers must connect within {start_timeout:g} s once all "
+        f"workers are there. Received: no answer on rank {cluster.rank} "
+        f"({cluster.address}). A worker may have died in this moment: look at the "
+        "other workers' logs.",
+        file=sys.stderr,
+        flush=True,
+    )
+    os._exit(1)
