@@ -3,6 +3,7 @@
 import inspect
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import keras
@@ -96,6 +97,31 @@ def treatments(
     ]
 
 
+def recalled(
+    saved: Sequence[Treatment], variables: Sequence[Any]
+) -> list[Treatment] | None:
+    """Takes decisions over from an optimizer that was saved.
+
+    Keras changes paths on the way: what is `sequential/stem/kernel` in the model
+    that was saved is `stem/kernel` in the one that is loaded. So the decisions
+    made before go by position, and patterns are not asked again.
+
+    Args:
+        saved: The decisions made before.
+        variables: The variables at hand.
+
+    Returns:
+        One treatment for each variable, or `None` if the shapes say that these
+        are other variables.
+    """
+    if [t.shape for t in saved] != [tuple(v.shape) for v in variables]:
+        return None
+    return [
+        replace(treatment, path=_path(variable))
+        for treatment, variable in zip(saved, variables, strict=True)
+    ]
+
+
 def serialized_exclusion(argument: str, value: Exclusion) -> Any:
     """Turns a checked exclusion into what a configuration can hold.
 
@@ -117,12 +143,14 @@ def serialized_exclusion(argument: str, value: Exclusion) -> Any:
         return list(value)
     named = value if inspect.isroutine(value) else type(value)
     name = keras.saving.get_registered_name(named)
-    if keras.saving.get_registered_object(name) is not named:
+    registered = keras.saving.get_registered_object(name) is named
+    if not registered or (named is not value and not hasattr(value, "from_config")):
         raise ValueError(
             f"A predicate in `{argument}` must be registered before the optimizer "
             f"can be saved. Received: {argument}={value!r}. Decorate a named "
-            "function with `@keras.saving.register_keras_serializable()`, or give "
-            "a list of patterns instead."
+            "function, or a class with `get_config` and `from_config`, with "
+            "`@keras.saving.register_keras_serializable()`, or give a list of "
+            "patterns instead."
         )
     return keras.saving.serialize_keras_object(value)
 

@@ -11,6 +11,7 @@ from keras_fastnet.optimizers.dense_gradient import dense
 from keras_fastnet.optimizers.exclusions import (
     Exclusion,
     checked_exclusion,
+    recalled,
     serialized_exclusion,
     treatments,
 )
@@ -18,6 +19,12 @@ from keras_fastnet.optimizers.momentum_update import momentum_update
 from keras_fastnet.optimizers.treatment import Treatment
 from keras_fastnet.optimizers.treatment_table import treatment_table
 from keras_fastnet.optimizers.trust_ratio import l2_norm, trust_ratio
+
+_EXCLUSIONS = (
+    "exclude_biases_and_norms",
+    "exclude_from_weight_decay",
+    "exclude_from_adaptation",
+)
 
 
 @keras.saving.register_keras_serializable(package="keras_fastnet")
@@ -155,6 +162,8 @@ class LARS(keras.optimizers.Optimizer):
         self._no_adaptation = checked_exclusion(
             "exclude_from_adaptation", exclude_from_adaptation
         )
+        # Of this optimizer once it is built, or of the saved one it comes from.
+        self._treatments: tuple[Treatment, ...] = ()
 
     def build(self, variables: list[Any]) -> None:
         """Creates the momentum buffers and decides what each variable gets.
@@ -265,10 +274,13 @@ class LARS(keras.optimizers.Optimizer):
     def get_config(self) -> dict[str, Any]:
         """Returns the configuration, from which `from_config` makes a copy.
 
+        Beside the arguments it holds, once the optimizer is built, what is done
+        with each variable, so that a model that is loaded excludes the same.
+
         Raises:
             ValueError: If a predicate is not registered with Keras.
         """
-        return {
+        config = {
             **super().get_config(),
             "momentum": self.momentum,
             "weight_decay": self.weight_decay,
@@ -283,6 +295,12 @@ class LARS(keras.optimizers.Optimizer):
                 "exclude_from_adaptation", self._no_adaptation
             ),
         }
+        if self._treatments:
+            config["treatments"] = {
+                "decided_by": {argument: config[argument] for argument in _EXCLUSIONS},
+                "of_each_variable": [t.get_config() for t in self._treatments],
+            }
+        return config
 
     @classmethod
     def from_config(
@@ -296,12 +314,23 @@ class LARS(keras.optimizers.Optimizer):
                 `None`.
         """
         config = dict(config)
-        for argument in ("exclude_from_weight_decay", "exclude_from_adaptation"):
+        decided = config.pop("treatments", None)
+        # Whoever edits the exclusions in a configuration wants them decided anew.
+        recall = decided is not None and all(
+            config.get(argument) == value
+            for argument, value in decided["decided_by"].items()
+        )
+        for argument in _EXCLUSIONS:
             if isinstance(config.get(argument), dict):
                 config[argument] = keras.saving.deserialize_keras_object(
                     config[argument], custom_objects=custom_objects
                 )
-        return super().from_config(config, custom_objects=custom_objects)
+        optimizer = super().from_config(config, custom_objects=custom_objects)
+        if recall:
+            optimizer._treatments = tuple(
+                map(Treatment.from_config, decided["of_each_variable"])
+            )
+        return optimizer
 
     def exclude_from_weight_decay(self, var_list=None, var_names=None) -> None:
         """Not supported: use the argument `exclude_from_weight_decay`.
@@ -323,8 +352,9 @@ class LARS(keras.optimizers.Optimizer):
         pass
 
     def _treat(self, variables) -> list[Treatment]:
-        return treatments(
-            list(variables),
+        variables = list(variables)
+        return recalled(self._treatments, variables) or treatments(
+            variables,
             exclude_biases_and_norms=self.exclude_biases_and_norms,
             exclude_from_weight_decay=self._no_decay,
             exclude_from_adaptation=self._no_adaptation,

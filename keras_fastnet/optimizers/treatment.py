@@ -1,6 +1,7 @@
 """What LARS does with one variable."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -20,3 +21,12 @@ class Treatment:
     decayed: bool
     adapted: bool
     reason: str
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the attributes in a form that JSON can hold."""
+        return {**asdict(self), "shape": list(self.shape)}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "Treatment":
+        """Makes a treatment from what `get_config` returned."""
+        return cls(**{**config, "shape": tuple(config["shape"])})

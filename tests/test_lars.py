@@ -1,0 +1,214 @@
+"""LARS as a Keras optimizer: configuration, steps, clipping, dtypes, arguments."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_fastnet import LARS
+from keras_fastnet.schedules import WarmupPolynomialDecay
+
+
+def test_configuration():
+    optimizer = LARS(
+        learning_rate=2.0,
+        momentum=0.8,
+        weight_decay=0.01,
+        trust_coefficient=0.02,
+        epsilon=0.5,
+        nesterov=True,
+        exclude_biases_and_norms=False,
+        exclude_from_weight_decay=["a", "b"],
+        exclude_from_adaptation=("c",),
+        clipnorm=3.0,
+        use_ema=True,
+        ema_momentum=0.7,
+        ema_overwrite_frequency=3,
+        loss_scale_factor=8.0,
+        gradient_accumulation_steps=4,
+        name="mine",
+    )
+    config = optimizer.get_config()
+    assert LARS.from_config(config).get_config() == config
+    assert config["exclude_from_adaptation"] == ["c"]
+    copy = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
+    assert type(copy) is LARS
+    assert copy.get_config() == config
+    assert LARS.from_config(LARS().get_config()).get_config() == LARS().get_config()
+
+
+def test_configuration_with_zero_epsilon_and_no_decay():
+    config = LARS(epsilon=0.0, weight_decay=None).get_config()
+    assert config["epsilon"] == 0.0
+    assert config["weight_decay"] == 0.0
+    assert LARS.from_config(config).epsilon == 0.0
+
+
+def test_single_step():
+    # ‖w‖ = 5, ‖g‖ = 2: the ratio is 0.1 * 5 / 2 = 0.25.
+    optimizer = LARS(0.5, weight_decay=0.0, trust_coefficient=0.1)
+    variable = keras.Variable([[3.0, 0.0], [0.0, 4.0]])
+    optimizer.apply([tf.constant([[0.0, 0.0], [2.0, 0.0]])], [variable])
+    np.testing.assert_allclose(variable, [[3, 0], [-0.25, 4]], rtol=1e-6)
+
+
+def test_weight_decay():
+    # Without a gradient the decayed tensor shrinks by rate * decay, since the
+    # ratio is 1 there; excluded tensors and biases stay.
+    decayed, excluded = (keras.Variable([[2.0]], name=n) for n in ("a", "b"))
+    bias = keras.Variable([2.0], name="c")
+    optimizer = LARS(1.0, weight_decay=0.1, exclude_from_weight_decay=["b"])
+    variables = [decayed, excluded, bias]
+    optimizer.apply([tf.zeros(v.shape) for v in variables], variables)
+    np.testing.assert_allclose(decayed, [[1.8]], rtol=1e-6)
+    assert excluded.numpy().item() == 2.0
+    assert bias.numpy().item() == 2.0
+
+
+def test_correctness_with_golden():
+    # One number per step, worked out with Python's decimal module for
+    # w = 1, g = 1, eta = 0.1, beta = 0.25, m = 0.5, rate = 1.
+    optimizer = LARS(1.0, momentum=0.5, weight_decay=0.25, trust_coefficient=0.1)
+    variable = keras.Variable([[1.0]], dtype="float64")
+    seen = []
+    for _ in range(4):
+        optimizer.apply([tf.ones((1, 1), tf.float64)], [variable])
+        seen.append(variable.numpy().item())
+    # With one element ratio * (g + beta w) is eta * w, so
+    # v = 0.5 v + 0.1 w and w = w - v.
+    np.testing.assert_allclose(seen, [0.9, 0.76, 0.614, 0.4796], rtol=1e-14)
+
+
+def test_clip_norm():
+    optimizer = LARS(clipnorm=1.0)
+    clipped = optimizer._clip_gradients([tf.constant([100.0, 100.0])])
+    np.testing.assert_allclose(clipped[0], [2**0.5 / 2, 2**0.5 / 2], rtol=1e-6)
+
+
+def test_clip_value():
+    optimizer = LARS(clipvalue=1.0)
+    clipped = optimizer._clip_gradients([tf.constant([100.0, -100.0])])
+    np.testing.assert_allclose(clipped[0], [1.0, -1.0])
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_narrow_dtypes_compute_in_float32(dtype, momentum, nesterov):
+    options = {"momentum": momentum, "nesterov": nesterov, "weight_decay": 0.01}
+    # Squares of 1e-4 are below float16's smallest number, and those of 300 beyond
+    # its largest.
+    start = np.full((4, 8), 300.0)
+    gradient = np.full((4, 8), 1e-4)
+    results = []
+    for used in (dtype, "float64"):
+        variable = keras.Variable(start, dtype=used)
+        optimizer = LARS(40.0, **options)
+        for _ in range(2):
+            optimizer.apply([tf.cast(gradient, used)], [variable])
+        assert variable.dtype == used
+        results.append(np.asarray(tf.cast(variable.value, tf.float64)))
+    narrow, wide = results
+    assert abs(wide - start).min() > 10
+    precision = {"float16": 2**-10, "bfloat16": 2**-7}[dtype]
+    np.testing.assert_allclose(narrow, wide, rtol=3 * precision)
+
+
+def test_gradients_of_another_dtype():
+    variable = keras.Variable(np.ones((2, 2)), dtype="float32")
+    LARS(1.0).apply([tf.ones((2, 2), tf.float16)], [variable])
+    assert variable.dtype == "float32"
+    np.testing.assert_allclose(variable, 0.999, rtol=1e-5)
+
+
+def test_zero_initialised_tensors_move():
+    variable = keras.Variable(np.zeros((2, 2)))
+    optimizer = LARS(0.5)
+    optimizer.apply([tf.ones((2, 2))], [variable])
+    np.testing.assert_allclose(variable, -0.5)
+
+
+def test_a_variable_without_gradient_stays():
+    first, second = (keras.Variable([[1.0]]) for _ in range(2))
+    optimizer = LARS(1.0)
+    with pytest.warns(UserWarning, match="Gradients do not exist"):
+        optimizer.apply([tf.ones((1, 1)), None], [first, second])
+    assert first.numpy().item() < 1.0
+    assert second.numpy().item() == 1.0
+
+
+def test_buffers_have_the_usual_names():
+    variable = keras.Variable([[1.0]], name="kernel")
+    optimizer = LARS()
+    optimizer.build([variable])
+    assert [v.path for v in optimizer.variables] == [
+        "lars/iteration",
+        "lars/learning_rate",
+        "lars/kernel_momentum",
+    ]
+    optimizer = LARS(momentum=0.0)
+    optimizer.build([variable])
+    assert len(optimizer.variables) == 2
+
+
+def test_building_twice_keeps_the_buffers():
+    variable = keras.Variable([[1.0]])
+    optimizer = LARS()
+    optimizer.build([variable])
+    optimizer.build([variable])
+    assert len(optimizer.variables) == 3
+
+
+def test_constraints_are_applied():
+    layer = keras.layers.Dense(1, kernel_constraint="non_neg", use_bias=False)
+    layer.build((None, 2))
+    LARS(1e6).apply([tf.ones((2, 1))], layer.trainable_variables)
+    assert layer.kernel.numpy().tolist() == [[0.0], [0.0]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"momentum": 1.0}, ValueError, "`momentum` must be a number at least 0"),
+        ({"momentum": -0.1}, ValueError, "Received: momentum=-0.1"),
+        ({"momentum": "0.9"}, TypeError, "`momentum` must be a number"),
+        ({"weight_decay": -1e-4}, ValueError, "`weight_decay` must be a number"),
+        ({"weight_decay": float("inf")}, ValueError, "at least 0"),
+        ({"trust_coefficient": 0.0}, ValueError, "a number above 0"),
+        ({"trust_coefficient": None}, TypeError, "a number above 0"),
+        ({"epsilon": -1e-9}, ValueError, "`epsilon` must be a number at least 0"),
+        ({"epsilon": True}, TypeError, "`epsilon` must be a number"),
+        ({"nesterov": 1}, TypeError, "`nesterov` must be a bool"),
+        ({"exclude_biases_and_norms": []}, TypeError, "must be a bool"),
+        ({"learning_rate": "1"}, ValueError, "learning_rate"),
+        ({"eta": 0.1}, ValueError, "eta"),
+    ],
+    ids=str,
+)
+def test_wrong_arguments(arguments, error, message):
+    with pytest.raises(error, match=message):
+        LARS(**arguments)
+
+
+def test_converges():
+    rng = np.random.default_rng(0)
+    inputs = rng.normal(size=(256, 8)).astype("float32")
+    labels = (inputs @ rng.normal(size=(8, 1)) > 0).astype("float32")
+    model = keras.Sequential(
+        [
+            keras.Input((8,)),
+            keras.layers.Dense(16, activation="relu", kernel_initializer=_glorot(1)),
+            keras.layers.Dense(1, kernel_initializer=_glorot(2)),
+        ]
+    )
+    schedule = WarmupPolynomialDecay(20.0, decay_steps=90, warmup_steps=10)
+    model.compile(
+        LARS(schedule, clipnorm=1.0),
+        keras.losses.BinaryCrossentropy(from_logits=True),
+    )
+    history = model.fit(inputs, labels, batch_size=64, epochs=25, verbose=0).history
+    assert history["loss"][-1] < 0.3 * history["loss"][0]
+
+
+def _glorot(seed):
+    return keras.initializers.GlorotUniform(seed=seed)
