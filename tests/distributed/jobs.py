@@ -1,0 +1,226 @@
+"""What the workers of a `WorkerPool` can be told to do.
+
+Every function gets the worker's strategy, or `None` on the one device that the
+others are compared with, and returns what can be pickled.
+"""
+
+import contextlib
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import keras_fastnet
+
+OPTIMIZERS = {
+    "sgd": lambda **kw: keras.optimizers.SGD(0.1, momentum=0.9, **kw),
+    "lars": lambda **kw: keras_fastnet.LARS(2.0, weight_decay=1e-3, **kw),
+    # With Keras's epsilon of 1e-7 Adam divides rounding errors by rounding errors.
+    "adam": lambda **kw: keras.optimizers.Adam(0.01, epsilon=1e-3, **kw),
+}
+
+
+def examples(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Returns images of 8 x 8 and what a small network can learn of them."""
+    generator = np.random.default_rng(seed)
+    x = generator.normal(size=(count, 8, 8, 1)).astype("float32")
+    y = (x[:, :4].sum((1, 2, 3)) > x[:, 4:].sum((1, 2, 3))).astype("int64")
+    return x, y
+
+
+def network(normalization: str | None = None, dropout: float = 0.0) -> keras.Model:
+    """Returns a small convolutional network for two classes."""
+    layers = [
+        keras.Input((8, 8, 1)),
+        keras.layers.Conv2D(4, 3, padding="same", activation="relu"),
+    ]
+    if normalization is not None:
+        layers.append(
+            keras.layers.BatchNormalization(
+                momentum=0.8, synchronized=normalization == "synchronized"
+            )
+        )
+    layers += [keras.layers.Flatten(), keras.layers.Dense(8, activation="relu")]
+    if dropout:
+        layers.append(keras.layers.Dropout(dropout))
+    layers.append(keras.layers.Dense(2))
+    return keras.Sequential(layers)
+
+
+def scope(strategy: Any) -> Any:
+    """The strategy's scope; no scope on one device."""
+    return strategy.scope() if strategy else contextlib.nullcontext()
+
+
+def state(model: keras.Model) -> dict[str, Any]:
+    """Returns what training left behind."""
+    return {
+        "weights": model.get_weights(),
+        "optimizer": [np.array(v) for v in model.optimizer.variables],
+        "iterations": int(model.optimizer.iterations.numpy()),
+    }
+
+
+def fit(
+    strategy: Any,
+    *,
+    optimizer: str = "sgd",
+    count: int = 96,
+    batch_size: int = 32,
+    epochs: int = 3,
+    normalization: str | None = None,
+    data: str = "arrays",
+    optimizer_options: dict[str, Any] | None = None,
+    compile_options: dict[str, Any] | None = None,
+    fit_options: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Trains the small network and says what came out."""
+    x, y = examples(count)
+    with scope(strategy):
+        model = network(normalization)
+        model.compile(
+            optimizer=OPTIMIZERS[optimizer](**(optimizer_options or {})),
+            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            metrics=["accuracy"],
+            **(compile_options or {}),
+        )
+    options = {"epochs": epochs, "verbose": 0, **(fit_options or {})}
+    if data == "arrays":
+        options.setdefault("shuffle", False)
+        history = model.fit(x, y, batch_size=batch_size, **options)
+    else:
+        dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(
+            batch_size, drop_remainder=data == "dropped"
+        )
+        if data == "unknown":
+            dataset = dataset.filter(lambda *_: True)
+        history = model.fit(dataset, **options)
+    return {
+        **state(model),
+        "history": history.history,
+        "evaluate": model.evaluate(x, y, batch_size=batch_size, verbose=0),
+        "predict": model.predict(x, batch_size=batch_size, verbose=0),
+    }
+
+
+def fit_shuffled(strategy: Any) -> dict[str, Any]:
+    """Lets Keras shuffle arrays: the same order on every worker, from one seed."""
+    keras.utils.set_random_seed(7)
+    return fit(strategy, fit_options={"shuffle": True}, epochs=2)
+
+
+def fit_structures(strategy: Any) -> dict[str, Any]:
+    """Nested inputs, two outputs, sample weights, and metrics that are no means."""
+    x, y = examples(70)
+    inputs = {"left": x[:, :, :4], "pair": (x[:, :, 4:], y[:, None] * 1.0)}
+    targets = {"class": y, "sum": x.sum((1, 2, 3))[:, None]}
+    weights = {
+        "class": np.linspace(0.1, 2.0, len(x)).astype("float32"),
+        "sum": np.ones(len(x), "float32"),
+    }
+    with scope(strategy):
+        left = keras.Input((8, 4, 1), name="left")
+        right = keras.Input((8, 4, 1), name="right")
+        hint = keras.Input((1,), name="hint")
+        flat = keras.layers.Flatten()(keras.layers.Concatenate(axis=2)([left, right]))
+        hidden = keras.layers.Dense(8, activation="tanh")(flat)
+        model = keras.Model(
+            {"left": left, "pair": (right, hint)},
+            {
+                "class": keras.layers.Dense(1, activation="sigmoid", name="class")(
+                    hidden
+                ),
+                "sum": keras.layers.Dense(
+                    1, name="sum", kernel_regularizer=keras.regularizers.L2(0.01)
+                )(keras.layers.Concatenate()([hidden, hint])),
+            },
+        )
+        model.compile(
+            optimizer=OPTIMIZERS["sgd"](),
+            loss={"class": "binary_crossentropy", "sum": "mse"},
+            loss_weights={"class": 1.0, "sum": 0.01},
+            metrics={"class": [keras.metrics.AUC(name="auc"), "accuracy"]},
+            weighted_metrics={"sum": ["mae"]},
+        )
+    logs: list[dict[str, float]] = []
+    history = model.fit(
+        inputs,
+        targets,
+        sample_weight=weights,
+        batch_size=32,
+        epochs=2,
+        shuffle=False,
+        verbose=0,
+        validation_data=(inputs, targets),
+        callbacks=[
+            keras.callbacks.LambdaCallback(
+                on_train_batch_end=lambda _, batch: logs.append(dict(batch))
+            ),
+            keras.callbacks.ReduceLROnPlateau(patience=1),
+            keras.callbacks.EarlyStopping(patience=5),
+        ],
+    )
+    per_batch = {
+        f"batch {name}": [float(batch[name]) for batch in logs] for name in logs[0]
+    }
+    predictions = model.predict(inputs, batch_size=32, verbose=0)
+    return {
+        **state(model),
+        "history": {**history.history, **per_batch},
+        "evaluate": model.evaluate(inputs, targets, batch_size=32, verbose=0),
+        "predict": np.concatenate([predictions["class"], predictions["sum"]], axis=1),
+    }
+
+
+def fit_iterables(strategy: Any, *, kind: str) -> dict[str, Any]:
+    """Trains from a Python generator or a `PyDataset` of global batches."""
+    x, y = examples(70)
+
+    class Batches(keras.utils.PyDataset):
+        def __len__(self) -> int:
+            return 3
+
+        def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+            part = slice(32 * index, 32 * (index + 1))
+            return x[part], y[part]
+
+    def generator() -> Any:
+        batches = Batches()
+        while True:
+            for index in range(3):
+                yield batches[index]
+
+    with scope(strategy):
+        model = network()
+        model.compile(
+            optimizer=OPTIMIZERS["sgd"](),
+            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        )
+    options = {"steps_per_epoch": 3} if kind == "generator" else {"shuffle": False}
+    history = model.fit(
+        generator() if kind == "generator" else Batches(),
+        epochs=2,
+        verbose=0,
+        **options,
+    )
+    return {**state(model), "history": history.history}
+
+
+def on_batch(strategy: Any) -> dict[str, Any]:
+    """`train_on_batch` and its relatives, with a batch that does not divide."""
+    x, y = examples(33)
+    with scope(strategy):
+        model = network()
+        model.compile(
+            optimizer=OPTIMIZERS["sgd"](),
+            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            metrics=["accuracy"],
+        )
+    trained = [model.train_on_batch(x, y, sample_weight=y + 1.0) for _ in range(3)]
+    tested = model.test_on_batch(x, y)
+    return {
+        **state(model),
+        "history": {"trained": np.array(trained), "tested": np.array(tested)},
+        "predict": model.predict_on_batch(x),
+    }

@@ -1,0 +1,41 @@
+"""One worker of a `WorkerPool`."""
+
+import os
+import traceback
+from multiprocessing.connection import Connection
+
+
+def main() -> None:
+    """Runs jobs until the pool closes the line."""
+    import keras
+    import tensorflow as tf
+
+    import keras_fastnet
+    from tests.distributed import jobs
+
+    devices = int(os.environ["FASTNET_POOL_DEVICES"])
+    if devices > 1:
+        tf.config.set_logical_device_configuration(
+            tf.config.list_physical_devices("CPU")[0],
+            [tf.config.LogicalDeviceConfiguration()] * devices,
+        )
+    strategy = None
+    if "TF_CONFIG" in os.environ:
+        strategy = keras_fastnet.TorusStrategy(start_timeout=60.0)
+    with Connection(int(os.environ["FASTNET_POOL_LINE"])) as line:
+        while True:
+            try:
+                job, kwargs = line.recv()
+            except EOFError:
+                return
+            keras.backend.clear_session()
+            keras.utils.set_random_seed(1234)
+            try:
+                answer = (True, getattr(jobs, job)(strategy, **kwargs))
+            except BaseException:
+                answer = (False, traceback.format_exc())
+            line.send(answer)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""Worker processes that stay up and serve many checks.
+
+Starting TensorFlow costs seconds of processor time, so the distributed tests share
+pools of 1, 2 and 4 workers. Each worker makes its strategy once and then runs the
+functions of `jobs.py` that it is told to.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from keras_fastnet.cli.cluster_environment import worker_environments
+from keras_fastnet.cli.ports import reserved_ports
+
+_ROOT = Path(__file__).parents[2]
+# Includes the start of the workers; generous, since it only ends a hang.
+JOB_SECONDS = 240
+
+
+class WorkerError(Exception):
+    """A job failed on a worker; the message has each rank's traceback."""
+
+
+class WorkerPool:
+    """N workers of one cluster; with `workers=1`, Keras on one device as it comes.
+
+    Args:
+        workers: Number of processes.
+        devices: Logical CPU devices of each.
+    """
+
+    def __init__(self, workers: int, devices: int = 1):
+        self.workers = workers
+        self._devices = devices
+        self._processes: list[subprocess.Popen] = []
+        self._lines: list[Connection] = []
+        self._ports: Any = None
+        self._folder: tempfile.TemporaryDirectory | None = None
+
+    def run(self, job: str, **kwargs: Any) -> list[Any]:
+        """Runs a function of `jobs.py` on all workers.
+
+        Args:
+            job: Its name.
+            **kwargs: Its arguments after the strategy.
+
+        Returns:
+            Its results, by rank.
+
+        Raises:
+            WorkerError: It raised somewhere, or did not end in time. The pool is
+                restarted for the next job.
+        """
+        if not self._processes:
+            self._start()
+        for line in self._lines:
+            line.send((job, kwargs))
+        results: dict[int, Any] = {}
+        errors: dict[int, str] = {}
+        while len(results) + len(errors) < self.workers:
+            waiting = {
+                line: rank
+                for rank, line in enumerate(self._lines)
+                if rank not in results and rank not in errors
+            }
+            # Once one failed, the others may wait for it in a collective.
+            ready = wait(list(waiting), timeout=5 if errors else JOB_SECONDS)
+            if not ready:
+                break
+            for line in ready:
+                rank = waiting[line]
+                try:
+                    good, value = line.recv()
+                except (EOFError, ConnectionError):
+                    good, value = False, "the process ended\n" + self._log(rank)
+                (results if good else errors)[rank] = value
+        if len(results) < self.workers:
+            if len(errors) < self.workers:
+                self.stop()
+            told = [f"rank {rank}:\n{text}" for rank, text in sorted(errors.items())]
+            raise WorkerError("\n".join(told) or f"{job} did not end in time")
+        return [results[rank] for rank in range(self.workers)]
+
+    def stop(self) -> None:
+        """Ends the workers."""
+        for process in self._processes:
+            # TensorFlow may be waiting in C++, deaf to anything milder.
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        for line in self._lines:
+            line.close()
+        if self._ports is not None:
+            self._ports.__exit__(None, None, None)
+        if self._folder is not None:
+            self._folder.cleanup()
+        self._processes, self._lines = [], []
+        self._ports = self._folder = None
+
+    def _start(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="fastnet-pool-")
+        self._ports = reserved_ports(self.workers)
+        ports = self._ports.__enter__()
+        environments = worker_environments(ports, {}, cpus=os.cpu_count() or 1)
+        for rank in range(self.workers):
+            line, far_end = Pipe()
+            environment = {
+                **os.environ,
+                **environments[rank],
+                "TF_CPP_MIN_LOG_LEVEL": "2",
+                "FASTNET_POOL_LINE": str(far_end.fileno()),
+                "FASTNET_POOL_DEVICES": str(self._devices),
+            }
+            if self.workers == 1:
+                del environment["TF_CONFIG"]
+            with self._log_path(rank).open("wb") as log, far_end:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "tests.distributed.pool_worker"],
+                    cwd=_ROOT,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=[far_end.fileno()],
+                )
+            self._processes.append(process)
+            self._lines.append(line)
+
+    def _log_path(self, rank: int) -> Path:
+        return Path(self._folder.name) / f"rank-{rank}.log"
+
+    def _log(self, rank: int) -> str:
+        return self._log_path(rank).read_text(errors="replace")[-3000:]
