@@ -252,7 +252,13 @@ def decisions(optimizer):
 
 @pytest.mark.parametrize(
     "exclusion",
-    [None, ["head/", "(stem|query)/kernel"], ["^net/stem|head"], in_the_head, LargerThan(40)],
+    [
+        None,
+        ["head/", "(stem|query)/kernel"],
+        ["^net/stem|head"],
+        in_the_head,
+        LargerThan(40),
+    ],
     ids=["none", "patterns", "model's name", "function", "object"],
 )
 @pytest.mark.parametrize("make", [image_model, attention_model])
@@ -268,10 +274,7 @@ def test_saving_keeps_the_excluded_set(tmp_path, make, exclusion):
     assert decisions(loaded.optimizer) == decisions(optimizer)
     if exclusion is not None:
         assert optimizer.describe() != LARS().describe(model)
-    saved, copy = optimizer.get_config(), loaded.optimizer.get_config()
-    for config in (saved, copy):
-        assert [t.pop("path") for t in config["treatments"]["of_each_variable"]]
-    assert copy == saved
+    assert loaded.optimizer.get_config() == optimizer.get_config()
 
 
 @pytest.mark.filterwarnings("ignore:Skipping variable loading")

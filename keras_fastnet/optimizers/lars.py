@@ -179,9 +179,12 @@ class LARS(keras.optimizers.Optimizer):
         # First, so that a wrong pattern leaves the optimizer as it was.
         self._treatments = tuple(self._treat(variables))
         super().build(variables)
-        self._buffers = (
-            self.add_optimizer_variables(variables, "momentum") if self.momentum else []
-        )
+        self._buffers = []
+        if self.momentum:
+            self._buffers = [
+                self.add_variable_from_reference(variable, name="momentum")
+                for variable in variables
+            ]
 
     def apply(
         self, grads: list[Any], trainable_variables: list[Any] | None = None

@@ -46,22 +46,19 @@ def _update_in_place(
     # Fused kernels that touch every byte once. Built from additions and
     # multiplications the same step takes half as long again, for the memory
     # traffic of its temporaries (benchmarks/optimizer_update).
-    weight = variable.read_value() if weight_decay else None
+    if weight_decay:
+        weight = variable.read_value()
+        if buffer is None or nesterov:
+            gradient = gradient + weight_decay * weight
+        else:
+            # Without that temporary. The kernel below computes m buffer - rate g,
+            # so what is taken from the buffer beforehand is divided by the m that
+            # will multiply it.
+            _subtract(buffer, rate * (weight_decay / momentum), weight)
 
     if buffer is None:
-        if weight_decay:
-            _subtract(variable, rate * weight_decay, weight)
         _subtract(variable, rate, gradient)
         return
-
-    if weight_decay:
-        # The kernel below computes m buffer - rate g, so what is taken from the
-        # buffer beforehand is divided by the m that will multiply it.
-        _subtract(buffer, rate * (weight_decay / momentum), weight)
-        if nesterov:
-            # The look-ahead is m buffer - rate (g + beta w); the kernel knows
-            # only g.
-            _subtract(variable, rate * weight_decay, weight)
     tf.raw_ops.ResourceApplyKerasMomentum(
         var=variable.handle,
         accum=buffer.handle,

@@ -23,10 +23,15 @@ class Treatment:
     reason: str
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the attributes in a form that JSON can hold."""
-        return {**asdict(self), "shape": list(self.shape)}
+        """Returns what outlives saving, in a form that JSON can hold.
+
+        That leaves out the path, which Keras may change on loading.
+        """
+        config = {**asdict(self), "shape": list(self.shape)}
+        del config["path"]
+        return config
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "Treatment":
         """Makes a treatment from what `get_config` returned."""
-        return cls(**{**config, "shape": tuple(config["shape"])})
+        return cls(path="", **{**config, "shape": tuple(config["shape"])})

@@ -1,0 +1,186 @@
+"""Times the whole update of ResNet-50's trainable variables.
+
+    python benchmarks/optimizer_update/run.py --peer-python PATH
+
+Every round times each optimizer once, so that a machine that slows down slows
+all of them. The ratios are medians of the ratios within a round.
+"""
+
+import argparse
+import contextlib
+import datetime
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+import statistics
+import subprocess
+import sys
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import keras
+import tensorflow as tf
+from naive_lars import NaiveLARS
+from timing import set_threads, timed, weights_and_gradients
+
+from keras_fastnet import LARS
+
+HERE = pathlib.Path(__file__).parent
+OURS = "keras_fastnet LARS"
+YARDSTICK = "Keras SGD, momentum"
+PEER_YARDSTICK = "tf_keras SGD, momentum"
+
+
+def updater(optimizer, weights, gradients, jit_compile):
+    variables = [keras.Variable(w) for w in weights]
+    optimizer.build(variables)
+
+    @tf.function(jit_compile=jit_compile)
+    def update():
+        optimizer.apply(gradients)
+
+    return update
+
+
+def our_updates(weights, gradients, xla):
+    sgd, lars = keras.optimizers.SGD, LARS
+    candidates = {
+        YARDSTICK: (sgd(1.0, momentum=0.9), False),
+        "Keras SGD, Nesterov": (sgd(1.0, momentum=0.9, nesterov=True), False),
+        OURS: (lars(1.0), False),
+        f"{OURS}, Nesterov": (lars(1.0, nesterov=True), False),
+        "naive LARS, keras.ops": (NaiveLARS(), False),
+    }
+    if xla:
+        candidates |= {
+            f"{YARDSTICK}, XLA": (sgd(1.0, momentum=0.9), True),
+            f"{OURS}, XLA": (lars(1.0), True),
+            "naive LARS, keras.ops, XLA": (NaiveLARS(), True),
+        }
+    updates = {
+        name: updater(optimizer, weights, gradients, jit_compile)
+        for name, (optimizer, jit_compile) in candidates.items()
+    }
+    for update in updates.values():
+        timed(update)
+    return updates
+
+
+@contextlib.contextmanager
+def started_peer(python, request):
+    """Yields the peer's versions and a function that times one round there."""
+    if python is None:
+        yield {}, dict
+        return
+    with subprocess.Popen(
+        [python, str(HERE / "peer.py")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "TF_USE_LEGACY_KERAS": "1"},
+    ) as process:
+
+        def ask(line):
+            process.stdin.write(line + "\n")
+            process.stdin.flush()
+            answer = process.stdout.readline()
+            if not answer:
+                raise SystemExit(
+                    "The peer ended. Run `PATH benchmarks/optimizer_update/peer.py` "
+                    "by hand to see why."
+                )
+            return json.loads(answer)
+
+        yield ask(json.dumps(request)), lambda: ask("round")
+        process.stdin.close()
+
+
+def processor():
+    with contextlib.suppress(OSError):
+        for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor()
+
+
+def summary(rounds):
+    results = {}
+    for name in rounds[0]:
+        # Across environments only what each makes of its own SGD compares.
+        own = PEER_YARDSTICK if name.startswith("tf") else YARDSTICK
+        times = [r[name] for r in rounds]
+        results[name] = {
+            "median_ms": round(statistics.median(times), 2),
+            "fastest_ms": round(min(times), 2),
+            "slowest_ms": round(max(times), 2),
+            "over_own_sgd": round(
+                statistics.median(r[name] / r[own] for r in rounds), 3
+            ),
+            "over_our_lars": round(
+                statistics.median(r[name] / r[OURS] for r in rounds), 3
+            ),
+        }
+    return results
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument(
+        "--peer-python", help="Python of an environment with tf-models-official"
+    )
+    parser.add_argument("--no-xla", action="store_true")
+    parser.add_argument("--output", default=str(HERE / "result.json"))
+    args = parser.parse_args()
+
+    set_threads(args.threads)
+    model = keras.applications.ResNet50(weights=None)
+    shapes = [tuple(v.shape) for v in model.trainable_variables]
+    del model
+    weights, gradients = weights_and_gradients(shapes)
+    updates = our_updates(weights, gradients, xla=not args.no_xla)
+    request = {"threads": args.threads, "shapes": shapes}
+
+    rounds = []
+    with started_peer(args.peer_python, request) as (peer_versions, peer_round):
+        for _ in range(args.rounds):
+            ours = {name: timed(update) for name, update in updates.items()}
+            rounds.append({**ours, **peer_round()})
+
+    results = summary(rounds)
+    conditions = {
+        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "command": "python benchmarks/optimizer_update/run.py"
+        + f" --rounds {args.rounds} --threads {args.threads}"
+        + (" --peer-python PATH" if args.peer_python else "")
+        + (" --no-xla" if args.no_xla else ""),
+        "processor": f"{processor()}, {os.cpu_count()} cores visible",
+        "threads": args.threads,
+        "tensors": len(shapes),
+        "parameters": sum(w.size for w in weights),
+        "dtype": "float32",
+        "python": platform.python_version(),
+        "versions": {
+            name: importlib.metadata.version(name)
+            for name in ("tensorflow", "keras", "keras-fastnet", "numpy")
+        },
+        "peer_versions": peer_versions,
+    }
+    pathlib.Path(args.output).write_text(
+        json.dumps({"conditions": conditions, "results": results}, indent=2) + "\n"
+    )
+    print("| optimizer | median, ms | over its own SGD | over our LARS |")
+    print("|---|---|---|---|")
+    for name, row in results.items():
+        print(
+            f"| {name} | {row['median_ms']:.1f} | {row['over_own_sgd']:.2f} |"
+            f" {row['over_our_lars']:.2f} |"
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
