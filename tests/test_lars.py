@@ -66,16 +66,14 @@ def test_weight_decay():
 
 
 def test_correctness_with_golden():
-    # One number per step, worked out with Python's decimal module for
-    # w = 1, g = 1, eta = 0.1, beta = 0.25, m = 0.5, rate = 1.
     optimizer = LARS(1.0, momentum=0.5, weight_decay=0.25, trust_coefficient=0.1)
     variable = keras.Variable([[1.0]], dtype="float64")
     seen = []
     for _ in range(4):
         optimizer.apply([tf.ones((1, 1), tf.float64)], [variable])
         seen.append(variable.numpy().item())
-    # With one element ratio * (g + beta w) is eta * w, so
-    # v = 0.5 v + 0.1 w and w = w - v.
+    # With one element of equal sign ratio * (g + beta w) is eta * w, so by hand
+    # v = 0.5 v + 0.1 w and w = w - v, from w = 1.
     np.testing.assert_allclose(seen, [0.9, 0.76, 0.614, 0.4796], rtol=1e-14)
 
 
