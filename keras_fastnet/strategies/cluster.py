@@ -1,8 +1,10 @@
 """Who takes part in the training: the workers' addresses and this worker's rank."""
 
+import collections
 import dataclasses
 import json
 import os
+import re
 from collections.abc import Mapping
 
 from keras_fastnet.errors import ClusterError
@@ -11,6 +13,7 @@ _EXAMPLE = (
     '{"cluster": {"worker": ["host0:12345", "host1:12345"]}, '
     '"task": {"type": "worker", "index": 0}}'
 )
+_ADDRESS = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^\s/:\[\]]+)):([0-9]{1,5})")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,22 +48,22 @@ def read_tf_config(environment: Mapping[str, str] = os.environ) -> Cluster | Non
         environment: The environment variables.
 
     Returns:
-        The cluster, or `None` where `TF_CONFIG` is absent or names no worker.
+        The cluster, or `None` where `TF_CONFIG` is absent or has no `cluster`.
 
     Raises:
         ClusterError: `TF_CONFIG` breaks a rule; the message says which.
     """
-    text = environment.get("TF_CONFIG", "")
-    if not text.strip():
+    text = environment.get("TF_CONFIG")
+    if text is None:
         return None
     try:
         config = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise _malformed(f"it must be JSON ({error})", text) from error
     if not isinstance(config, dict):
         raise _malformed("it must be a JSON object", text)
-    jobs = config.get("cluster") or {}
-    task = config.get("task") or {}
+    jobs = config.get("cluster", {})
+    task = config.get("task", {})
     if not isinstance(jobs, dict) or not isinstance(task, dict):
         raise _malformed('"cluster" and "task" must be JSON objects', text)
     if not jobs:
@@ -92,6 +95,19 @@ def make_cluster(
             "with `validation_data` or in a process without TF_CONFIG; parameter "
             "servers have a strategy of their own."
         )
+    if task_type not in ("chief", "worker"):
+        raise ClusterError(
+            'The task\'s "type" must be "worker" or "chief". '
+            f"Received: {task_type!r}. An evaluator or parameter server takes no part "
+            "in synchronous training: start it without TF_CONFIG. TF_CONFIG looks "
+            f"like {_EXAMPLE}; a cluster resolver needs `task_type` and `task_id`."
+        )
+    if not isinstance(task_index, int) or isinstance(task_index, bool):
+        raise ClusterError(
+            f'The task\'s "index" must be an integer. Received: {task_index!r}. '
+            f"TF_CONFIG looks like {_EXAMPLE}; a cluster resolver needs `task_type` "
+            "and `task_id`."
+        )
     chief = _addresses(jobs, "chief")
     workers = _addresses(jobs, "worker")
     if len(chief) > 1:
@@ -99,18 +115,13 @@ def make_cluster(
             f"A cluster has at most one `chief`. Received: {chief}. "
             "Make the others `worker` tasks."
         )
-    if task_type not in ("chief", "worker"):
-        raise ClusterError(
-            'The task\'s "type" must be "worker" or "chief". '
-            f"Received: {task_type!r}. An evaluator or parameter server "
-            "takes no part in synchronous training: start it without TF_CONFIG."
-        )
-    if not isinstance(task_index, int) or isinstance(task_index, bool):
-        raise ClusterError(
-            f'The task\'s "index" must be an integer. Received: {task_index!r}. '
-            f"TF_CONFIG looks like {_EXAMPLE}."
-        )
     own_job = chief if task_type == "chief" else workers
+    if not own_job:
+        raise ClusterError(
+            'The task\'s "type" must be a job of the cluster. Received: '
+            f"{task_type!r}, of which the cluster lists no address. TF_CONFIG looks "
+            f"like {_EXAMPLE}."
+        )
     if not 0 <= task_index < len(own_job):
         raise ClusterError(
             f'The task\'s "index" must be from 0 to {len(own_job) - 1}, as the '
@@ -118,7 +129,8 @@ def make_cluster(
             f"Received: {task_index}. Give every process its own position."
         )
     addresses = (*chief, *workers)
-    twice = sorted({a for a in addresses if addresses.count(a) > 1})
+    seen = collections.Counter(_normal(address) for address in addresses)
+    twice = sorted({a for a in addresses if seen[_normal(a)] > 1})
     if twice:
         raise ClusterError(
             f"Every worker needs an address of its own. Received twice: {twice}. "
@@ -140,13 +152,18 @@ def split_address(address: str) -> tuple[str, int]:
     Raises:
         ClusterError: It has no host, no port, or a port out of range.
     """
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+    parts = _ADDRESS.fullmatch(address)
+    if parts is None or not 0 < int(parts[3]) < 65536:
         raise ClusterError(
-            "An address must be `host:port` with a port from 1 to 65535. "
-            f"Received: {address!r}."
+            "An address must be `host:port` with a port from 1 to 65535, and an IPv6 "
+            f"host in brackets. Received: {address!r}. Correct it on all workers."
         )
-    return host.strip("[]"), int(port)
+    return parts[1] or parts[2], int(parts[3])
+
+
+def _normal(address: str) -> tuple[str, int]:
+    host, port = split_address(address)
+    return host.lower(), port
 
 
 def _addresses(jobs: Mapping[str, object], job: str) -> tuple[str, ...]:
@@ -156,7 +173,7 @@ def _addresses(jobs: Mapping[str, object], job: str) -> tuple[str, ...]:
     ):
         raise ClusterError(
             f"The job `{job}` must be a list of `host:port` strings. "
-            f"Received: {listed!r}."
+            f"Received: {listed!r}. TF_CONFIG looks like {_EXAMPLE}."
         )
     for address in listed:
         split_address(address)
@@ -165,5 +182,6 @@ def _addresses(jobs: Mapping[str, object], job: str) -> tuple[str, ...]:
 
 def _malformed(rule: str, text: str) -> ClusterError:
     return ClusterError(
-        f"TF_CONFIG is malformed: {rule}. Received: {text!r}. It looks like {_EXAMPLE}."
+        f"TF_CONFIG is malformed: {rule}. Received: {text!r}. It looks like "
+        f"{_EXAMPLE}; unset it to train without a cluster."
     )

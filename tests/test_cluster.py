@@ -1,0 +1,179 @@
+"""What TF_CONFIG may say, and what is said when it says something else."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keras_fastnet.errors import ClusterError
+from keras_fastnet.strategies.cluster import (
+    Cluster,
+    make_cluster,
+    read_tf_config,
+    split_address,
+)
+
+TWO = ["host0:12345", "host1:12345"]
+
+
+def read(text):
+    return read_tf_config({"TF_CONFIG": text})
+
+
+def config(cluster, task):
+    return json.dumps({"cluster": cluster, "task": task})
+
+
+def test_workers_are_ranked_by_index():
+    cluster = read(config({"worker": TWO}, {"type": "worker", "index": 1}))
+    assert cluster == Cluster(addresses=tuple(TWO), rank=1)
+    assert (cluster.size, cluster.address) == (2, "host1:12345")
+
+
+@pytest.mark.parametrize(
+    ("task", "index", "rank"), [("chief", 0, 0), ("worker", 0, 1), ("worker", 1, 2)]
+)
+def test_a_chief_comes_before_the_workers(task, index, rank):
+    jobs = {"worker": TWO, "chief": ["boss:1"]}
+    cluster = read(config(jobs, {"type": task, "index": index}))
+    assert cluster.addresses == ("boss:1", *TWO)
+    assert cluster.rank == rank
+
+
+def test_one_worker_is_a_cluster():
+    cluster = make_cluster({"worker": ["localhost:1"]}, "worker", 0)
+    assert (cluster.size, cluster.rank) == (1, 0)
+
+
+@pytest.mark.parametrize("text", ["{}", '{"cluster": {}}', '{"task": {}}'])
+def test_no_cluster(text):
+    assert read(text) is None
+
+
+def test_no_variable():
+    assert read_tf_config({}) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ",
+        "{",
+        "null",
+        "[]",
+        '"worker"',
+        "[" * 100_000,
+        "9" * 10_000,
+        '{"cluster": null}',
+        '{"cluster": ["host0:1"]}',
+        '{"cluster": {"worker": ["a:1"]}, "task": "worker"}',
+        '{"cluster": {"worker": ["a:1"]}, "task": null}',
+    ],
+    ids=lambda text: text[:20] or "empty",
+)
+def test_malformed(text):
+    with pytest.raises(ClusterError, match=r"TF_CONFIG is malformed.*\n?.*Received"):
+        read(text)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "task", "index", "message"),
+    [
+        ({"worker": TWO}, "evaluator", 0, '"type" must be.*evaluator.*without TF_CONF'),
+        ({"worker": TWO}, "ps", 0, "\"type\" must be.*Received: 'ps'"),
+        ({"worker": TWO}, None, None, '"type" must be.*Received: None'),
+        ({"worker": TWO}, ["worker"], 0, '"type" must be'),
+        ({"worker": TWO, "ps": ["a:1"]}, "worker", 0, r"job\(s\) \['ps'\]"),
+        ({"worker": TWO, "evaluator": ["a:1"]}, "evaluator", 0, "'evaluator'.*Leave"),
+        ({"worker": TWO}, "worker", 2, "from 0 to 1.*Received: 2"),
+        ({"worker": TWO}, "worker", -1, "from 0 to 1.*Received: -1"),
+        ({"worker": TWO}, "worker", None, "must be an integer.*Received: None"),
+        ({"worker": TWO}, "worker", "0", "must be an integer.*Received: '0'"),
+        ({"worker": TWO}, "worker", 0.0, "must be an integer.*Received: 0.0"),
+        ({"worker": TWO}, "worker", True, "must be an integer.*Received: True"),
+        ({"worker": TWO}, "chief", 0, "must be a job.*'chief'"),
+        ({"worker": []}, "worker", 0, "must be a job.*'worker'"),
+        ({"worker": TWO, "chief": ["a:1", "b:1"]}, "chief", 0, "at most one `chief`"),
+        ({"worker": "host0:1"}, "worker", 0, "must be a list.*Received: 'host0:1'"),
+        ({"worker": {"0": "a:1"}}, "worker", 0, "must be a list"),
+        ({"worker": ["a:1", 2]}, "worker", 0, "must be a list"),
+        ({"worker": ["a:1", "a:1"]}, "worker", 0, r"Received twice: \['a:1'\]"),
+        ({"worker": ["a:1", "A:01"]}, "worker", 0, "Received twice"),
+        ({"worker": ["a:1"], "chief": ["a:1"]}, "worker", 0, "Received twice"),
+    ],
+)
+def test_broken_rules(jobs, task, index, message):
+    with pytest.raises(ClusterError, match=message):
+        make_cluster(jobs, task, index)
+
+
+@pytest.mark.parametrize(
+    ("address", "parts"),
+    [
+        ("host:1", ("host", 1)),
+        ("10.0.0.1:65535", ("10.0.0.1", 65535)),
+        ("trainer-0.trainer.ns.svc:8080", ("trainer-0.trainer.ns.svc", 8080)),
+        ("[::1]:80", ("::1", 80)),
+    ],
+)
+def test_addresses(address, parts):
+    assert split_address(address) == parts
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("", ":", "host", "host:", ":1", "host:0", "host:65536", "host:-1"),
+        *("host:http", "::1:80", "grpc://host:1", "a host:1", "host:1 ", "host:1\n"),
+        *("host:\u0661", "[]:1", "host:" + "1" * 5000),
+    ],
+)
+def test_no_addresses(address):
+    with pytest.raises(ClusterError, match="must be `host:port`"):
+        split_address(address)
+
+
+HOSTS = st.from_regex(r"[a-z][a-z0-9.-]{0,8}", fullmatch=True)
+ADDRESSES = st.builds("{}:{}".format, HOSTS, st.integers(1, 65535))
+
+
+@given(
+    st.lists(ADDRESSES, min_size=1, max_size=6, unique=True),
+    st.booleans(),
+    st.data(),
+)
+def test_every_index_has_its_own_rank(addresses, has_chief, data):
+    workers = addresses[has_chief:]
+    jobs = {"worker": workers, "chief": addresses[:1] if has_chief else []}
+    tasks = [("chief", 0)] * has_chief + [("worker", i) for i in range(len(workers))]
+    clusters = [read(config(jobs, {"type": t, "index": i})) for t, i in tasks]
+    assert [cluster.address for cluster in clusters] == addresses
+    assert [cluster.rank for cluster in clusters] == list(range(len(addresses)))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["cluster", "task", "worker", "chief", "type", "index", "x"]
+            ),
+            inner,
+            max_size=3,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(JSON.map(json.dumps) | st.text())
+def test_anything_else_is_a_cluster_error(text):
+    try:
+        cluster = read(text)
+    except ClusterError as error:
+        assert "Received" in str(error)
+    else:
+        assert cluster is None or 0 <= cluster.rank < cluster.size
