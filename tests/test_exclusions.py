@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from keras_fastnet import LARS
-from keras_fastnet.optimizers.exclusions import treatments
+from keras_fastnet.optimizers.exclusion_rules import treatments
 from keras_fastnet.optimizers.layer_roles import biases_and_norms
 
 # Keras and NumPy 2 between themselves, when weights are saved.
@@ -180,7 +180,7 @@ def test_patterns_are_searched_in_the_path():
     )
     by_name = {
         t.path.removeprefix("net/"): (t.decayed, t.adapted)
-        for t in optimizer._treat(model.trainable_variables)
+        for t in optimizer._exclusions.decide(model.trainable_variables)
     }
     assert by_name == {
         "stem/kernel": (True, True),

@@ -8,23 +8,11 @@ import tensorflow as tf
 
 from keras_fastnet.optimizers.arguments import check_bool, checked_number
 from keras_fastnet.optimizers.dense_gradient import dense
-from keras_fastnet.optimizers.exclusions import (
-    Exclusion,
-    checked_exclusion,
-    recalled,
-    serialized_exclusion,
-    treatments,
-)
+from keras_fastnet.optimizers.exclusion_rules import Exclusion
+from keras_fastnet.optimizers.exclusions import Exclusions
 from keras_fastnet.optimizers.momentum_update import momentum_update
-from keras_fastnet.optimizers.treatment import Treatment
 from keras_fastnet.optimizers.treatment_table import treatment_table
 from keras_fastnet.optimizers.trust_ratio import l2_norm, trust_ratio
-
-_EXCLUSIONS = (
-    "exclude_biases_and_norms",
-    "exclude_from_weight_decay",
-    "exclude_from_adaptation",
-)
 
 
 @keras.saving.register_keras_serializable(package="keras_fastnet")
@@ -45,8 +33,8 @@ class LARS(keras.optimizers.Optimizer):
     The rate and the ratio stand inside the momentum buffer, so a change of the
     rate does not reach back to gradients already seen. Where `‖w‖` or `‖g‖` is
     zero the ratio is 1 (MLPerf's reference). Norms are taken in float32, or in
-    float64 where the variable is float64. Sparse
-    gradients are made dense, with duplicate indices summed, before clipping.
+    float64 where the variable is float64. Sparse gradients are made dense, with
+    duplicate indices summed, before clipping.
 
     Biases and what belongs to a normalization layer take plain momentum at the
     full rate, without decay or ratio. They are found by shape (rank 0 and 1)
@@ -153,17 +141,11 @@ class LARS(keras.optimizers.Optimizer):
         )
         self.epsilon = checked_number("epsilon", epsilon, at_least=0.0)
         self.nesterov = check_bool("nesterov", nesterov)
-        self.exclude_biases_and_norms = check_bool(
-            "exclude_biases_and_norms", exclude_biases_and_norms
+        self._exclusions = Exclusions(
+            exclude_biases_and_norms,
+            exclude_from_weight_decay,
+            exclude_from_adaptation,
         )
-        self._no_decay = checked_exclusion(
-            "exclude_from_weight_decay", exclude_from_weight_decay
-        )
-        self._no_adaptation = checked_exclusion(
-            "exclude_from_adaptation", exclude_from_adaptation
-        )
-        # Of this optimizer once it is built, or of the saved one it comes from.
-        self._treatments: tuple[Treatment, ...] = ()
 
     def build(self, variables: list[Any]) -> None:
         """Creates the momentum buffers and decides what each variable gets.
@@ -177,7 +159,8 @@ class LARS(keras.optimizers.Optimizer):
         if self.built:
             return
         # First, so that a wrong pattern leaves the optimizer as it was.
-        self._treatments = tuple(self._treat(variables))
+        self._treatments = self._exclusions.decide(variables)
+        self._exclusions.keep(self._treatments)
         super().build(variables)
         self._buffers = []
         if self.momentum:
@@ -261,18 +244,16 @@ class LARS(keras.optimizers.Optimizer):
         head/bias    (2,)    no       no       rank 1; exclude_from_adaptation: 'head'
         2 tensors: 1 decayed, 0 adapted (weight_decay=0.0001)
         """
-        found: Any
-        if variables is not None:
-            found = self._treat(getattr(variables, "trainable_variables", variables))
-        elif self.built:
-            found = self._treatments
-        else:
+        if variables is None and not self.built:
             raise ValueError(
                 "`describe` without variables needs an optimizer that is built. "
                 "Received: variables=None before `build`. "
                 "Pass the model: `optimizer.describe(model)`."
             )
-        return treatment_table(found, self.weight_decay)
+        if variables is None:
+            return treatment_table(self._treatments, self.weight_decay)
+        variables = list(getattr(variables, "trainable_variables", variables))
+        return treatment_table(self._exclusions.decide(variables), self.weight_decay)
 
     def get_config(self) -> dict[str, Any]:
         """Returns the configuration, from which `from_config` makes a copy.
@@ -283,27 +264,15 @@ class LARS(keras.optimizers.Optimizer):
         Raises:
             ValueError: If a predicate is not registered with Keras.
         """
-        config = {
+        return {
             **super().get_config(),
             "momentum": self.momentum,
             "weight_decay": self.weight_decay,
             "trust_coefficient": self.trust_coefficient,
             "epsilon": self.epsilon,
             "nesterov": self.nesterov,
-            "exclude_biases_and_norms": self.exclude_biases_and_norms,
-            "exclude_from_weight_decay": serialized_exclusion(
-                "exclude_from_weight_decay", self._no_decay
-            ),
-            "exclude_from_adaptation": serialized_exclusion(
-                "exclude_from_adaptation", self._no_adaptation
-            ),
+            **self._exclusions.get_config(),
         }
-        if self._treatments:
-            config["treatments"] = {
-                "decided_by": {argument: config[argument] for argument in _EXCLUSIONS},
-                "of_each_variable": [t.get_config() for t in self._treatments],
-            }
-        return config
 
     @classmethod
     def from_config(
@@ -316,23 +285,9 @@ class LARS(keras.optimizers.Optimizer):
             custom_objects: Names that are not registered with Keras. Defaults to
                 `None`.
         """
-        config = dict(config)
-        decided = config.pop("treatments", None)
-        # Whoever edits the exclusions in a configuration wants them decided anew.
-        recall = decided is not None and all(
-            config.get(argument) == value
-            for argument, value in decided["decided_by"].items()
-        )
-        for argument in _EXCLUSIONS:
-            if isinstance(config.get(argument), dict):
-                config[argument] = keras.saving.deserialize_keras_object(
-                    config[argument], custom_objects=custom_objects
-                )
+        config, decided = Exclusions.from_config(config, custom_objects)
         optimizer = super().from_config(config, custom_objects=custom_objects)
-        if recall:
-            optimizer._treatments = tuple(
-                map(Treatment.from_config, decided["of_each_variable"])
-            )
+        optimizer._exclusions.keep(decided)
         return optimizer
 
     def exclude_from_weight_decay(self, var_list=None, var_names=None) -> None:
@@ -353,12 +308,3 @@ class LARS(keras.optimizers.Optimizer):
         # Keras's decoupled decay. It acts on any optimizer whose attribute
         # `weight_decay` is set, and ours belongs into the trust ratio.
         pass
-
-    def _treat(self, variables) -> list[Treatment]:
-        variables = list(variables)
-        return recalled(self._treatments, variables) or treatments(
-            variables,
-            exclude_biases_and_norms=self.exclude_biases_and_norms,
-            exclude_from_weight_decay=self._no_decay,
-            exclude_from_adaptation=self._no_adaptation,
-        )
