@@ -12,13 +12,9 @@ def assert_parity(one, several, rtol=1e-5):
     scale = max(np.abs(w).max() for w in reference["weights"])
     for result in several:
         assert result["iterations"] == reference["iterations"]
-        for mine, theirs in zip(
-            result["weights"], several[0]["weights"], strict=True
-        ):
+        for mine, theirs in zip(result["weights"], several[0]["weights"], strict=True):
             np.testing.assert_array_equal(mine, theirs)
-        for mine, theirs in zip(
-            result["weights"], reference["weights"], strict=True
-        ):
+        for mine, theirs in zip(result["weights"], reference["weights"], strict=True):
             np.testing.assert_allclose(mine, theirs, rtol=rtol, atol=rtol * scale)
         for name in result.get("history", {}):
             np.testing.assert_allclose(
@@ -94,12 +90,22 @@ def test_base_optimizer_options(one_device, two_workers, options):
         ("fit", {"compile_options": {"steps_per_execution": 2}, "count": 128}),
         ("fit", {"compile_options": {"run_eagerly": True}, "epochs": 1}),
         ("fit_shuffled", {}),
-        ("fit_structures", {}),
+        ("fit_structures", {"count": 64}),
+        ("fit_structures", {"count": 70}),
         ("fit_iterables", {"kind": "generator"}),
         ("fit_iterables", {"kind": "pydataset"}),
         ("on_batch", {}),
+        ("custom_loop", {}),
     ],
-    ids=lambda value: value if isinstance(value, str) else "-".join(map(str, value)),
+    ids=str,
 )
 def test_ways_to_train(one_device, two_workers, job, settings):
     assert_parity(one_device.run(job, **settings), two_workers.run(job, **settings))
+
+
+@pytest.mark.parametrize("through", ["option", "function"])
+def test_own_data_on_every_worker(one_device, two_workers, through):
+    one = one_device.run("fit_own_data", through=through)
+    two = two_workers.run("fit_own_data", through=through)
+    assert_parity(one, two)
+    assert two[0]["accuracy"] == two[1]["accuracy"]

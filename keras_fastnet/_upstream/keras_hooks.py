@@ -1,6 +1,6 @@
 """The places where Keras 3 has to learn about several workers.
 
-Keras offers no public seam here, so four methods are wrapped, once, when the first
+Keras offers no public seam here, so a few methods are wrapped, once, when the first
 `TorusStrategy` is made. Every wrapper asks whether such a strategy is active and
 otherwise calls Keras's own code, so that nothing else changes. keras#20585 is the
 thread whose end would let this file go.
@@ -10,6 +10,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import keras
 import tensorflow as tf
 from keras.src.backend.tensorflow import optimizer as tf_optimizer
 from keras.src.backend.tensorflow import trainer as tf_trainer
@@ -18,11 +19,39 @@ from keras.src.optimizers import base_optimizer, loss_scale_optimizer
 from keras.src.random import seed_generator
 
 
+def layer_state(model: keras.Model) -> list[keras.Variable]:
+    """Returns what layers keep for themselves, such as moving statistics.
+
+    Not the weights of frozen layers, which Keras also calls non-trainable; nor
+    counters and random states, which are integers.
+
+    Args:
+        model: A built model.
+
+    Returns:
+        Variables that a step may set to another value on every replica.
+    """
+    return [
+        variable
+        for layer in model._flatten_layers()
+        if not isinstance(layer, keras.metrics.Metric)
+        for variable in layer._non_trainable_variables
+        if variable.aggregation == "none"
+        and keras.backend.is_float_dtype(variable.dtype)
+    ]
+
+
 class HookedStrategy(Protocol):
     """What the hooks need from a strategy."""
 
     def epoch_data(self, dataset: Any) -> Any:
         """Returns what Keras iterates over in one epoch."""
+
+    def agreed_batches(self, dataset: Any, own: int | None) -> int | None:
+        """Returns the steps of an epoch, equal on all workers."""
+
+    def peek(self, data: Any) -> Any:
+        """Returns a first batch of a result of `epoch_data`, without taking it."""
 
     @property
     def step(self) -> Any:
@@ -58,17 +87,50 @@ def install(strategy_class: type) -> None:
 
     # The examples of one step: Keras takes whatever shares TensorFlow deals out, and
     # runs its own iterator once more than there are batches (trap: empty updates).
+    def with_epoch_data(original):
+        def __init__(self, *args, **kwargs):
+            original(self, *args, **kwargs)
+            strategy = self._distribute_strategy
+            if not isinstance(strategy, strategy_class):
+                return
+            dataset = self._distributed_dataset
+            self._fastnet_data = strategy.epoch_data(dataset)
+            self._fastnet_batches = strategy.agreed_batches(dataset, self._num_batches)
+            self._num_batches = self._fastnet_batches
+
+        return __init__
+
     def epoch_data(original):
         def _get_iterator(self):
-            data = original(self)
-            strategy = self._distribute_strategy
-            if isinstance(strategy, strategy_class):
-                return strategy.epoch_data(data)
-            return data
+            return getattr(self, "_fastnet_data", None) or original(self)
 
         return _get_iterator
 
+    def keep_batches(original):
+        def reset(self):
+            original(self)
+            if hasattr(self, "_fastnet_batches"):
+                self._num_batches = self._fastnet_batches
+
+        return reset
+
+    wrap(tf_trainer.TFEpochIterator, "__init__", with_epoch_data)
     wrap(tf_trainer.TFEpochIterator, "_get_iterator", epoch_data)
+    wrap(tf_trainer.TFEpochIterator, "reset", keep_batches)
+
+    # The first batch, which Keras takes to build the model and then drops; it also
+    # averages it over the replicas, which fails for structures and unequal shares.
+    def peek(original):
+        def _maybe_symbolic_build(self, iterator=None, data_batch=None):
+            strategy = self._distribute_strategy
+            if iterator is not None and isinstance(strategy, strategy_class):
+                data_batch = strategy.peek(iterator._get_iterator())
+                iterator = None
+            return original(self, iterator=iterator, data_batch=data_batch)
+
+        return _maybe_symbolic_build
+
+    wrap(tf_trainer.TensorFlowTrainer, "_maybe_symbolic_build", peek)
 
     # The weight of a replica in the mean: Keras gives every replica 1/N, however few
     # examples it has.

@@ -24,8 +24,34 @@ class EpochData:
         self._dataset = dataset
         self._check_first = check_first
         self._convert = convert
+        self._begun: EpochDataIterator | None = None
+
+    def peek(self) -> Any:
+        """Returns the first element, which the next iteration yields again.
+
+        Returns:
+            The element.
+
+        Raises:
+            ValueError: There is none.
+        """
+        if self._begun is None:
+            self._begun = self._begin()
+        try:
+            return self._begun.peek()
+        except tf.errors.OutOfRangeError:
+            raise ValueError(
+                "The data must hold at least one batch. Received: none. Look at the "
+                "files or arrays it is made from, and whether `drop_remainder=True` "
+                "drops the only batch."
+            ) from None
 
     def __iter__(self) -> "EpochDataIterator":
+        iterator = self._begun or self._begin()
+        self._begun = None
+        return iterator
+
+    def _begin(self) -> "EpochDataIterator":
         return EpochDataIterator(iter(self._dataset), self._check_first, self._convert)
 
 
@@ -45,11 +71,21 @@ class EpochDataIterator:
         self._iterator = iterator
         self._check: Callable[[Any], None] | None = check_first
         self._convert = convert
+        self._peeked: list[Any] = []
 
     def __iter__(self) -> "EpochDataIterator":
         return self
 
     def __next__(self) -> Any:
+        return self._peeked.pop() if self._peeked else self._fetch()
+
+    def peek(self) -> Any:
+        """Returns the next element without taking it."""
+        if not self._peeked:
+            self._peeked.append(self._fetch())
+        return self._peeked[0]
+
+    def _fetch(self) -> Any:
         try:
             element = self._convert(next(self._iterator))
         except StopIteration:

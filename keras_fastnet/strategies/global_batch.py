@@ -17,12 +17,16 @@ class GlobalBatch(NamedTuple):
     """What Keras hands to a strategy in each step of `fit` and its relatives.
 
     Attributes:
-        data: The replica's own examples, in the user's structure.
+        data: The replica's own examples, in the user's structure. A replica that
+            has none holds one filler: several TensorFlow kernels fail on empty
+            batches, and a batch statistic of nothing is NaN.
+        own: Number of its own examples, fillers not counted. Scalar `int64`.
         examples: Number of examples in the whole global batch. Scalar `int64`.
         fingerprint: Shape `(1,)`, `int64`; equal where the global batches are.
     """
 
     data: Any
+    own: Any
     examples: Any
     fingerprint: Any
 
@@ -45,8 +49,13 @@ def count_examples(data: Any) -> tf.Tensor:
     )
 
 
+def bounds(rows: Any, position: int, replicas: int) -> tuple[Any, Any]:
+    """Returns where a share of `rows` examples begins and ends: as equal as can be."""
+    return rows * position // replicas, rows * (position + 1) // replicas
+
+
 def take_share(data: Any, position: int, replicas: int) -> Any:
-    """Returns the examples of one replica: contiguous, and as equal as can be.
+    """Returns the examples of one replica, contiguous ones.
 
     Args:
         data: The global batch.
@@ -54,7 +63,8 @@ def take_share(data: Any, position: int, replicas: int) -> Any:
         replicas: How many shares.
 
     Returns:
-        The same structure with `n // replicas` or one more examples.
+        The same structure with `n // replicas` or one more examples; one filler
+        where that is 0.
 
     Raises:
         ShardingError: A tensor has no batch axis.
@@ -63,10 +73,12 @@ def take_share(data: Any, position: int, replicas: int) -> Any:
     def share(leaf: Any) -> Any:
         if not _has_examples(leaf):
             return leaf
-        rows = leaf.shape[0]
-        if rows is None:
-            rows = _rows(leaf)
-        start, stop = rows * position // replicas, rows * (position + 1) // replicas
+        rows = _rows(leaf) if leaf.shape[0] is None else leaf.shape[0]
+        start, stop = bounds(rows, position, replicas)
+        if isinstance(stop, tf.Tensor):
+            stop = tf.maximum(stop, start + 1)
+        else:
+            stop = max(stop, start + 1)
         if isinstance(leaf, tf.SparseTensor):
             rest = leaf.dense_shape[1:]
             return tf.sparse.slice(
@@ -79,11 +91,32 @@ def take_share(data: Any, position: int, replicas: int) -> Any:
     return tf.nest.map_structure(share, data)
 
 
+def fill_if_empty(data: Any) -> Any:
+    """Gives an empty batch one filler example, all zeros.
+
+    Args:
+        data: A batch of dense tensors, outside of a `tf.function`.
+
+    Returns:
+        The batch itself where it has examples.
+    """
+
+    def fill(leaf: Any) -> Any:
+        if not isinstance(leaf, tf.Tensor) or leaf.shape[0] != 0:
+            return leaf
+        return tf.zeros([1, *leaf.shape[1:]], leaf.dtype)
+
+    return tf.nest.map_structure(fill, data)
+
+
 def with_examples(data: Any, position: int, replicas: int) -> GlobalBatch:
     """Returns one replica's share, and what it must know of the whole batch."""
+    examples = count_examples(data)
+    start, stop = bounds(examples, position, replicas)
     return GlobalBatch(
         data=take_share(data, position, replicas),
-        examples=count_examples(data),
+        own=stop - start,
+        examples=examples,
         fingerprint=fingerprint(data),
     )
 

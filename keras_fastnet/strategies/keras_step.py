@@ -6,6 +6,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from keras_fastnet._upstream.keras_hooks import layer_state
+from keras_fastnet.strategies.global_batch import GlobalBatch
+from keras_fastnet.strategies.replica_step import ReplicaStep
+
 
 def model_of(step: Callable[..., Any]) -> keras.Model | None:
     """Returns the model whose step a function is, or `None`.
@@ -46,34 +50,77 @@ def refuse_what_cannot_be_right(model: keras.Model, replicas: int) -> None:
         )
 
 
-def exact_logs(model: keras.Model, outputs: Any) -> dict[str, Any] | None:
-    """Returns the metrics over all replicas' examples, equal on every replica.
-
-    Keras averages the replicas' own results, which is not the result over all
-    examples where a metric is no mean (AUC) or shares are unequal. Called in the
-    replica context at the end of a step. All sums travel in one all-reduce.
+def run_predict_step(step: Callable[..., Any], batch: GlobalBatch) -> Any:
+    """Returns the predictions for a replica's own examples.
 
     Args:
-        model: The model whose `train_step` or `test_step` ran.
-        outputs: What the step returned.
+        step: Keras's predict step.
+        batch: The replica's share.
+    """
+    outputs = step(batch.data)
+    return tf.nest.map_structure(lambda output: output[: batch.own], outputs)
+
+
+def run_step(
+    model: keras.Model,
+    step: Callable[..., Any],
+    batch: GlobalBatch,
+    weight: ReplicaStep,
+) -> tuple[Any, bool]:
+    """Runs a train or test step so that it leaves all replicas equal.
+
+    Keras lets every replica keep moving statistics of its own, and averages the
+    replicas' metric results, which is not the result over all examples where a
+    metric is no mean (AUC) or shares are unequal. Here the changes of the layers'
+    state are averaged and the metrics' states summed, in one all-reduce.
+
+    Args:
+        model: The model.
+        step: Its `train_step` or `test_step`.
+        batch: The replica's share.
+        weight: The replica's weight in a mean over all examples.
 
     Returns:
-        The logs by name; `None` where the step or a metric does things its own way.
+        What the step returned, with the logs over all examples where the model's
+        steps and metrics are Keras's own; and whether the logs are those.
     """
-    variables = [v for metric in model.metrics for v in metric.variables]
+    context = tf.distribute.get_replica_context()
+    state = layer_state(model) if step.__name__ == "train_step" else []
+    metrics = [v for metric in model.metrics for v in metric.variables]
+    state_before = [tf.identity(v.value) for v in state]
+    metrics_before = [tf.identity(v.value) for v in metrics]
+
+    outputs = step(batch.data)
+
+    for variable, value in zip(metrics, metrics_before, strict=True):
+        # What was only a filler counts for nothing.
+        variable.assign(tf.where(batch.own > 0, variable.value, value))
+    exact = _has_own_logs(model, outputs)
+    changes = [
+        weight.weigh(variable.value - value)
+        for variable, value in zip(state, state_before, strict=True)
+    ]
+    results = [tf.identity(v.value) for v in metrics] if exact else []
+    sums = []
+    if changes or results:
+        sums = context.all_reduce(tf.distribute.ReduceOp.SUM, changes + results)
+    for variable, value, change in zip(state, state_before, sums, strict=False):
+        variable.assign(value + change)
+    if not exact:
+        return outputs, False
+    totals = list(zip(metrics, sums[len(changes) :], strict=True))
+    with keras.StatelessScope(state_mapping=totals):
+        return model.get_metrics_result(), True
+
+
+def _has_own_logs(model: keras.Model, outputs: Any) -> bool:
+    """Whether the logs are the metrics' results, and sums make up their state."""
     keras_own = all(
         getattr(type(model), name) is getattr(keras.Model, name)
         for name in ("train_step", "test_step", "compute_metrics", "get_metrics_result")
     )
-    if (
-        not keras_own
-        or not isinstance(outputs, dict)
-        or any(v.aggregation != "sum" for v in variables)
-    ):
-        return None
-    context = tf.distribute.get_replica_context()
-    sums = context.all_reduce(
-        tf.distribute.ReduceOp.SUM, [tf.identity(v.value) for v in variables]
+    return (
+        keras_own
+        and isinstance(outputs, dict)
+        and all(v.aggregation == "sum" for m in model.metrics for v in m.variables)
     )
-    with keras.StatelessScope(state_mapping=list(zip(variables, sums, strict=True))):
-        return model.get_metrics_result()

@@ -45,6 +45,26 @@ class TorusExtended(upstream.CollectiveAllReduceExtended):
         # accumulation, overflow handling and the overwriting of EMA weights.
         return False
 
+    def _initialize_local_devices(self, cluster_resolver, worker_device):
+        devices, kind = super()._initialize_local_devices(
+            cluster_resolver, worker_device
+        )
+        if kind == "CPU":
+            # As MirroredStrategy does: someone who divided the CPU means it.
+            cpu = tf.config.list_physical_devices("CPU")[0]
+            count = len(tf.config.get_logical_device_configuration(cpu) or [cpu])
+            devices = tuple(f"{worker_device}/device:CPU:{i}" for i in range(count))
+        return devices, kind
+
+    def _create_variable(self, next_creator, **kwargs):
+        first_only = tf.VariableAggregation.ONLY_FIRST_REPLICA
+        if kwargs.get("aggregation") == first_only and self._num_replicas_in_sync > 1:
+            # Keras's counters (iterations, loss scale) take the same value on every
+            # replica. TensorFlow would copy the first's by a merge call, which
+            # cannot stand in the `tf.cond` of Keras's LossScaleOptimizer.
+            kwargs["aggregation"] = tf.VariableAggregation.NONE
+        return super()._create_variable(next_creator, **kwargs)
+
     def position(self, local_replica: int) -> int:
         """Which share of a global batch a local replica takes.
 

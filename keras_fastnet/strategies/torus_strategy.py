@@ -1,10 +1,8 @@
 """TorusStrategy: Keras 3's `model.fit` on several TensorFlow workers."""
 
 import contextlib
-import os
 import random
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -20,16 +18,22 @@ from keras_fastnet.strategies.epoch_data import EpochData
 from keras_fastnet.strategies.global_batch import (
     GlobalBatch,
     count_examples,
-    take_share,
+    fill_if_empty,
+    with_examples,
 )
 from keras_fastnet.strategies.keras_step import (
-    exact_logs,
     model_of,
     refuse_what_cannot_be_right,
+    run_predict_step,
+    run_step,
 )
 from keras_fastnet.strategies.rendezvous import meet
 from keras_fastnet.strategies.replica_step import ReplicaStep
+from keras_fastnet.strategies.start_watchdog import end_if_stuck
 from keras_fastnet.strategies.torus_extended import TorusExtended
+
+# TensorFlow's servers connect within seconds; GPUs may take longer to be set up.
+_LEAST_CONNECT_SECONDS = 60.0
 
 
 class _Agreed:
@@ -127,21 +131,18 @@ class TorusStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         agreed = []
 
         def step(batch):
-            data, total = self._own_share(batch)
-            with self.step.of_batch(count_examples(data), total):
-                outputs = fn(data)
-                if not isinstance(outputs, dict):
-                    return outputs
-                logs = exact_logs(model, outputs)
-                agreed.append(logs is not None)
-                return outputs if logs is None else logs
+            batch = self._own_share(batch)
+            with self.step.of_batch(batch.own, batch.examples):
+                if getattr(fn, "__self__", None) is not model:
+                    return run_predict_step(fn, batch)
+                outputs, exact = run_step(model, fn, batch, self.step)
+                agreed.append(exact)
+                return outputs
 
         outputs = super().run(step, args, kwargs, options)
         if not (agreed and all(agreed)):
             return outputs
-        first = tf.nest.map_structure(
-            lambda value: self.experimental_local_results(value)[0], outputs
-        )
+        first = self._local_results(outputs)[0]
         # Keras reduces only what several workers return.
         return tf.nest.map_structure(_Agreed, first) if self.num_workers > 1 else first
 
@@ -160,11 +161,6 @@ class TorusStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         """
         if isinstance(value, _Agreed):
             return value.value
-        if isinstance(value, GlobalBatch):
-            # Keras looks at a first batch to build the model: shapes are enough.
-            return tf.nest.map_structure(
-                lambda v: self.experimental_local_results(v)[0], value.data
-            )
 
         def reduce_one(v):
             own = self.experimental_local_results(v)[0]
@@ -183,10 +179,34 @@ class TorusStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         """
         if self.num_replicas_in_sync < 2:
             return EpochData(dataset, lambda _: None, lambda element: element)
-        exact = getattr(dataset, "global_batches", None)
+        exact = _global_batches(dataset)
         if exact is not None:
             return EpochData(exact, self._check_same_data, lambda element: element)
         return EpochData(dataset, lambda _: None, self._count_over_workers)
+
+    def agreed_batches(self, dataset: Any, own: int | None) -> int | None:
+        """Returns the steps of an epoch, equal on all workers. For Keras's use.
+
+        Args:
+            dataset: A dataset that this strategy distributed.
+            own: How many batches this worker's data has; `None` where unknown.
+        """
+        if self.num_workers < 2 or _global_batches(dataset) is not None:
+            return own
+        told = tf.constant(-1 if own is None else own, tf.int64)
+        counts = self._of_all_workers(told)
+        return None if min(counts) < 0 else max(counts)
+
+    def peek(self, data: EpochData) -> Any:
+        """Returns examples of the first batch. For Keras's use: to build a model.
+
+        Args:
+            data: A result of `epoch_data`.
+        """
+        batch = data.peek()
+        if not isinstance(batch, GlobalBatch):
+            return batch
+        return self._local_results(batch.data)[0]
 
     @property
     def step(self) -> ReplicaStep:
@@ -225,28 +245,26 @@ class TorusStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         offset = tf.cast(replica, tf.int64) * 1_327_217_885 % 2**31
         return seed + tf.cast(tf.stack([offset, 0]), seed.dtype)
 
-    def _own_share(self, batch: Any) -> tuple[Any, Any]:
+    def _own_share(self, batch: Any) -> GlobalBatch:
         if isinstance(batch, GlobalBatch):
-            return batch.data, batch.examples
+            return batch
         # `train_on_batch` and its relatives: the same batch on every worker.
         context = tf.distribute.get_replica_context()
-        local = context.replica_id_in_sync_group
-        local = self.extended._get_local_replica_id(int(tf.get_static_value(local)))
-        share = take_share(
+        replica = int(tf.get_static_value(context.replica_id_in_sync_group))
+        local = self.extended._get_local_replica_id(replica)
+        return with_examples(
             batch, self.extended.position(local), self.num_replicas_in_sync
         )
-        return share, count_examples(batch)
 
     def _check_same_data(self, batch: GlobalBatch) -> None:
         if self.num_workers < 2:
             return
         own = self.experimental_local_results(batch.fingerprint)[0]
-        mine = tf.one_hot(self.rank, self.num_workers, dtype=tf.int64) * own
-        seen = self._sum_over_workers(mine).numpy()
-        if len(set(seen.tolist())) > 1:
+        seen = self._of_all_workers(own)
+        if len(set(seen)) > 1:
             raise ShardingError(
                 "All workers must see the same global batches, of which each takes "
-                f"its share. Received: different first batches ({seen.tolist()}). "
+                f"its share. Received: different first batches ({seen}). "
                 "Shuffle with the same seed on every worker, after the strategy was "
                 "made, and read the same files in the same order. Data that is "
                 "different on every worker on purpose needs "
@@ -255,20 +273,30 @@ class TorusStrategy(tf.distribute.MultiWorkerMirroredStrategy):
             )
 
     def _count_over_workers(self, data: Any) -> GlobalBatch:
-        replicas = range(len(self.extended.worker_devices))
-
-        def local(i: int) -> Any:
-            return tf.nest.map_structure(
-                lambda v: self.experimental_local_results(v)[i], data
-            )
-
-        counts = [count_examples(local(i)) for i in replicas]
+        """Adds up what each worker's own pipeline yielded."""
+        local = self._local_results(data)
+        counts = [count_examples(part) for part in local]
         total = self._sum_over_workers(tf.add_n(counts))
-        return GlobalBatch(
-            data=data,
-            examples=self._per_replica([total] * len(counts)),
-            fingerprint=self._per_replica([tf.zeros([1], tf.int64)] * len(counts)),
-        )
+        batches = [
+            GlobalBatch(fill_if_empty(part), own, total, tf.zeros([1], tf.int64))
+            for part, own in zip(local, counts, strict=True)
+        ]
+        return self._per_replica(batches)
+
+    def _local_results(self, data: Any) -> list[Any]:
+        """Takes a structure of `PerReplica` values apart, by local replica."""
+        return [
+            tf.nest.map_structure(
+                lambda value: self.experimental_local_results(value)[i],  # noqa: B023
+                data,
+            )
+            for i in range(len(self.extended.worker_devices))
+        ]
+
+    def _of_all_workers(self, own: tf.Tensor) -> list[int]:
+        """Returns one integer of each worker, by rank."""
+        mine = tf.one_hot(self.rank, self.num_workers, dtype=tf.int64) * own
+        return self._sum_over_workers(mine).numpy().tolist()
 
     def _sum_over_workers(self, value: tf.Tensor) -> tf.Tensor:
         """Sums one value of each worker, whatever its number of devices."""
@@ -281,6 +309,11 @@ class TorusStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         return self.experimental_distribute_values_from_function(
             lambda context: values[context.replica_id_in_sync_group - first]
         )
+
+
+def _global_batches(dataset: Any) -> Any:
+    """The same data with what Keras's steps must know; `None` if shared otherwise."""
+    return getattr(dataset, "global_batches", None)
 
 
 def _find_cluster(resolver: Any) -> Cluster | None:
@@ -315,29 +348,31 @@ def _start_watched(cluster: Cluster | None, start_timeout: float) -> Iterator[No
 
     The wait is in C++ and cannot be interrupted by an exception.
     """
-    if cluster is None or cluster.size < 2:
+    if cluster is None:
         yield
         return
-    own_handler = signal.getsignal(signal.SIGTERM)
-    watchdog = threading.Timer(start_timeout, _give_up, [cluster, start_timeout])
-    watchdog.daemon = True
-    watchdog.start()
+    own_handlers = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)}
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if in_main_thread and own_handlers[signal.SIGINT] is signal.default_int_handler:
+        # Python cannot act on Ctrl-C meanwhile, but the system can.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # A short `start_timeout` says that workers start together, not that they are fast.
+    seconds = max(start_timeout, _LEAST_CONNECT_SECONDS)
     try:
-        yield
+        with end_if_stuck(seconds, _stuck(cluster, seconds)):
+            yield
     finally:
-        watchdog.cancel()
-    if threading.current_thread() is threading.main_thread():
-        # TensorFlow takes SIGTERM for a notice of preemption and goes on.
-        signal.signal(signal.SIGTERM, own_handler)
+        for number, handler in own_handlers.items():
+            if in_main_thread and handler is not None:
+                # TensorFlow takes SIGTERM for a notice of preemption and goes on.
+                signal.signal(number, handler)
 
 
-def _give_up(cluster: Cluster, start_timeout: float) -> None:
-    print(
-        f"TensorFlow's servers must connect within {start_timeout:g} s once all "
-        f"workers are there. Received: no answer on rank {cluster.rank} "
-        f"({cluster.address}). A worker may have died in this moment: look at the "
-        "other workers' logs.",
-        file=sys.stderr,
-        flush=True,
+def _stuck(cluster: Cluster, seconds: float) -> str:
+    return (
+        f"keras_fastnet: TensorFlow's servers must connect within {seconds:g} s once "
+        f"all workers are there. Received: no end of it on rank {cluster.rank} "
+        f"({cluster.address}), which is ended with SIGKILL. A worker may have died in "
+        "this moment: look at the other workers' logs. A larger `start_timeout` "
+        "allows more time."
     )
-    os._exit(1)

@@ -110,9 +110,9 @@ def fit_shuffled(strategy: Any) -> dict[str, Any]:
     return fit(strategy, fit_options={"shuffle": True}, epochs=2)
 
 
-def fit_structures(strategy: Any) -> dict[str, Any]:
+def fit_structures(strategy: Any, *, count: int) -> dict[str, Any]:
     """Nested inputs, two outputs, sample weights, and metrics that are no means."""
-    x, y = examples(70)
+    x, y = examples(count)
     inputs = {"left": x[:, :, :4], "pair": (x[:, :, 4:], y[:, None] * 1.0)}
     targets = {"class": y, "sum": x.sum((1, 2, 3))[:, None]}
     weights = {
@@ -143,7 +143,7 @@ def fit_structures(strategy: Any) -> dict[str, Any]:
             metrics={"class": [keras.metrics.AUC(name="auc"), "accuracy"]},
             weighted_metrics={"sum": ["mae"]},
         )
-    logs: list[dict[str, float]] = []
+    seen: list[dict[str, float]] = []
     history = model.fit(
         inputs,
         targets,
@@ -155,20 +155,30 @@ def fit_structures(strategy: Any) -> dict[str, Any]:
         validation_data=(inputs, targets),
         callbacks=[
             keras.callbacks.LambdaCallback(
-                on_train_batch_end=lambda _, batch: logs.append(dict(batch))
+                on_train_batch_end=lambda batch, logs: seen.append(dict(logs))
             ),
             keras.callbacks.ReduceLROnPlateau(patience=1),
             keras.callbacks.EarlyStopping(patience=5),
         ],
     )
     per_batch = {
-        f"batch {name}": [float(batch[name]) for batch in logs] for name in logs[0]
+        f"batch {name}": [float(logs[name]) for logs in seen] for name in seen[0]
     }
+    tested = model.evaluate(inputs, targets, batch_size=32, verbose=0, return_dict=True)
+    logs = {
+        **history.history,
+        **per_batch,
+        **{f"test {name}": [value] for name, value in tested.items()},
+    }
+    if count % 32:
+        # Keras weighs each output's own loss by the batch size where it is static
+        # and by 1 elsewhere, so on one device these are no means over examples.
+        own = ("class_loss", "sum_loss")
+        logs = {name: value for name, value in logs.items() if not name.endswith(own)}
     predictions = model.predict(inputs, batch_size=32, verbose=0)
     return {
         **state(model),
-        "history": {**history.history, **per_batch},
-        "evaluate": model.evaluate(inputs, targets, batch_size=32, verbose=0),
+        "history": logs,
         "predict": np.concatenate([predictions["class"], predictions["sum"]], axis=1),
     }
 
@@ -224,3 +234,163 @@ def on_batch(strategy: Any) -> dict[str, Any]:
         "history": {"trained": np.array(trained), "tested": np.array(tested)},
         "predict": model.predict_on_batch(x),
     }
+
+
+def dropout_masks(strategy: Any, *, seed: int) -> np.ndarray:
+    """Returns the units that each of this worker's replicas drops, twice in turn."""
+    keras.utils.set_random_seed(seed)
+    with scope(strategy):
+        layer = keras.layers.Dropout(0.5)
+
+    @tf.function
+    def step() -> Any:
+        return strategy.run(lambda: layer(tf.ones([64]), training=True))
+
+    masks = [strategy.experimental_local_results(step()) for _ in range(2)]
+    return np.array(masks)
+
+
+def batch_statistics(strategy: Any) -> list[np.ndarray]:
+    """Returns moving mean and variance after one step on unequal shares."""
+    x, y = examples(7)
+    with scope(strategy):
+        model = keras.Sequential(
+            [
+                keras.Input((8, 8, 1)),
+                keras.layers.BatchNormalization(momentum=0.0),
+                keras.layers.Flatten(),
+                keras.layers.Dense(2),
+            ]
+        )
+        model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.fit(x, y, batch_size=7, shuffle=False, verbose=0)
+    return [np.array(v) for v in model.layers[0].non_trainable_variables[:2]]
+
+
+def overflow(strategy: Any) -> dict[str, Any]:
+    """Trains in float16 where the last replica's gradient is infinite at first."""
+    x, y = examples(32)
+    x[-1] = 60_000.0  # Overflows once multiplied by the loss scale.
+    with scope(strategy):
+        model = keras.Sequential(
+            [
+                keras.Input((8, 8, 1)),
+                keras.layers.Flatten(dtype="mixed_float16"),
+                keras.layers.Dense(2, dtype="mixed_float16"),
+            ]
+        )
+        optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1e-6))
+        model.compile(
+            optimizer=optimizer,
+            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        )
+    before = model.get_weights()
+    model.train_on_batch(x, y)
+    return {
+        "before": before,
+        "after": model.get_weights(),
+        "scale": float(optimizer.dynamic_scale.numpy()),
+        "updates": int(optimizer.iterations.numpy()),
+    }
+
+
+def fit_own_data(strategy: Any, *, through: str) -> dict[str, Any]:
+    """Each worker brings its own examples: 40 and 24 of 64, in batches of 16."""
+    x, y = examples(64)
+    parts = [(x[:40], y[:40]), (x[40:], y[40:])]
+    with scope(strategy):
+        model = network()
+        model.compile(
+            optimizer=OPTIMIZERS["sgd"](),
+            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            metrics=["accuracy"],
+        )
+    if strategy is None:
+        # What the workers do together, batch by batch.
+        for start in (0, 16, 32):
+            batch = [
+                np.concatenate([p[i][start : start + 16] for p in parts])
+                for i in range(2)
+            ]
+            model.train_on_batch(*batch)
+        return state(model)
+    mine = tf.data.Dataset.from_tensor_slices(parts[strategy.rank])
+    if through == "function":
+        data = strategy.distribute_datasets_from_function(lambda _: mine.batch(16))
+    else:
+        options = tf.data.Options()
+        options.experimental_distribute.auto_shard_policy = (
+            tf.data.experimental.AutoShardPolicy.OFF
+        )
+        data = mine.batch(32).with_options(options)
+    history = model.fit(data, verbose=0)
+    return {**state(model), "accuracy": history.history["accuracy"][0]}
+
+
+def custom_loop(strategy: Any) -> dict[str, Any]:
+    """A training loop of the user's own, with the strategy's shares."""
+    x, y = examples(70)
+    dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(32)
+    with scope(strategy):
+        model = network()
+        optimizer = OPTIMIZERS["lars"](global_clipnorm=0.1)
+        optimizer.build(model.trainable_variables)
+        loss_fn = keras.losses.SparseCategoricalCrossentropy(
+            from_logits=True, reduction="none"
+        )
+    model.optimizer = optimizer
+
+    def step(inputs: Any, targets: Any) -> None:
+        with tf.GradientTape() as tape:
+            losses = loss_fn(targets, model(inputs, training=True))
+            loss = tf.reduce_sum(losses) / 32.0
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(
+            zip(gradients, model.trainable_variables, strict=True)
+        )
+
+    @tf.function(reduce_retracing=True)
+    def train(inputs: Any, targets: Any) -> None:
+        if strategy is None:
+            step(inputs, targets)
+        else:
+            strategy.run(step, args=(inputs, targets))
+
+    data = (
+        dataset
+        if strategy is None
+        else (strategy.experimental_distribute_dataset(dataset))
+    )
+    for inputs, targets in data:
+        train(inputs, targets)
+    return state(model)
+
+
+def refusal(strategy: Any, *, case: str) -> str:
+    """Does what cannot be right and returns the error's type and text."""
+    x, y = examples(32)
+    options: dict[str, Any] = {}
+    dataset = tf.data.Dataset.from_tensor_slices((x, y))
+    if case == "different data":
+        order = np.random.default_rng(strategy.rank).permutation(len(x))
+        dataset = tf.data.Dataset.from_tensor_slices((x[order], y[order]))
+    if case == "no batch":
+        dataset = dataset.take(5).batch(32, drop_remainder=True)
+    elif case != "unbatched":
+        dataset = dataset.batch(16)
+    if case == "jit":
+        options["jit_compile"] = True
+    with scope(strategy):
+        model = network()
+        model.compile(
+            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            **options,
+        )
+    before = model.get_weights()
+    try:
+        model.fit(dataset, verbose=0)
+    except Exception as error:
+        for mine, theirs in zip(model.get_weights(), before, strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+        return f"{type(error).__name__}: {error}"
+    return "not refused"

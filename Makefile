@@ -1,0 +1,41 @@
+# Two commands are enough: `make demo` and `make test`. Both set up what they need.
+PYTHON ?= python3
+VENV := .venv
+OLDEST := .venv-oldest
+PIP_OPTIONS := --quiet --disable-pip-version-check
+
+.PHONY: help demo test test-oldest lint format clean
+
+help:  ## Show this list.
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+demo: $(VENV)/examples.stamp  ## Train digits at a global batch of 32,768 on four workers.
+	$(VENV)/bin/fastnet demo
+
+test: $(VENV)/dev.stamp  ## Run all tests.
+	$(VENV)/bin/python -m pytest
+
+test-oldest: $(OLDEST)/dev.stamp  ## Run a subset on the oldest supported versions.
+	$(OLDEST)/bin/python -m pytest -m "smoke"
+
+lint: $(VENV)/dev.stamp  ## Check style and types.
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+format: $(VENV)/dev.stamp  ## Rewrite the code in the project's style.
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+clean:  ## Remove environments, builds and caches.
+	rm -rf $(VENV) $(OLDEST) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+
+$(VENV)/%.stamp: pyproject.toml
+	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install $(PIP_OPTIONS) -e ".[$*]"
+	touch $@
+
+$(OLDEST)/dev.stamp: pyproject.toml
+	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/python -m pip install $(PIP_OPTIONS) -e ".[dev]" "tensorflow==2.18.*" "keras==3.8.*"
+	touch $@

@@ -1,0 +1,62 @@
+"""What a `TorusStrategy` does that one device has no counterpart for."""
+
+import numpy as np
+import pytest
+
+from tests.distributed.jobs import examples
+
+pytestmark = pytest.mark.distributed
+
+
+def test_replicas_drop_different_units(two_by_two):
+    first, second = two_by_two.run("dropout_masks", seed=5)
+    again = two_by_two.run("dropout_masks", seed=5)
+    other = two_by_two.run("dropout_masks", seed=6)
+    # Axes: call, replica of all workers, unit.
+    masks = np.concatenate([first, second], axis=1)
+    assert len({mask.tobytes() for mask in masks.reshape(8, 64)}) == 8
+    np.testing.assert_array_equal(again, [first, second])
+    assert not np.array_equal(other[0], first)
+
+
+def test_one_stream_is_that_of_one_device(two_workers):
+    """Replica 0 draws what Keras draws on one device from the same seed."""
+    import keras
+
+    keras.utils.set_random_seed(5)
+    expected = keras.layers.Dropout(0.5)(np.ones(64, "float32"), training=True)
+    first, _ = two_workers.run("dropout_masks", seed=5)
+    np.testing.assert_array_equal(first[0, 0], expected)
+
+
+def test_moving_statistics_weigh_by_examples(two_workers):
+    x, _ = examples(7)
+    shares = [x[:3], x[3:]]
+    mean = sum(len(s) / 7 * s.mean((0, 1, 2), dtype="float64") for s in shares)
+    variance = sum(len(s) / 7 * s.var((0, 1, 2), dtype="float64") for s in shares)
+    for result in two_workers.run("batch_statistics"):
+        np.testing.assert_allclose(result[0], mean, rtol=1e-4)
+        np.testing.assert_allclose(result[1], variance, rtol=1e-4)
+
+
+def test_overflow_on_one_replica_skips_the_update_on_all(two_workers):
+    for result in two_workers.run("overflow"):
+        for before, after in zip(result["before"], result["after"], strict=True):
+            np.testing.assert_array_equal(before, after)
+        assert result["scale"] == 2.0**14  # Keras starts at 2**15.
+        assert result["updates"] == 0
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ("jit", ["ValueError", "jit_compile=True", '"auto"']),
+        ("different data", ["ShardingError", "same seed", "AutoShardPolicy.OFF"]),
+        ("unbatched", ["ShardingError", "dataset.batch(global_batch)"]),
+        ("no batch", ["ValueError", "at least one batch", "drop_remainder"]),
+    ],
+)
+def test_refused_before_the_first_step(two_workers, case, words):
+    for text in two_workers.run("refusal", case=case):
+        for word in words:
+            assert word in text
