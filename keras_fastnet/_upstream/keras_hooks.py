@@ -64,7 +64,7 @@ class HookedStrategy(Protocol):
         """Returns this replica's own seed from one that all replicas have."""
 
 
-def install(strategy_class: type) -> None:
+def install(strategy_class: Any) -> None:
     """Wraps the Keras methods for strategies of `strategy_class`. Idempotent.
 
     Args:
@@ -74,11 +74,11 @@ def install(strategy_class: type) -> None:
         return
     tf_trainer.TFEpochIterator._fastnet_hooked = True
 
-    def active() -> HookedStrategy | None:
+    def active() -> Any:
         strategy = tf.distribute.get_strategy()
         return strategy if isinstance(strategy, strategy_class) else None
 
-    def in_replica() -> HookedStrategy | None:
+    def in_replica() -> Any:
         return None if tf.distribute.in_cross_replica_context() else active()
 
     def wrap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:

@@ -40,6 +40,23 @@ def without_end_of_data_agreement(dataset: Any) -> Any:
     return dataset
 
 
+def without_wrong_cardinality(dataset: Any) -> Any:
+    """Forgets a distributed dataset's number of batches.
+
+    TensorFlow cuts global batches to a replica's size and still states the number
+    of global batches, although it is the number of those that this worker has.
+
+    Args:
+        dataset: A result of TensorFlow's `experimental_distribute_dataset`.
+
+    Returns:
+        The same dataset, of unknown length unless it is infinite.
+    """
+    if getattr(dataset, "_cardinality", -1) >= 0:
+        dataset._cardinality = tf.data.UNKNOWN_CARDINALITY
+    return dataset
+
+
 def strategy_with_extended(strategy: tf.distribute.Strategy, extended: Any) -> None:
     """Initialises `strategy` on an extended object of ours.
 

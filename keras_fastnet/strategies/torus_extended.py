@@ -89,7 +89,9 @@ class TorusExtended(upstream.CollectiveAllReduceExtended):
     def _experimental_distribute_dataset(self, dataset, options):
         policy = dataset.options().experimental_distribute.auto_shard_policy
         if policy not in (_POLICY.AUTO, _POLICY.DATA) or self._num_replicas_in_sync < 2:
-            return super()._experimental_distribute_dataset(dataset, options)
+            return upstream.without_wrong_cardinality(
+                super()._experimental_distribute_dataset(dataset, options)
+            )
         distributed = self._shares(dataset, take_share, options)
         distributed.global_batches = self._shares(dataset, with_examples, options)
         return distributed

@@ -193,8 +193,11 @@ class TorusStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         """
         if self.num_workers < 2 or _global_batches(dataset) is not None:
             return own
-        told = tf.constant(-1 if own is None else own, tf.int64)
-        counts = self._of_all_workers(told)
+        # Own data of unequal length goes on until the longest ends. Counted after
+        # TensorFlow cut the batches to a replica's size.
+        batches = dataset.cardinality
+        steps = -(-batches // len(self.extended.worker_devices))
+        counts = self._of_all_workers(tf.constant(steps, tf.int64))
         return None if min(counts) < 0 else max(counts)
 
     def peek(self, data: EpochData) -> Any:
