@@ -122,7 +122,7 @@ def test_many_workers():
 @pytest.mark.parametrize("late", [0, 1, 2])
 def test_any_rank_may_come_last(addresses, late):
     workers = [
-        Worker(addresses[:3], rank, after=1.0 if rank == late else 0.0)
+        Worker(addresses[:3], rank, after=0.5 if rank == late else 0.0)
         for rank in range(3)
     ]
     assert outcomes(*workers) == [7] * 3
@@ -268,7 +268,7 @@ def test_those_who_come_after_the_objection_hear_it(addresses):
     workers = [
         Worker(addresses[:3], 0),
         Worker(addresses[:3], 1, facts={}),
-        Worker(addresses[:3], 2, after=1.0),
+        Worker(addresses[:3], 2, after=0.7),
     ]
     assert all("for tensorflow" in text for text in outcomes(*workers))
 
@@ -391,6 +391,7 @@ STRANGE = {
     "object": b'{"a": 1}\n',
     "no facts": b'{"hello": 1}\n',
     "odd hello": b'{"hello": "1", "name": 2, "facts": 3, "patience": []}\n',
+    "odd number": b'{"hello": 1, "name": "", "facts": {}, "patience": NaN}\n',
     "odd call": b'{"call": [], "token": 1, "name": {}}\n',
     "echo": b'{"echo": "x"}\n',
     "token": b'{"token": "x"}\n',

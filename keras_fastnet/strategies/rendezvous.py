@@ -179,6 +179,8 @@ class _Leader:
             or not isinstance(name, str)
             or not isinstance(facts, dict)
             or not isinstance(patience, int | float)
+            # Nor may it be NaN, which JSON in Python knows.
+            or not abs(patience) < 1e18
         ):
             self._board.drop(line)
             return

@@ -1,0 +1,244 @@
+"""Clusters that cannot be formed or that break, with `TorusStrategy` and TensorFlow."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from keras_fastnet.cli.ports import reserved_ports
+
+pytestmark = [
+    pytest.mark.distributed,
+    pytest.mark.skipif(sys.platform != "linux", reason="needs Linux"),
+]
+
+PATIENCE = 90.0  # against hangs only
+
+# Tries one thing after the other: all fail before TensorFlow runs, but for the last.
+REFUSED = """
+import json, os, sys, time
+import tensorflow as tf
+import keras_fastnet
+from keras_fastnet.errors import ClusterError
+from keras_fastnet.strategies import rendezvous
+
+own, other = sys.argv[1:]
+resolvers = tf.distribute.cluster_resolver
+spec = tf.train.ClusterSpec({"worker": [own, other]})
+outcomes = {}
+
+def attempt(name, config, **arguments):
+    os.environ["TF_CONFIG"] = config
+    start = time.monotonic()
+    try:
+        keras_fastnet.TorusStrategy(**arguments)
+        message = "no error"
+    except ClusterError as error:
+        message = str(error)
+    except Exception as error:
+        message = "another error: " + repr(error)
+    outcomes[name] = message, time.monotonic() - start
+
+def config(task="worker", index=0, **cluster):
+    return json.dumps({"cluster": {"worker": [own, other], **cluster},
+                       "task": {"type": task, "index": index}})
+
+attempt("malformed", "{")
+attempt("empty", "")
+attempt("evaluator", config("evaluator", evaluator=["a:1"]))
+attempt("evaluator outside the cluster", config("evaluator"))
+attempt("parameter server", config("worker", ps=["a:1"]))
+attempt("duplicate", config(chief=[own]))
+attempt("index", config(index=2))
+# The resolver counts, not the valid TF_CONFIG.
+attempt("resolver", config(), cluster_resolver=resolvers.SimpleClusterResolver(spec))
+attempt(
+    "resolver index",
+    config(),
+    cluster_resolver=resolvers.SimpleClusterResolver(spec, "", "worker", 5),
+)
+attempt("missing follower", config(), start_timeout=2)
+attempt("missing rank 0", config(index=1), start_timeout=2)
+with rendezvous._bound(int(own.split(":")[1])):
+    attempt("busy port", config())
+tf.zeros([])
+attempt("too late", config())
+print(json.dumps(outcomes))
+"""
+
+FIT = """
+import signal, sys
+import numpy as np
+import keras
+import tensorflow as tf
+import keras_fastnet
+
+resolver = None
+if len(sys.argv) > 1:
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec({"worker": sys.argv[1:]}), "", "worker", 0
+    )
+before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
+strategy = keras_fastnet.TorusStrategy(resolver, start_timeout=60)
+after = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
+assert before == after, (before, after)
+with strategy.scope():
+    model = keras.Sequential([keras.Input([4]), keras.layers.Dense(1)])
+    model.compile(optimizer="sgd", loss="mse")
+
+class Report(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == 2:
+            print("rank", strategy.rank, "of", strategy.num_workers, flush=True)
+
+x = np.ones([8, 4], "float32")
+model.fit(x, x[:, :1], batch_size=4, epochs=10**9, verbose=0, callbacks=[Report()])
+"""
+
+DIE_AFTER_THE_MEETING = """
+import json, os
+import keras_fastnet
+from keras_fastnet.strategies import torus_strategy
+
+meet, watch = torus_strategy.meet, torus_strategy.end_if_stuck
+torus_strategy.end_if_stuck = lambda seconds, text: watch(4.0, text)
+
+def meet_and_die(*arguments):
+    meet(*arguments)
+    if json.loads(os.environ["TF_CONFIG"])["task"]["index"] == 1:
+        os._exit(3)
+
+torus_strategy.meet = meet_and_die
+keras_fastnet.TorusStrategy()
+"""
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts a Python program, and ends it in any case."""
+    started = []
+
+    def popen(program, *words, cluster=None, task=None):
+        ours = ("TF_", "PYTEST", "COV_")
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(ours)}
+        threads = {f"TF_NUM_{pool}_THREADS": "1" for pool in ("INTRAOP", "INTEROP")}
+        environment = {**kept, **threads, "CUDA_VISIBLE_DEVICES": ""}
+        if cluster is not None:
+            kind, index = task
+            environment["TF_CONFIG"] = json.dumps(
+                {"cluster": cluster, "task": {"type": kind, "index": index}}
+            )
+        with (tmp_path / f"{len(started)}.err").open("wb") as errors:
+            process = subprocess.Popen(
+                [sys.executable, "-c", program, *words],
+                env=environment,
+                cwd=tmp_path,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+        process.errors = tmp_path / f"{len(started)}.err"
+        started.append(process)
+        return process
+
+    yield popen
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def refused():
+    with reserved_ports(2) as ports:
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+        environment.pop("TF_CONFIG", None)
+        done = subprocess.run(
+            [sys.executable, "-c", REFUSED, *(f"127.0.0.1:{port}" for port in ports)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("case", "message", "seconds"),
+    [
+        ("malformed", "TF_CONFIG is malformed", 1),
+        ("empty", "TF_CONFIG is malformed", 1),
+        ("evaluator", "Received the job(s) ['evaluator']", 1),
+        ("evaluator outside the cluster", "Received: 'evaluator'", 1),
+        ("parameter server", "Received the job(s) ['ps']", 1),
+        ("duplicate", "Received twice", 1),
+        ("index", "Received: 2", 1),
+        ("resolver", 'The task\'s "type" must be', 1),
+        ("resolver index", "Received: 5", 1),
+        ("missing follower", "missing rank(s) 1", 10),
+        ("missing rank 0", "Rank 1 must reach rank 0 within 2 s", 10),
+        ("busy port", "must be able to listen on its own port", 5),
+        ("too late", "before TensorFlow runs its first operation", 1),
+    ],
+)
+def test_refused(refused, case, message, seconds):
+    text, taken = refused[case]
+    assert message in text
+    assert taken < seconds
+
+
+@pytest.mark.parametrize(
+    ("victim", "number"), [(0, signal.SIGTERM), (1, signal.SIGKILL)]
+)
+def test_a_worker_dies_in_fit(start, victim, number):
+    with reserved_ports(2) as ports:
+        chief, worker = (f"127.0.0.1:{port}" for port in ports)
+        cluster = {"chief": [chief], "worker": [worker]}
+        processes = [
+            start(FIT, cluster=cluster, task=task)
+            for task in (("chief", 0), ("worker", 0))
+        ]
+        for rank, process in enumerate(processes):
+            assert process.stdout.readline() == f"rank {rank} of 2\n", (
+                process.errors.read_text()
+            )
+        processes[victim].send_signal(number)
+        began = time.monotonic()
+        survivor = processes[1 - victim]
+        assert survivor.wait(PATIENCE) not in (0, None)
+        assert time.monotonic() - began < 30
+        assert "UnavailableError" in survivor.errors.read_text()
+        assert processes[victim].wait(PATIENCE) == -number
+
+
+def test_one_worker_from_a_resolver_ends_on_sigterm(start):
+    with reserved_ports(1) as ports:
+        # TF_CONFIG is another cluster, of which nobody is there.
+        process = start(
+            FIT,
+            f"127.0.0.1:{ports[0]}",
+            cluster={"worker": ["a.invalid:1", "b.invalid:1"]},
+            task=("worker", 1),
+        )
+        assert process.stdout.readline() == "rank 0 of 1\n", process.errors.read_text()
+        process.terminate()
+        assert process.wait(PATIENCE) == -signal.SIGTERM
+
+
+def test_a_worker_dies_while_the_servers_connect(start):
+    with reserved_ports(2) as ports:
+        cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
+        survivor, victim = (
+            start(DIE_AFTER_THE_MEETING, cluster=cluster, task=("worker", index))
+            for index in range(2)
+        )
+        assert victim.wait(PATIENCE) == 3
+        assert survivor.wait(PATIENCE) == -signal.SIGKILL
+        text = survivor.errors.read_text()
+        assert "TensorFlow's servers must connect within 300 s" in text
+        assert cluster["worker"][0] in text
