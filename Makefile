@@ -37,5 +37,5 @@ $(VENV)/%.stamp: pyproject.toml
 
 $(OLDEST)/dev.stamp: pyproject.toml
 	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
-	$(OLDEST)/bin/python -m pip install $(PIP_OPTIONS) -e ".[dev]" "tensorflow==2.18.*" "keras==3.8.*"
+	$(OLDEST)/bin/python -m pip install $(PIP_OPTIONS) -e ".[dev]" "tensorflow==2.18.*" "keras==3.10.*"
 	touch $@

@@ -102,17 +102,17 @@ model.fit(x, x[:, :1], batch_size=4, epochs=10**9, verbose=0, callbacks=[Report(
 DIE_AFTER_THE_MEETING = """
 import json, os
 import keras_fastnet
-from keras_fastnet.strategies import torus_strategy
+from keras_fastnet.strategies import joining
 
-meet, watch = torus_strategy.meet, torus_strategy.end_if_stuck
-torus_strategy.end_if_stuck = lambda seconds, text: watch(4.0, text)
+meet, watch = joining.meet, joining.end_if_stuck
+joining.end_if_stuck = lambda seconds, text: watch(4.0, text)
 
 def meet_and_die(*arguments):
     meet(*arguments)
     if json.loads(os.environ["TF_CONFIG"])["task"]["index"] == 1:
         os._exit(3)
 
-torus_strategy.meet = meet_and_die
+joining.meet = meet_and_die
 keras_fastnet.TorusStrategy()
 """
 

@@ -23,7 +23,8 @@ def layer_state(model: keras.Model) -> list[keras.Variable]:
     """Returns what layers keep for themselves, such as moving statistics.
 
     Not the weights of frozen layers, which Keras also calls non-trainable; nor
-    counters and random states, which are integers.
+    counters and random states, which are integers; nor what a stateful recurrent
+    layer remembers of each example.
 
     Args:
         model: A built model.
@@ -34,7 +35,7 @@ def layer_state(model: keras.Model) -> list[keras.Variable]:
     return [
         variable
         for layer in model._flatten_layers()
-        if not isinstance(layer, keras.metrics.Metric)
+        if not isinstance(layer, keras.layers.RNN)
         for variable in layer._non_trainable_variables
         if variable.aggregation == "none"
         and keras.backend.is_float_dtype(variable.dtype)
@@ -74,15 +75,22 @@ def install(strategy_class: Any) -> None:
         return
     tf_trainer.TFEpochIterator._fastnet_hooked = True
 
-    def active() -> Any:
+    def active() -> HookedStrategy | None:
         strategy = tf.distribute.get_strategy()
         return strategy if isinstance(strategy, strategy_class) else None
 
-    def in_replica() -> Any:
+    def in_replica() -> HookedStrategy | None:
         return None if tf.distribute.in_cross_replica_context() else active()
 
     def wrap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        original = getattr(owner, name)
+        original = getattr(owner, name, None)
+        if original is None:
+            raise ImportError(
+                "keras_fastnet supports Keras 3.10 to 3.15, whose insides it adapts to "
+                f"several workers. Received: Keras {keras.__version__}, where "
+                f"`{owner.__name__}.{name}` is missing. Install another Keras, or a "
+                "newer keras_fastnet."
+            )
         setattr(owner, name, functools.wraps(original)(make(original)))
 
     # The examples of one step: Keras takes whatever shares TensorFlow deals out, and

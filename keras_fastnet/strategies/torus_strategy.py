@@ -1,19 +1,14 @@
 """TorusStrategy: Keras 3's `model.fit` on several TensorFlow workers."""
 
 import contextlib
-import random
-import signal
-import threading
 from collections.abc import Iterator
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from keras_fastnet._upstream import keras_hooks
 from keras_fastnet._upstream import tensorflow as upstream
-from keras_fastnet.errors import ClusterError, ShardingError
-from keras_fastnet.strategies.cluster import Cluster, make_cluster, read_tf_config
+from keras_fastnet.errors import ShardingError
 from keras_fastnet.strategies.epoch_data import EpochData
 from keras_fastnet.strategies.global_batch import (
     GlobalBatch,
@@ -21,19 +16,15 @@ from keras_fastnet.strategies.global_batch import (
     fill_if_empty,
     with_examples,
 )
+from keras_fastnet.strategies.joining import find_cluster, join, start_watched
 from keras_fastnet.strategies.keras_step import (
     model_of,
     refuse_what_cannot_be_right,
     run_predict_step,
     run_step,
 )
-from keras_fastnet.strategies.rendezvous import meet
 from keras_fastnet.strategies.replica_step import ReplicaStep
-from keras_fastnet.strategies.start_watchdog import end_if_stuck
 from keras_fastnet.strategies.torus_extended import TorusExtended
-
-# TensorFlow's servers connect within seconds; GPUs may take longer to be set up.
-_LEAST_CONNECT_SECONDS = 60.0
 
 
 class _Agreed:
@@ -64,8 +55,9 @@ class TorusStrategy(tf.distribute.MultiWorkerMirroredStrategy):
 
     Raises:
         ClusterError: The cluster is described wrongly, the port of this worker is
-            taken, TensorFlow ran already, or a worker did not come in time. At the
-            latest `start_timeout` and some 20 seconds after the call.
+            taken, TensorFlow ran already, or a worker did not come in time: at the
+            latest 20 seconds after `start_timeout`. TensorFlow's servers then have
+            as long again, and at least a minute, before the process is ended.
 
     Example:
         ```python
@@ -84,10 +76,10 @@ class TorusStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         *,
         start_timeout: float = 300.0,
     ):
-        cluster = _find_cluster(cluster_resolver)
-        if cluster is not None and cluster.size > 1:
-            _join(cluster, start_timeout)
-        with _start_watched(cluster, start_timeout):
+        cluster = find_cluster(cluster_resolver)
+        if cluster is not None:
+            join(cluster, start_timeout)
+        with start_watched(cluster, start_timeout):
             extended = TorusExtended(
                 self,
                 cluster_resolver,
@@ -317,65 +309,3 @@ class TorusStrategy(tf.distribute.MultiWorkerMirroredStrategy):
 def _global_batches(dataset: Any) -> Any:
     """The same data with what Keras's steps must know; `None` if shared otherwise."""
     return getattr(dataset, "global_batches", None)
-
-
-def _find_cluster(resolver: Any) -> Cluster | None:
-    if resolver is None:
-        return read_tf_config()
-    jobs = resolver.cluster_spec().as_dict()
-    if not jobs:
-        return None
-    return make_cluster(jobs, resolver.task_type, resolver.task_id)
-
-
-def _join(cluster: Cluster, start_timeout: float) -> None:
-    """Meets the other workers and makes their random streams agree."""
-    if upstream.tensorflow_has_run():
-        raise ClusterError(
-            "A cluster can be formed only before TensorFlow runs its first operation. "
-            "Received: TensorFlow has run already. Create the `TorusStrategy` at the "
-            "start of the program, before any tensor, variable, layer or dataset."
-        )
-    seed = upstream.global_seed()
-    versions = {"tensorflow": tf.__version__, "keras": keras.__version__}
-    proposal = random.SystemRandom().randrange(2**31) if seed is None else None
-    agreed = meet(cluster, versions, proposal, start_timeout)
-    if seed is None and agreed is not None:
-        # Unseeded shuffles must not differ between workers.
-        keras.utils.set_random_seed(agreed)
-
-
-@contextlib.contextmanager
-def _start_watched(cluster: Cluster | None, start_timeout: float) -> Iterator[None]:
-    """Starts TensorFlow's server; ends the process where that hangs.
-
-    The wait is in C++ and cannot be interrupted by an exception.
-    """
-    if cluster is None:
-        yield
-        return
-    own_handlers = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)}
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    if in_main_thread and own_handlers[signal.SIGINT] is signal.default_int_handler:
-        # Python cannot act on Ctrl-C meanwhile, but the system can.
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-    # A short `start_timeout` says that workers start together, not that they are fast.
-    seconds = max(start_timeout, _LEAST_CONNECT_SECONDS)
-    try:
-        with end_if_stuck(seconds, _stuck(cluster, seconds)):
-            yield
-    finally:
-        for number, handler in own_handlers.items():
-            if in_main_thread and handler is not None:
-                # TensorFlow takes SIGTERM for a notice of preemption and goes on.
-                signal.signal(number, handler)
-
-
-def _stuck(cluster: Cluster, seconds: float) -> str:
-    return (
-        f"keras_fastnet: TensorFlow's servers must connect within {seconds:g} s once "
-        f"all workers are there. Received: no end of it on rank {cluster.rank} "
-        f"({cluster.address}), which is ended with SIGKILL. A worker may have died in "
-        "this moment: look at the other workers' logs. A larger `start_timeout` "
-        "allows more time."
-    )

@@ -1,0 +1,111 @@
+"""A process joins its cluster and starts TensorFlow's server."""
+
+import contextlib
+import random
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+import keras_fastnet
+from keras_fastnet._upstream import tensorflow as upstream
+from keras_fastnet.errors import ClusterError
+from keras_fastnet.strategies.cluster import Cluster, make_cluster, read_tf_config
+from keras_fastnet.strategies.rendezvous import meet
+from keras_fastnet.strategies.start_watchdog import end_if_stuck
+
+# TensorFlow's servers connect within seconds; GPUs may take longer to be set up.
+_LEAST_CONNECT_SECONDS = 60.0
+
+
+def find_cluster(resolver: Any) -> Cluster | None:
+    """Returns the checked cluster that this process belongs to.
+
+    Args:
+        resolver: A `tf.distribute.cluster_resolver.ClusterResolver`, or `None` for
+            the environment variable `TF_CONFIG`.
+
+    Returns:
+        The cluster; `None` where there is none.
+
+    Raises:
+        ClusterError: It is described wrongly.
+    """
+    if resolver is None:
+        return read_tf_config()
+    jobs = resolver.cluster_spec().as_dict()
+    if not jobs:
+        return None
+    return make_cluster(jobs, resolver.task_type, resolver.task_id)
+
+
+def join(cluster: Cluster, start_timeout: float) -> None:
+    """Meets the other workers and makes their random streams agree.
+
+    Args:
+        cluster: The cluster.
+        start_timeout: Seconds within which all workers must have started.
+
+    Raises:
+        ClusterError: TensorFlow ran already, or the workers could not meet.
+    """
+    if upstream.tensorflow_has_run():
+        raise ClusterError(
+            "A cluster can be formed only before TensorFlow runs its first operation. "
+            "Received: TensorFlow has run already. Create the `TorusStrategy` at the "
+            "start of the program, before any tensor, variable, layer or dataset."
+        )
+    seed = upstream.global_seed()
+    facts = {
+        "tensorflow": tf.__version__,
+        "keras": keras.__version__,
+        "keras_fastnet": keras_fastnet.__version__,
+        "tf.random seed": seed,
+    }
+    agreed = meet(cluster, facts, random.SystemRandom().randrange(2**31), start_timeout)
+    if seed is None and cluster.size > 1:
+        # Unseeded shuffles must not differ between workers.
+        keras.utils.set_random_seed(agreed)
+
+
+@contextlib.contextmanager
+def start_watched(cluster: Cluster | None, start_timeout: float) -> Iterator[None]:
+    """Starts TensorFlow's server; ends the process where that hangs.
+
+    The wait is in C++ and cannot be interrupted by an exception.
+
+    Args:
+        cluster: The cluster; `None` where there is none, and no server to wait for.
+        start_timeout: Seconds that it may take, and at least a minute.
+    """
+    if cluster is None:
+        yield
+        return
+    own_handlers = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)}
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if in_main_thread and own_handlers[signal.SIGINT] is signal.default_int_handler:
+        # Python cannot act on Ctrl-C meanwhile, but the system can.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # A short `start_timeout` says that workers start together, not that they are fast.
+    seconds = max(start_timeout, _LEAST_CONNECT_SECONDS)
+    try:
+        with end_if_stuck(seconds, _stuck(cluster, seconds)):
+            yield
+    finally:
+        for number, handler in own_handlers.items():
+            if in_main_thread and handler is not None:
+                # TensorFlow takes SIGTERM for a notice of preemption and goes on.
+                signal.signal(number, handler)
+
+
+def _stuck(cluster: Cluster, seconds: float) -> str:
+    return (
+        f"keras_fastnet: TensorFlow's servers must connect within {seconds:g} s once "
+        f"all workers are there. Received: no end of it on rank {cluster.rank} "
+        f"({cluster.address}), which is ended with SIGKILL. A worker may have died in "
+        "this moment: look at the other workers' logs. A larger `start_timeout` "
+        "allows more time."
+    )
