@@ -8,9 +8,6 @@ from keras_fastnet import LARS
 from keras_fastnet.optimizers.exclusion_rules import treatments
 from keras_fastnet.optimizers.layer_roles import biases_and_norms
 
-# Keras and NumPy 2 between themselves, when weights are saved.
-pytestmark = pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning")
-
 
 @keras.saving.register_keras_serializable(package="test_exclusions")
 def in_the_head(variable):

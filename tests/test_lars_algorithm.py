@@ -8,6 +8,8 @@ import tensorflow as tf
 from keras_fastnet import LARS
 from keras_fastnet.schedules import WarmupPolynomialDecay
 
+pytestmark = pytest.mark.smoke
+
 STEPS = 50
 KERNEL, FILTERS, ZERO, BIAS, SCALAR = range(5)
 SHAPES = ((6, 5), (3, 3, 2, 4), (4, 3), (5,), ())

@@ -9,7 +9,7 @@ from keras_fastnet import LARS
 from keras_fastnet.schedules import WarmupPolynomialDecay
 
 # Keras and NumPy 2 between themselves, when weights are saved.
-pytestmark = pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning")
+pytestmark = pytest.mark.smoke
 
 rng = np.random.default_rng(0)
 IMAGES = rng.normal(size=(32, 6, 6, 2)).astype("float32")

@@ -26,7 +26,13 @@ def assert_parity(one, several, rtol=1e-5):
             )
 
 
-@pytest.fixture(params=["two_workers", "four_workers", "two_by_two"])
+@pytest.fixture(
+    params=[
+        pytest.param("two_workers", marks=pytest.mark.smoke),
+        "four_workers",
+        "two_by_two",
+    ]
+)
 def workers(request):
     """Each kind of cluster in turn."""
     return request.getfixturevalue(request.param)
@@ -59,6 +65,7 @@ def test_unknown_cardinality_costs_no_update(one_device, two_workers):
     )
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     "clipping", [{"clipnorm": 1e-2}, {"global_clipnorm": 1e-2}, {"clipvalue": 1e-3}]
 )
@@ -80,6 +87,7 @@ def test_base_optimizer_options(one_device, two_workers, options):
     assert_parity(one_device.run("fit", **settings), two_workers.run("fit", **settings))
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("job", "settings"),
     [
@@ -103,6 +111,7 @@ def test_ways_to_train(one_device, two_workers, job, settings):
     assert_parity(one_device.run(job, **settings), two_workers.run(job, **settings))
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("through", ["option", "function"])
 def test_own_data_on_every_worker(one_device, two_workers, through):
     one = one_device.run("fit_own_data", through=through)

@@ -5,7 +5,7 @@ import pytest
 
 from tests.distributed.jobs import examples
 
-pytestmark = pytest.mark.distributed
+pytestmark = [pytest.mark.distributed, pytest.mark.smoke]
 
 
 def test_replicas_drop_different_units(two_by_two):
