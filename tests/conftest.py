@@ -1,6 +1,9 @@
-"""Pools of worker processes, shared by all distributed tests."""
+"""Pools of worker processes, shared by all distributed tests, and the launcher."""
 
-from collections.abc import Iterator
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -21,3 +24,19 @@ one_device = _pool(1)
 two_workers = _pool(2)
 four_workers = _pool(4)
 two_by_two = _pool(2, devices=2)
+
+
+@pytest.fixture
+def fastnet_run() -> Callable[..., subprocess.CompletedProcess]:
+    """Runs `fastnet run` with the given words until it ends."""
+
+    def run(*words: object) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            [sys.executable, "-m", "keras_fastnet.cli", "run", *map(str, words)],
+            env={k: v for k, v in os.environ.items() if k != "TF_CONFIG"},
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+
+    return run

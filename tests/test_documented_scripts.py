@@ -1,0 +1,33 @@
+"""Scripts that the documentation promises to work, on two workers."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+
+
+def last_accuracy(output):
+    return float(re.findall(r"accuracy: (\d\.\d+)", output)[-1])
+
+
+@pytest.mark.distributed
+def test_readme_example(fastnet_run, tmp_path):
+    script = tmp_path / "train.py"
+    readme = (TESTS.parent / "README.md").read_text()
+    script.write_text(re.findall(r"```python\n(.*?)```", readme, re.S)[0])
+    done = fastnet_run("--workers", 2, script)
+    assert done.returncode == 0, done.stderr
+    assert last_accuracy(done.stdout) > 0.9
+
+
+@pytest.mark.distributed
+@pytest.mark.smoke
+def test_multi_worker_tutorial(fastnet_run):
+    """keras#20585: TensorFlow's tutorial with its strategy replaced."""
+    script = TESTS / "scripts" / "multi_worker_tutorial.py"
+    done = fastnet_run("--workers", 2, script)
+    assert done.returncode == 0, done.stderr
+    assert "Epoch 3/3" in done.stdout
+    assert last_accuracy(done.stdout) > 0.9
