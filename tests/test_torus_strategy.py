@@ -52,6 +52,7 @@ def test_overflow_on_one_replica_skips_the_update_on_all(two_workers):
     [
         ("jit", ["ValueError", "jit_compile=True", '"auto"']),
         ("different data", ["ShardingError", "same seed", "AutoShardPolicy.OFF"]),
+        ("no scope", ["ValueError", "strategy.scope()", "2 replicas"]),
         ("unbatched", ["ShardingError", "dataset.batch(global_batch)"]),
         ("no batch", ["ValueError", "at least one batch", "drop_remainder"]),
     ],
@@ -60,3 +61,12 @@ def test_refused_before_the_first_step(two_workers, case, words):
     for text in two_workers.run("refusal", case=case):
         for word in words:
             assert word in text
+
+
+def test_a_saved_model_trains_on_as_the_first(two_workers, tmp_path):
+    for result in two_workers.run("save_and_go_on", folder=str(tmp_path)):
+        model, loaded = result["model"], result["loaded"]
+        assert model["iterations"] == loaded["iterations"] == 9
+        for mine, theirs in zip(model["weights"], loaded["weights"], strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+    assert (tmp_path / "1.keras").is_file()

@@ -1,14 +1,16 @@
 """The places where Keras 3 has to learn about several workers.
 
-Keras offers no public seam here, so a few methods are wrapped, once, when the first
-`TorusStrategy` is made. Every wrapper asks whether such a strategy is active and
+Keras offers no public seam here, so some of its functions are wrapped, once, when the
+first `TorusStrategy` is made. Every wrapper asks whether such a strategy is active and
 otherwise calls Keras's own code, so that nothing else changes. keras#20585 is the
 thread whose end would let this file go.
 """
 
 import functools
+import weakref
 from collections.abc import Callable
-from typing import Any, Protocol
+from contextlib import AbstractContextManager
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -17,6 +19,62 @@ from keras.src.backend.tensorflow import trainer as tf_trainer
 from keras.src.losses import loss as keras_loss
 from keras.src.optimizers import base_optimizer, loss_scale_optimizer
 from keras.src.random import seed_generator
+
+
+class HookedStrategy:
+    """What the hooks ask a `tf.distribute.Strategy` for. A mixin."""
+
+    step: Any
+    """This thread's `ReplicaStep`."""
+
+    def epoch_data(self, dataset: Any) -> Any:
+        """Returns what Keras iterates over in one epoch."""
+        raise NotImplementedError
+
+    def agreed_batches(self, dataset: Any, own: int | None) -> int | None:
+        """Returns the steps of an epoch, equal on all workers."""
+        raise NotImplementedError
+
+    def peek(self, data: Any) -> Any:
+        """Returns a first batch of a result of `epoch_data`, without taking it."""
+        raise NotImplementedError
+
+    def reduced_gradients(self, gradients: list[Any]) -> AbstractContextManager:
+        """Sums the gradients over all replicas, for the time of the context."""
+        raise NotImplementedError
+
+    def replica_seed(self, seed: Any) -> Any:
+        """Returns this replica's own seed from one that all replicas have."""
+        raise NotImplementedError
+
+
+_hooks: list[tuple[Any, str, Callable[..., Any]]] = []
+_installed: set[tuple[Any, str]] = set()
+_strategies: "weakref.WeakSet[Any]" = weakref.WeakSet()
+
+
+def install(strategy: HookedStrategy) -> None:
+    """Makes Keras heed `strategy`.
+
+    Args:
+        strategy: A `tf.distribute.Strategy`.
+
+    Raises:
+        ImportError: This Keras lacks what must be wrapped.
+    """
+    _strategies.add(strategy)
+    for owner, name, wrapper in _hooks:
+        if (owner, name) in _installed:
+            continue
+        if not hasattr(owner, name):
+            raise ImportError(
+                "keras_fastnet supports Keras 3.10 to 3.15, whose insides it adapts to "
+                f"several workers. Received: Keras {keras.__version__}, where "
+                f"`{owner.__name__}.{name}` is missing. Install another Keras, or a "
+                "newer keras_fastnet."
+            )
+        setattr(owner, name, _wrapped(getattr(owner, name), wrapper))
+        _installed.add((owner, name))
 
 
 def layer_state(model: keras.Model) -> list[keras.Variable]:
@@ -42,155 +100,123 @@ def layer_state(model: keras.Model) -> list[keras.Variable]:
     ]
 
 
-class HookedStrategy(Protocol):
-    """What the hooks need from a strategy."""
+def _wrapped(original: Callable, wrapper: Callable) -> Callable:
+    @functools.wraps(original)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        return wrapper(original, *args, **kwargs)
 
-    def epoch_data(self, dataset: Any) -> Any:
-        """Returns what Keras iterates over in one epoch."""
-
-    def agreed_batches(self, dataset: Any, own: int | None) -> int | None:
-        """Returns the steps of an epoch, equal on all workers."""
-
-    def peek(self, data: Any) -> Any:
-        """Returns a first batch of a result of `epoch_data`, without taking it."""
-
-    @property
-    def step(self) -> Any:
-        """This thread's `ReplicaStep`."""
-
-    def reduced_gradients(self, gradients: list[Any]) -> Any:
-        """Context manager that yields the gradients' sums over all replicas."""
-
-    def replica_seed(self, seed: Any) -> Any:
-        """Returns this replica's own seed from one that all replicas have."""
+    return function
 
 
-def install(strategy_class: Any) -> None:
-    """Wraps the Keras methods for strategies of `strategy_class`. Idempotent.
+def _hook(owner: Any, name: str) -> Callable[[Callable], Callable]:
+    def register(wrapper: Callable) -> Callable:
+        _hooks.append((owner, name, wrapper))
+        return wrapper
 
-    Args:
-        strategy_class: A `tf.distribute.Strategy` that is a `HookedStrategy`.
-    """
-    if getattr(tf_trainer.TFEpochIterator, "_fastnet_hooked", False):
-        return
-    tf_trainer.TFEpochIterator._fastnet_hooked = True
+    return register
 
-    def active() -> HookedStrategy | None:
-        strategy = tf.distribute.get_strategy()
-        return strategy if isinstance(strategy, strategy_class) else None
 
-    def in_replica() -> HookedStrategy | None:
-        return None if tf.distribute.in_cross_replica_context() else active()
+def _in_replica() -> HookedStrategy | None:
+    """The strategy in whose replica this code runs."""
+    if tf.distribute.in_cross_replica_context():
+        return None
+    strategy = tf.distribute.get_strategy()
+    return strategy if isinstance(strategy, HookedStrategy) else None
 
-    def wrap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        original = getattr(owner, name, None)
-        if original is None:
-            raise ImportError(
-                "keras_fastnet supports Keras 3.10 to 3.15, whose insides it adapts to "
-                f"several workers. Received: Keras {keras.__version__}, where "
-                f"`{owner.__name__}.{name}` is missing. Install another Keras, or a "
-                "newer keras_fastnet."
-            )
-        setattr(owner, name, functools.wraps(original)(make(original)))
 
-    # The examples of one step: Keras takes whatever shares TensorFlow deals out, and
-    # runs its own iterator once more than there are batches (trap: empty updates).
-    def with_epoch_data(original):
-        def __init__(self, *args, **kwargs):
-            original(self, *args, **kwargs)
-            strategy = self._distribute_strategy
-            if not isinstance(strategy, strategy_class):
-                return
-            dataset = self._distributed_dataset
-            self._fastnet_data = strategy.epoch_data(dataset)
-            self._fastnet_batches = strategy.agreed_batches(dataset, self._num_batches)
-            self._num_batches = self._fastnet_batches
+# A model without the strategy would train on every worker by itself, in silence.
+@_hook(tf_trainer.TensorFlowTrainer, "make_train_function")
+def _refuse_no_scope(original, model, *args, **kwargs):
+    replicas = max((s.num_replicas_in_sync for s in _strategies), default=1)
+    if replicas > 1 and model._distribute_strategy is None:
+        raise ValueError(
+            "A model must be made within `with strategy.scope():` to be trained on "
+            f"several replicas. Received: {model.name!r}, made outside, while a "
+            f"strategy with {replicas} replicas exists. Move its layers and `compile` "
+            "into the scope."
+        )
+    return original(model, *args, **kwargs)
 
-        return __init__
 
-    def epoch_data(original):
-        def _get_iterator(self):
-            return getattr(self, "_fastnet_data", None) or original(self)
+# The examples of one step: Keras takes whatever shares TensorFlow deals out, and runs
+# its own iterator once more than there are batches, which counts an empty update.
+@_hook(tf_trainer.TFEpochIterator, "__init__")
+def _with_epoch_data(original, iterator, *args, **kwargs):
+    original(iterator, *args, **kwargs)
+    strategy = iterator._distribute_strategy
+    if isinstance(strategy, HookedStrategy):
+        dataset = iterator._distributed_dataset
+        iterator._fastnet_data = strategy.epoch_data(dataset)
+        iterator._fastnet_batches = strategy.agreed_batches(
+            dataset, iterator._num_batches
+        )
+        iterator._num_batches = iterator._fastnet_batches
 
-        return _get_iterator
 
-    def keep_batches(original):
-        def reset(self):
-            original(self)
-            if hasattr(self, "_fastnet_batches"):
-                self._num_batches = self._fastnet_batches
+@_hook(tf_trainer.TFEpochIterator, "_get_iterator")
+def _epoch_data(original, iterator):
+    return getattr(iterator, "_fastnet_data", None) or original(iterator)
 
-        return reset
 
-    wrap(tf_trainer.TFEpochIterator, "__init__", with_epoch_data)
-    wrap(tf_trainer.TFEpochIterator, "_get_iterator", epoch_data)
-    wrap(tf_trainer.TFEpochIterator, "reset", keep_batches)
+@_hook(tf_trainer.TFEpochIterator, "reset")
+def _keep_batches(original, iterator):
+    original(iterator)
+    if hasattr(iterator, "_fastnet_batches"):
+        iterator._num_batches = iterator._fastnet_batches
 
-    # The first batch, which Keras takes to build the model and then drops; it also
-    # averages it over the replicas, which fails for structures and unequal shares.
-    def peek(original):
-        def _maybe_symbolic_build(self, iterator=None, data_batch=None):
-            strategy = self._distribute_strategy
-            if iterator is not None and isinstance(strategy, strategy_class):
-                data_batch = strategy.peek(iterator._get_iterator())
-                iterator = None
-            return original(self, iterator=iterator, data_batch=data_batch)
 
-        return _maybe_symbolic_build
+# The first batch, which Keras takes to build the model and then drops; it also
+# averages it over the replicas, which fails for structures and unequal shares.
+@_hook(tf_trainer.TensorFlowTrainer, "_maybe_symbolic_build")
+def _peek(original, model, iterator=None, data_batch=None):
+    strategy = model._distribute_strategy
+    if iterator is not None and isinstance(strategy, HookedStrategy):
+        data_batch = strategy.peek(iterator._get_iterator())
+        iterator = None
+    return original(model, iterator=iterator, data_batch=data_batch)
 
-    wrap(tf_trainer.TensorFlowTrainer, "_maybe_symbolic_build", peek)
 
-    # The weight of a replica in the mean: Keras gives every replica 1/N, however few
-    # examples it has.
-    def scaled(method):
-        def make(original):
-            def scale(value):
-                strategy = in_replica()
-                if strategy is None or strategy.step.share is None:
-                    return original(value)
-                return getattr(strategy.step, method)(value)
+# The weight of a replica in the mean: Keras gives every replica 1/N, however few
+# examples it has.
+@_hook(keras_loss, "scale_loss_for_distribution")
+def _weigh(original, value):
+    strategy = _in_replica()
+    if strategy is None or strategy.step.share is None:
+        return original(value)
+    return strategy.step.weigh(value)
 
-            return scale
 
-        return make
+@_hook(keras_loss, "unscale_loss_for_distribution")
+def _unweigh(original, value):
+    strategy = _in_replica()
+    if strategy is None or strategy.step.share is None:
+        return original(value)
+    return strategy.step.unweigh(value)
 
-    wrap(keras_loss, "scale_loss_for_distribution", scaled("weigh"))
-    wrap(keras_loss, "unscale_loss_for_distribution", scaled("unweigh"))
 
-    # The sum over replicas comes first: Keras unscales, tests for overflow and clips
-    # each replica's own gradients (tensorflow#33929, horovod#1346).
-    def reduce_first(original):
-        def apply(self, grads, trainable_variables=None):
-            strategy = in_replica()
-            if strategy is None or strategy.step.reduced:
-                return original(self, grads, trainable_variables)
-            with strategy.reduced_gradients(grads) as sums:
-                return original(self, sums, trainable_variables)
+# The sum over replicas comes first: Keras unscales, tests for overflow and clips each
+# replica's own gradients (tensorflow#33929, horovod#1346).
+@_hook(base_optimizer.BaseOptimizer, "apply")
+@_hook(loss_scale_optimizer.LossScaleOptimizer, "apply")
+def _reduce_first(original, optimizer, grads, trainable_variables=None):
+    strategy = _in_replica()
+    if strategy is None or strategy.step.reduced:
+        return original(optimizer, grads, trainable_variables)
+    with strategy.reduced_gradients(grads) as sums:
+        return original(optimizer, sums, trainable_variables)
 
-        return apply
 
-    wrap(base_optimizer.BaseOptimizer, "apply", reduce_first)
-    wrap(loss_scale_optimizer.LossScaleOptimizer, "apply", reduce_first)
+@_hook(tf_optimizer.TFOptimizer, "_all_reduce_sum_gradients")
+def _reduce_once(original, optimizer, grads_and_vars):
+    strategy = _in_replica()
+    if strategy is not None and strategy.step.reduced:
+        return list(grads_and_vars)
+    return original(optimizer, grads_and_vars)
 
-    def sum_once(original):
-        def _all_reduce_sum_gradients(self, grads_and_vars):
-            strategy = in_replica()
-            if strategy is not None and strategy.step.reduced:
-                return list(grads_and_vars)
-            return original(self, grads_and_vars)
 
-        return _all_reduce_sum_gradients
-
-    wrap(tf_optimizer.TFOptimizer, "_all_reduce_sum_gradients", sum_once)
-
-    # Random streams: all replicas hold the same seed state, and so drop the same
-    # units.
-    def own_stream(original):
-        def next(self, ordered=True):
-            seed = original(self, ordered)
-            strategy = in_replica()
-            return strategy.replica_seed(seed) if strategy else seed
-
-        return next
-
-    wrap(seed_generator.SeedGenerator, "next", own_stream)
+# Random streams: all replicas hold the same seed state, and so drop the same units.
+@_hook(seed_generator.SeedGenerator, "next")
+def _own_stream(original, generator, *args, **kwargs):
+    seed = original(generator, *args, **kwargs)
+    strategy = _in_replica()
+    return seed if strategy is None else strategy.replica_seed(seed)

@@ -34,7 +34,9 @@ class _Agreed:
         self.value = value
 
 
-class TorusStrategy(tf.distribute.MultiWorkerMirroredStrategy):
+class TorusStrategy(
+    keras_hooks.HookedStrategy, tf.distribute.MultiWorkerMirroredStrategy
+):
     """Synchronous data-parallel training through Keras 3's own `fit`.
 
     N workers take the same update as one device with the same global batch. Data is
@@ -87,7 +89,7 @@ class TorusStrategy(tf.distribute.MultiWorkerMirroredStrategy):
                 or tf.distribute.experimental.CommunicationOptions(),
             )
             upstream.strategy_with_extended(self, extended)
-        keras_hooks.install(TorusStrategy)
+        keras_hooks.install(self)
 
     @property
     def rank(self) -> int:

@@ -380,7 +380,7 @@ def refusal(strategy: Any, *, case: str) -> str:
         dataset = dataset.batch(16)
     if case == "jit":
         options["jit_compile"] = True
-    with scope(strategy):
+    with scope(None if case == "no scope" else strategy):
         model = network()
         model.compile(
             loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
@@ -394,3 +394,30 @@ def refusal(strategy: Any, *, case: str) -> str:
             np.testing.assert_array_equal(mine, theirs)
         return f"{type(error).__name__}: {error}"
     return "not refused"
+
+
+def save_and_go_on(strategy: Any, *, folder: str) -> dict[str, Any]:
+    """The chief saves; everybody loads and trains on, beside the first model."""
+    x, y = examples(70)
+    with scope(strategy):
+        model = network("synchronized")
+        model.compile(
+            optimizer=OPTIMIZERS["lars"](exclude_from_adaptation=["conv2d"]),
+            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        )
+    options = {"batch_size": 32, "shuffle": False, "verbose": 0}
+    model.fit(
+        x,
+        y,
+        epochs=2,
+        callbacks=[keras.callbacks.ModelCheckpoint(f"{folder}/{strategy.rank}.keras")],
+        **options,
+    )
+    if strategy.rank == 0:
+        model.save(f"{folder}/model.keras")
+    model.evaluate(x, y, verbose=0)  # Nobody loads before the chief has saved.
+    with strategy.scope():
+        loaded = keras.models.load_model(f"{folder}/model.keras")
+    model.fit(x, y, epochs=1, **options)
+    loaded.fit(x, y, epochs=1, **options)
+    return {"model": state(model), "loaded": state(loaded)}
