@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).parent
+ROOT = Path(__file__).parents[1]
 
 
 def last_accuracy(output):
@@ -15,7 +15,7 @@ def last_accuracy(output):
 @pytest.mark.distributed
 def test_readme_example(fastnet_run, tmp_path):
     script = tmp_path / "train.py"
-    readme = (TESTS.parent / "README.md").read_text()
+    readme = (ROOT / "README.md").read_text()
     script.write_text(re.findall(r"```python\n(.*?)```", readme, re.S)[0])
     done = fastnet_run("--workers", 2, script)
     assert done.returncode == 0, done.stderr
@@ -26,7 +26,7 @@ def test_readme_example(fastnet_run, tmp_path):
 @pytest.mark.smoke
 def test_multi_worker_tutorial(fastnet_run):
     """keras#20585: TensorFlow's tutorial with its strategy replaced."""
-    script = TESTS / "scripts" / "multi_worker_tutorial.py"
+    script = ROOT / "benchmarks" / "multi_worker_tutorial" / "tutorial.py"
     done = fastnet_run("--workers", 2, script)
     assert done.returncode == 0, done.stderr
     assert "Epoch 3/3" in done.stdout

@@ -1,11 +1,14 @@
-"""The steps of TensorFlow's multi-worker tutorial for Keras, with our strategy.
+"""The steps of TensorFlow's multi-worker tutorial for Keras, with either strategy.
 
 keras#20585 reports that the tutorial fails with Keras 3. Its data set is replaced by
 one that scikit-learn ships, as MNIST would have to be downloaded.
+
+    fastnet run --workers 2 tutorial.py [torus | stock]
 """
 
 import json
 import os
+import sys
 
 import keras
 import numpy as np
@@ -48,7 +51,10 @@ def build_and_compile_cnn_model() -> keras.Model:
 
 
 num_workers = len(json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"])
-strategy = keras_fastnet.TorusStrategy()
+if "stock" in sys.argv:
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+else:
+    strategy = keras_fastnet.TorusStrategy()
 dataset = digits_dataset(PER_WORKER_BATCH_SIZE * num_workers)
 with strategy.scope():
     multi_worker_model = build_and_compile_cnn_model()
