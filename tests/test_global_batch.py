@@ -1,0 +1,103 @@
+"""A replica's share of a global batch, without replicas."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keras_fastnet.errors import ShardingError
+from keras_fastnet.strategies.global_batch import (
+    bounds,
+    count_examples,
+    fill_if_empty,
+    fingerprint,
+    take_share,
+    with_examples,
+)
+
+
+@given(rows=st.integers(0, 10_000), replicas=st.integers(1, 300))
+def test_shares_are_a_partition_into_near_equals(rows, replicas):
+    shares = [bounds(rows, position, replicas) for position in range(replicas)]
+    assert shares[0][0] == 0
+    assert shares[-1][1] == rows
+    assert all(a[1] == b[0] for a, b in zip(shares, shares[1:], strict=False))
+    sizes = {stop - start for start, stop in shares}
+    assert max(sizes) - min(sizes) <= 1
+
+
+def joined(data, replicas):
+    return [take_share(data, position, replicas) for position in range(replicas)]
+
+
+@pytest.mark.parametrize("in_graph", [False, True], ids=["eager", "graph"])
+def test_every_kind_of_tensor_is_shared(in_graph):
+    dense = tf.reshape(tf.range(14), (7, 2))
+    data = {
+        "dense": dense,
+        "text": tf.constant(list("abcdefg")),
+        "ragged": tf.RaggedTensor.from_row_lengths(tf.range(21), range(7)),
+        "sparse": tf.sparse.from_dense(dense),
+        "nothing": None,
+    }
+
+    def take():
+        return joined(data, 3)
+
+    if in_graph:
+        # As a dataset does it: the number of rows is not known beforehand.
+        unknown = tf.TensorSpec((None, 2), tf.int32)
+
+        @tf.function(input_signature=[unknown])
+        def take_dense(x):
+            return [part["dense"] for part in joined({"dense": x}, 3)]
+
+        parts = take_dense(dense)
+        np.testing.assert_array_equal(tf.concat(parts, 0), dense)
+        return
+    parts = take()
+    assert [len(part["dense"]) for part in parts] == [2, 2, 3]
+    for name in ("dense", "text"):
+        together = tf.concat([part[name] for part in parts], 0)
+        np.testing.assert_array_equal(together, data[name])
+    rows = [row for part in parts for row in part["ragged"].to_list()]
+    assert rows == data["ragged"].to_list()
+    sparse = tf.sparse.concat(0, [part["sparse"] for part in parts])
+    np.testing.assert_array_equal(tf.sparse.to_dense(sparse), dense)
+    assert all(part["nothing"] is None for part in parts)
+
+
+def test_a_share_of_nothing_holds_a_filler():
+    batches = [with_examples((tf.constant([[5.0], [6.0]]),), i, 3) for i in range(3)]
+    assert [int(batch.own) for batch in batches] == [0, 1, 1]
+    assert [int(batch.examples) for batch in batches] == [2, 2, 2]
+    assert [batch.data[0].numpy().tolist() for batch in batches] == [
+        [[5.0]],
+        [[5.0]],
+        [[6.0]],
+    ]
+
+
+def test_fill_if_empty():
+    x, y = fill_if_empty((tf.zeros((0, 3)), tf.zeros((0,), tf.int64)))
+    assert x.shape == (1, 3)
+    assert y.numpy().tolist() == [0]
+    full = tf.ones((2, 3))
+    assert fill_if_empty(full) is full
+
+
+def test_fingerprints_tell_orders_and_types_apart():
+    x = np.arange(300.0).reshape(100, 3)
+    batches = [x, x[::-1], x[:50], x.astype("float32"), (x, x), np.vstack([x, x])]
+    prints = {
+        int(fingerprint(tf.nest.map_structure(tf.constant, b))[0]) for b in batches
+    }
+    assert len(prints) == len(batches)
+    assert int(fingerprint(tf.constant(x))[0]) in prints
+
+
+@pytest.mark.parametrize("data", [tf.constant(1.0), (tf.constant(1.0),), None])
+def test_what_is_no_batch_is_refused(data):
+    with pytest.raises(ShardingError, match=r"Received.*dataset.batch\(global_batch\)"):
+        count_examples(data)
