@@ -1,0 +1,44 @@
+"""A worker's own port."""
+
+import errno
+import socket
+import time
+
+from keras_fastnet.errors import ClusterError
+from keras_fastnet.strategies.cluster import Cluster, split_address
+from keras_fastnet.strategies.rendezvous import limits
+
+
+def listen(cluster: Cluster) -> socket.socket:
+    """Listens where this worker's TensorFlow server will.
+
+    Raises:
+        ClusterError: The port is forbidden, or somebody keeps it.
+    """
+    _, port = split_address(cluster.address)
+    end = time.monotonic() + limits.PORT_SECONDS
+    while True:
+        try:
+            return _bound(port)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE and time.monotonic() < end:
+                time.sleep(limits.RETRY_SECONDS)
+                continue
+            raise ClusterError(
+                f"Rank {cluster.rank} must be able to listen on its own port. "
+                f"Received: {cluster.address}, {error.strerror}. Choose another "
+                "port in TF_CONFIG on all workers, or end the process that has it "
+                f"(`ss -ltnp 'sport = :{port}'` shows it)."
+            ) from error
+
+
+def _bound(port: int) -> socket.socket:
+    # As gRPC does: on all interfaces, IPv6 too where there is any, and with
+    # SO_REUSEADDR, which also lets a launcher keep the port reserved.
+    dual = socket.has_dualstack_ipv6()
+    return socket.create_server(
+        ("", port),
+        family=socket.AF_INET6 if dual else socket.AF_INET,
+        backlog=socket.SOMAXCONN,
+        dualstack_ipv6=dual,
+    )

@@ -1,0 +1,35 @@
+"""Fixtures of the meetings' tests."""
+
+import threading
+import time
+
+import pytest
+
+from keras_fastnet.cli.ports import reserved_ports
+from keras_fastnet.strategies.rendezvous import limits
+
+
+@pytest.fixture
+def addresses():
+    with reserved_ports(4) as ports:
+        yield tuple(f"127.0.0.1:{port}" for port in ports)
+
+
+@pytest.fixture
+def nothing_left(monkeypatch):
+    """Every thread has ended after the test."""
+    monkeypatch.setattr(limits, "RETRY_SECONDS", 0.05)
+    yield
+    end = time.monotonic() + 10
+    while threading.active_count() > 1 and time.monotonic() < end:
+        time.sleep(0.02)
+    assert threading.active_count() == 1
+
+
+@pytest.fixture
+def soon(monkeypatch):
+    """Shortens what is waited for after the decision."""
+    monkeypatch.setattr(limits, "LINGER_SECONDS", 0.2)
+    monkeypatch.setattr(limits, "ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(limits, "VERDICT_SECONDS", 1.5)
+    monkeypatch.setattr(limits, "PORT_SECONDS", 0.2)

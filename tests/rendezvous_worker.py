@@ -1,0 +1,69 @@
+"""Workers that meet in threads of a test. No TensorFlow."""
+
+import json
+import socket
+import threading
+import time
+
+from keras_fastnet.errors import ClusterError
+from keras_fastnet.strategies.cluster import Cluster
+from keras_fastnet.strategies.rendezvous import meet
+
+FACTS = {"tensorflow": "2.21"}
+PATIENCE = 60.0  # against hangs only
+
+
+class Worker(threading.Thread):
+    """`meet` in a thread."""
+
+    def __init__(
+        self, addresses, rank, *, facts=FACTS, proposal=7, timeout=20.0, after=0.0
+    ):
+        super().__init__()
+        self.result = None
+        self.seconds = None
+        self._after = after
+        self._arguments = (Cluster(tuple(addresses), rank), facts, proposal, timeout)
+        self.start()
+
+    def run(self):
+        time.sleep(self._after)
+        start = time.monotonic()
+        try:
+            self.result = meet(*self._arguments)
+        except Exception as error:
+            self.result = error
+        self.seconds = time.monotonic() - start
+
+    def outcome(self):
+        self.join(PATIENCE)
+        assert not self.is_alive()
+        if isinstance(self.result, Exception):
+            assert isinstance(self.result, ClusterError), repr(self.result)
+            return str(self.result)
+        return self.result
+
+
+def outcomes(*workers):
+    return [worker.outcome() for worker in workers]
+
+
+def connect(address):
+    """Connects as soon as somebody listens."""
+    host, port = address.split(":")
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return socket.create_connection((host, int(port)), timeout=PATIENCE)
+        except OSError:
+            assert time.monotonic() < end
+            time.sleep(0.02)
+
+
+def say(connection, value):
+    connection.sendall(json.dumps(value).encode() + b"\n")
+
+
+def hello(addresses, rank):
+    facts = {"workers": list(addresses), **FACTS}
+    return {"hello": rank, "facts": facts, "patience": 30}

@@ -1,0 +1,160 @@
+"""Workers of which one does not come, or dies in the meeting."""
+
+import logging
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from keras_fastnet.strategies.rendezvous import limits, own_port
+from tests.rendezvous_worker import Worker, connect, hello, outcomes, say
+
+pytest_plugins = ["tests.rendezvous_fixtures"]
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+
+def test_missing_follower_is_named_to_all(addresses, soon):
+    workers = [Worker(addresses[:3], rank, timeout=0.6) for rank in (0, 1)]
+    for text in outcomes(*workers):
+        assert f"missing rank(s) 2 ({addresses[2]})." in text
+        assert "within 0.6 s" in text
+    assert max(worker.seconds for worker in workers) < 4
+
+
+def test_missing_rank_0(addresses, soon):
+    worker = Worker(addresses[:2], 1, timeout=0.3)
+    text = worker.outcome()
+    assert "Rank 1 must reach rank 0 within 0.3 s" in text
+    assert addresses[0] in text
+    assert "refused" in text
+    assert worker.seconds < 3
+
+
+def test_nobody_waits_longer_than_its_timeout_for_a_late_rank_0(addresses, soon):
+    early = Worker(addresses[:3], 1, timeout=1.0)
+    leader = Worker(addresses[:3], 0, timeout=20.0, after=0.3)
+    assert "missing rank(s) 2" in early.outcome()
+    assert "missing rank(s) 2" in leader.outcome()
+    assert early.seconds < 4
+    assert leader.seconds < 4
+
+
+def test_unknown_host(addresses, soon):
+    worker = Worker(["no-such-host.invalid:1", addresses[1]], 1, timeout=0.3)
+    text = worker.outcome()
+    assert "no-such-host.invalid:1" in text
+    assert worker.seconds < 3
+
+
+def test_host_name_that_cannot_be_looked_up(addresses, soon):
+    worker = Worker(["a" * 70 + ".invalid:1", addresses[1]], 1, timeout=0.3)
+    assert "must reach rank 0" in worker.outcome()
+
+
+def test_slow_name_service_does_not_prolong_the_wait(addresses, soon, monkeypatch):
+    gate = threading.Event()
+
+    def look_up(*_, **__):
+        gate.wait(30)
+        raise OSError
+
+    monkeypatch.setattr(socket, "create_connection", look_up)
+    worker = Worker(addresses[:2], 1, timeout=0.3)
+    try:
+        assert "no answer yet" in worker.outcome()
+        assert worker.seconds < 2
+    finally:
+        gate.set()
+
+
+def test_a_user_who_waits_is_told_for_whom(addresses, soon, monkeypatch, caplog):
+    monkeypatch.setattr(limits, "FIRST_NOTICE_SECONDS", 0.3)
+    with caplog.at_level(logging.WARNING):
+        outcomes(*(Worker(addresses[:3], rank, timeout=0.6) for rank in (0, 1)))
+    told = sorted(caplog.messages)
+    assert len(told) == 2
+    assert f"Rank 0 waits for 1 worker(s) to start: 2 ({addresses[2]})" in told[0]
+    assert "Rank 1 has reached rank 0" in told[1]
+
+
+SCRIPT = """
+import sys
+import types
+
+import keras_fastnet
+
+# The package itself would import TensorFlow, which takes seconds.
+package = types.ModuleType("keras_fastnet.strategies")
+package.__path__ = [keras_fastnet.__path__[0] + "/strategies"]
+sys.modules[package.__name__] = package
+
+from keras_fastnet.strategies.cluster import Cluster
+from keras_fastnet.strategies.rendezvous import meet
+
+rank, *addresses = sys.argv[1:]
+meet(Cluster(tuple(addresses), int(rank)), {"tensorflow": "2.21"}, 7, 60.0)
+"""
+
+
+def come_and_die(addresses, rank):
+    """What rank 0 sees of a worker that dies in the meeting."""
+    with connect(addresses[0]) as connection:
+        say(connection, hello(addresses, rank))
+        assert "welcome" in connection.makefile().readline()
+
+
+def test_follower_dies_and_comes_again(addresses):
+    leader = Worker(addresses[:3], 0)
+    come_and_die(addresses[:3], 1)
+    again = [Worker(addresses[:3], rank) for rank in (1, 2)]
+    assert outcomes(leader, *again) == [7] * 3
+
+
+def test_follower_dies_for_good(addresses, soon):
+    leader = Worker(addresses[:3], 0, timeout=1.0)
+    follower = Worker(addresses[:3], 2, timeout=20.0)
+    come_and_die(addresses[:3], 1)
+    for text in outcomes(leader, follower):
+        assert f"rank(s) 1 ({addresses[1]}, which came and ended again)" in text
+    assert follower.seconds < 6
+
+
+def test_rank_0_is_killed(addresses, monkeypatch, caplog):
+    monkeypatch.setattr(limits, "FIRST_NOTICE_SECONDS", 0.0)
+    monkeypatch.setattr(limits, "NOTICE_SECONDS", 0.1)
+    command = [sys.executable, "-c", SCRIPT, "0", *addresses[:3]]
+    with subprocess.Popen(command) as leader:
+        try:
+            follower = Worker(addresses[:3], 1, timeout=60.0)
+            end = time.monotonic() + 30
+            while not any("has reached rank 0" in text for text in caplog.messages):
+                assert time.monotonic() < end
+                time.sleep(0.02)
+        finally:
+            leader.kill()
+        start = time.monotonic()
+        assert "it closed the connection" in follower.outcome()
+        assert time.monotonic() - start < 3
+
+
+def test_rank_0_hangs_after_the_welcome(addresses, monkeypatch):
+    monkeypatch.setattr(limits, "VERDICT_SECONDS", 0.2)
+    follower = Worker(addresses[:2], 1, timeout=0.6)
+    with own_port._bound(int(addresses[0].split(":")[1])) as listener:
+        connection = listener.accept()[0]
+        with connection:
+            say(connection, {"welcome": 1})
+            assert "it gave no verdict" in follower.outcome()
+    assert follower.seconds < 7
+
+
+def test_follower_hangs_at_the_verdict(addresses, soon):
+    """It has said its name, and answers no more: rank 0 must not wait for it."""
+    leader = Worker(addresses[:2], 0, timeout=0.6)
+    with connect(addresses[0]) as stuck:
+        say(stuck, hello(addresses[:2], 1))
+        assert "is not reached from there" in leader.outcome()
+    assert leader.seconds < 6

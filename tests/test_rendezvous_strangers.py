@@ -1,0 +1,86 @@
+"""Whatever else connects to the workers' ports, or answers there."""
+
+import contextlib
+import socket
+
+import pytest
+
+from keras_fastnet.strategies.rendezvous import own_port
+from tests.rendezvous_worker import (
+    Worker,
+    connect,
+    outcomes,
+)
+
+pytest_plugins = ["tests.rendezvous_fixtures"]
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+
+STRANGE = {
+    "nothing": b"",
+    "http": b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n",
+    "http2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "garbage": bytes(range(256)) * 10,
+    "number": b"5\n",
+    "list": b"[]\n",
+    "object": b'{"a": 1}\n',
+    "no facts": b'{"hello": 1}\n',
+    "odd hello": b'{"hello": "1", "facts": 3, "patience": []}\n',
+    "odd number": b'{"hello": 1, "facts": {}, "patience": NaN}\n',
+    "odd call": b'{"call": [], "leader": {}}\n',
+    "echo": b'{"echo": "x"}\n',
+    "call": b'{"call": 1, "leader": "x"}\n',
+    "error": b'{"error": "x"}\n',
+    "deep": b"[" * 100_000 + b"\n",
+    "endless": b"9" * 3_000_000,
+}
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_strangers_are_dropped(addresses, victim):
+    workers = [Worker(addresses[:3], 0), Worker(addresses[:3], 1)]
+    with contextlib.ExitStack() as stack:
+        for data in STRANGE.values():
+            stranger = stack.enter_context(connect(addresses[victim]))
+            with contextlib.suppress(OSError):
+                stranger.sendall(data)
+        # One more that resets the connection.
+        stranger = connect(addresses[victim])
+        stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        stranger.close()
+        workers.append(Worker(addresses[:3], 2))
+        assert outcomes(*workers) == [7] * 3
+    assert max(worker.seconds for worker in workers) < 8
+
+
+def test_silent_strangers_are_dropped_after_a_while(addresses, soon):
+    leader = Worker(addresses[:2], 0)
+    with connect(addresses[0]) as stranger:
+        assert stranger.recv(1) == b""
+    assert outcomes(leader, Worker(addresses[:2], 1)) == [7] * 2
+
+
+@pytest.mark.parametrize("data", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"5\n"])
+def test_another_program_at_the_address_of_rank_0(addresses, soon, data):
+    with own_port._bound(int(addresses[0].split(":")[1])) as listener:
+        worker = Worker(addresses[:2], 1, timeout=0.6)
+        connections = []
+        listener.settimeout(0.05)
+        while worker.is_alive():
+            with contextlib.suppress(OSError):
+                connections.append(listener.accept()[0])
+                connections[-1].sendall(data)
+        for connection in connections:
+            connection.close()
+    text = worker.outcome()
+    assert "Rank 1 must reach rank 0" in text
+    assert "not answer" in text or "not rank 0" in text or "not that worker" in text
+    assert worker.seconds < 4
+
+
+def test_proxy_that_accepts_before_rank_0_is_there(addresses):
+    with own_port._bound(int(addresses[0].split(":")[1])) as listener:
+        worker = Worker(addresses[:2], 1)
+        for _ in range(3):
+            listener.accept()[0].close()
+    assert outcomes(worker, Worker(addresses[:2], 0)) == [7] * 2
