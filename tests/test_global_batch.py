@@ -1,5 +1,7 @@
 """A replica's share of a global batch, without replicas."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -22,7 +24,7 @@ def test_shares_are_a_partition_into_near_equals(rows, replicas):
     shares = [bounds(rows, position, replicas) for position in range(replicas)]
     assert shares[0][0] == 0
     assert shares[-1][1] == rows
-    assert all(a[1] == b[0] for a, b in zip(shares, shares[1:], strict=False))
+    assert all(a[1] == b[0] for a, b in pairwise(shares))
     sizes = {stop - start for start, stop in shares}
     assert max(sizes) - min(sizes) <= 1
 
