@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from keras_fastnet import __version__
-from keras_fastnet.cli import run
+from keras_fastnet.cli import demo, run
 from keras_fastnet.cli.errors import UsageError
 
-COMMANDS = (run,)
+COMMANDS = (run, demo)
 
 _EPILOG = """\
 examples:

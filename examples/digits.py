@@ -1,0 +1,95 @@
+"""Trains on scikit-learn's handwritten digits with a global batch of 32,768.
+
+python examples/digits.py                     one process
+fastnet run --workers 4 examples/digits.py    four workers; also: fastnet demo
+"""
+
+import argparse
+import hashlib
+import sys
+import time
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import layers
+from scipy.ndimage import map_coordinates
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+
+import keras_fastnet as fastnet
+
+EPOCH = 65_536  # training images: each real one in some 45 variants
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int, default=30)
+parser.add_argument("--global-batch", type=int, default=32_768)
+parser.add_argument("--target", type=float, default=0.98, help="test accuracy")
+parser.add_argument("--seed", type=int, default=0)
+args = parser.parse_args()
+
+strategy = fastnet.TorusStrategy()
+keras.utils.set_random_seed(args.seed)
+
+# The data, the same on every worker; each trains on its share of every batch.
+images, labels = load_digits(return_X_y=True)
+images = images.reshape(-1, 8, 8, 1).astype("float32") / 16
+train_images, test_images, train_labels, test_labels = train_test_split(
+    images, np.eye(10)[labels], test_size=360, stratify=labels, random_state=0
+)
+random = np.random.default_rng(0)
+source = random.permutation(EPOCH) % len(train_images)
+limits = {"angle": 0.2, "zoom": 0.12, "down": 0.7, "right": 0.7}
+by = {k: random.uniform(-v, v, (EPOCH, 1, 1)) for k, v in limits.items()}
+y, x = np.mgrid[:8, :8] - 3.5
+cos, sin = np.cos(by["angle"]), np.sin(by["angle"])
+rows = (1 + by["zoom"]) * (cos * y - sin * x) + 3.5 + by["down"]
+columns = (1 + by["zoom"]) * (sin * y + cos * x) + 3.5 + by["right"]
+where = np.broadcast_arrays(source[:, None, None], rows, columns)
+variants = map_coordinates(train_images[..., 0], where, order=1)[..., None]
+
+updates = args.epochs * -(-EPOCH // args.global_batch)
+warmup, decay = max(1, updates // 10), max(1, updates - updates // 10)
+with strategy.scope():
+    model = keras.Sequential([keras.Input((8, 8, 1))])
+    for filters, strides in ((16, 1), (32, 2), (64, 2)):
+        model.add(layers.Conv2D(filters, 3, strides, "same", use_bias=False))
+        model.add(layers.BatchNormalization(momentum=0.5))  # few updates: short memory
+        model.add(layers.ReLU())
+    model.add(layers.Flatten())
+    model.add(layers.Dropout(0.3))
+    model.add(layers.Dense(10, activation="softmax"))
+    rate = fastnet.schedules.WarmupPolynomialDecay(4.0, decay, warmup)
+    model.compile(
+        optimizer=fastnet.LARS(rate, trust_coefficient=0.02),
+        loss=keras.losses.CategoricalCrossentropy(label_smoothing=0.1),
+        metrics=["accuracy"],
+    )
+ends = []  # of the epochs
+clock = keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: ends.append(time.time()))
+history = model.fit(
+    *(variants, train_labels[source]),
+    batch_size=args.global_batch,
+    epochs=args.epochs,
+    validation_data=(test_images, test_labels),
+    callbacks=[clock],
+    verbose="auto" if strategy.rank == 0 else 0,
+)
+
+# Workers compare a number made from every bit of their weights.
+weights = b"".join(weight.tobytes() for weight in model.get_weights())
+digest = tf.constant([int(hashlib.sha256(weights).hexdigest()[:15], 16)], tf.int64)
+own = strategy.experimental_distribute_values_from_function(lambda _: digest)
+equal = len(set(strategy.gather(own, axis=0).numpy())) == 1
+accuracy = history.history["val_accuracy"][-1]
+if strategy.rank == 0:
+    seconds = ends[-1] - ends[0]
+    speed = f"{(args.epochs - 1) * EPOCH / seconds:,.0f}" if seconds else "-"
+    print(f"""
+workers        {strategy.num_workers}
+global batch   {args.global_batch:,}
+updates        {updates}
+examples/s     {speed} (after the first epoch, with validation)
+test accuracy  {accuracy:.2%} (target {args.target:.0%})
+equal weights  {"yes" if equal else "no"}""")
+    sys.exit(0 if equal and accuracy >= args.target else 1)

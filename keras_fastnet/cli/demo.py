@@ -1,0 +1,87 @@
+"""`fastnet demo`: the example `digits.py`, in several local workers."""
+
+import argparse
+import importlib.util
+import os
+from pathlib import Path
+
+from keras_fastnet.cli import launcher
+from keras_fastnet.cli.errors import UsageError
+
+# `keras_fastnet/examples` is a link to the `examples` of the checkout, so that a
+# wheel carries them too.
+SCRIPT = Path(__file__).parents[1] / "examples" / "digits.py"
+
+_DESCRIPTION = """\
+Train a small network on the 1,797 handwritten digits of scikit-learn, augmented to
+65,536 images an epoch, with a global batch of 32,768 divided among local workers:
+LARS, warm-up, polynomial decay and Keras's own fit. It ends with a table, and with
+exit code 1 if the test accuracy stays below 98 % or the workers' weights differ.
+Takes about a minute on two CPUs.
+"""
+
+_EPILOG = """\
+examples:
+  fastnet demo
+      four workers, a global batch of 32,768
+  fastnet demo --workers 1
+      the same training in one process, with the same accuracy
+  fastnet demo --global-batch 8192 --epochs 20
+      as many examples a second, four times as many updates an epoch
+
+The script is plain Keras and yours to copy: """
+
+
+def add_parser(subparsers: "argparse._SubParsersAction") -> None:
+    """Adds the parser of `fastnet demo`."""
+    parser = subparsers.add_parser(
+        "demo",
+        help="train on real digits in four local workers, in about a minute",
+        description=_DESCRIPTION,
+        epilog=f"{_EPILOG}{SCRIPT}\n",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=4,
+        metavar="N",
+        help="how many workers (default: %(default)d)",
+    )
+    # Their defaults are the script's own.
+    parser.add_argument(
+        "--epochs", type=int, metavar="E", help="epochs of 65,536 images (default: 30)"
+    )
+    parser.add_argument(
+        "--global-batch",
+        type=int,
+        metavar="B",
+        help="images in an update, over all workers (default: 32768)",
+    )
+    parser.set_defaults(execute=execute)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Runs `fastnet demo` and returns its exit code."""
+    command = [str(SCRIPT)]
+    for option, value in (
+        ("--epochs", arguments.epochs),
+        ("--global-batch", arguments.global_batch),
+    ):
+        if value is None:
+            continue
+        if value < 1:
+            raise UsageError(
+                f"{option} must be an integer >= 1. Received: {value}. "
+                "Leave it out for the default."
+            )
+        command += [option, str(value)]
+    if importlib.util.find_spec("sklearn") is None:
+        raise UsageError(
+            "The demo needs scikit-learn, which ships its digits. Received: an "
+            'environment without it. Run `pip install "keras-fastnet[examples]"`.'
+        )
+    # Not TensorFlow's C++ messages: a demo shows the training.
+    environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ}
+    return launcher.run(arguments.workers, command, environment=environment)

@@ -1,0 +1,115 @@
+"""`fastnet demo` and the script that it runs."""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from keras_fastnet import cli
+from keras_fastnet.cli import demo, launcher
+
+FASTNET = [sys.executable, "-m", "keras_fastnet.cli"]
+PATIENCE = 240.0  # against hangs only
+
+
+@pytest.fixture
+def fastnet():
+    pytest.importorskip("sklearn")
+
+    def run(*words):
+        ours = ("TF_", "OMP_", "PYTEST", "COV_")
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(ours)}
+        return subprocess.run(
+            [*FASTNET, *map(str, words)],
+            env={**kept, "CUDA_VISIBLE_DEVICES": ""},
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
+
+    return run
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """Records what would be launched, which ends with exit code 3."""
+    calls = []
+
+    def run(*arguments, **options):
+        calls.append(arguments)
+        return 3
+
+    monkeypatch.setattr(launcher, "run", run)
+    return calls
+
+
+def table(output):
+    """Returns the table that rank 0 prints, as a dictionary; it stands there once."""
+    rows = re.findall(r"^\[0\] (\w[\w /]*?)  +(\S.*)$", output, re.MULTILINE)
+    assert len(dict(rows)) == len(rows) > 0, output
+    return dict(rows)
+
+
+@pytest.mark.distributed
+def test_target_reached(fastnet):
+    short = ("--epochs", 2, "--global-batch", 8192, "--target", 0.5)
+    result = fastnet("run", "--workers", 2, demo.SCRIPT, *short)
+    assert result.returncode == 0, result.stdout + result.stderr
+    rows = table(result.stdout)
+    assert rows["workers"] == "2"
+    assert rows["global batch"] == "8,192"
+    assert rows["updates"] == "16"
+    assert re.match(r"[1-9][\d,]+ ", rows["examples/s"])
+    assert re.match(r"\d+\.\d\d%.*50%", rows["test accuracy"])
+    assert rows["equal weights"] == "yes"
+    assert "[1]" not in result.stdout
+
+
+@pytest.mark.distributed
+def test_target_missed(fastnet):
+    result = fastnet("demo", "--workers", 2, "--epochs", 1, "--global-batch", 16384)
+    assert result.returncode == 1, result.stdout + result.stderr
+    rows = table(result.stdout)
+    assert rows["updates"] == "4"
+    assert rows["equal weights"] == "yes"
+    assert "98%" in rows["test accuracy"]
+
+
+def test_defaults_are_those_of_the_script(launched):
+    assert cli.main(["demo"]) == 3
+    assert launched == [(4, [str(demo.SCRIPT)])]
+    assert demo.SCRIPT.is_file()
+
+
+def test_options(launched):
+    words = ["--workers", "2", "--epochs", "5", "--global-batch", "1024"]
+    assert cli.main(["demo", *words]) == 3
+    assert launched == [
+        (2, [str(demo.SCRIPT), "--epochs", "5", "--global-batch", "1024"])
+    ]
+
+
+@pytest.mark.parametrize("option", ["--workers", "--epochs", "--global-batch"])
+def test_numbers_below_one_are_refused(option, capsys):
+    assert cli.main(["demo", option, "0"]) == 2
+    error = capsys.readouterr().err
+    assert f"{option} must be an integer >= 1. Received: 0." in error
+
+
+def test_missing_scikit_learn(monkeypatch, launched, capsys):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert cli.main(["demo"]) == 2
+    assert 'pip install "keras-fastnet[examples]"' in capsys.readouterr().err
+    assert not launched
+
+
+def test_help_states_the_defaults_of_the_script(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["demo", "--help"])
+    stated = re.findall(r"default:\s+(\d+)", capsys.readouterr().out)
+    script = demo.SCRIPT.read_text(encoding="utf-8")
+    in_script = re.findall(r"type=int, default=([\d_]+)", script)[:2]
+    assert stated == ["4", *(number.replace("_", "") for number in in_script)]
