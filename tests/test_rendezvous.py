@@ -87,7 +87,7 @@ def test_busy_port(addresses, soon, rank):
         worker = Worker(addresses[:2], rank)
         text = worker.outcome()
     assert f"Rank {rank} must be able to listen" in text
-    assert addresses[rank] in text
+    assert f"{addresses[rank]}, Address already in use. Choose" in text
     assert worker.seconds < 2
 
 

@@ -1,6 +1,7 @@
 """A worker's own port."""
 
 import errno
+import os
 import socket
 import time
 
@@ -26,9 +27,9 @@ def listen(cluster: Cluster) -> socket.socket:
                 continue
             raise ClusterError(
                 f"Rank {cluster.rank} must be able to listen on its own port. "
-                f"Received: {cluster.address}, {error.strerror}. Choose another "
-                "port in TF_CONFIG on all workers, or end the process that has it "
-                f"(`ss -ltnp 'sport = :{port}'` shows it)."
+                f"Received: {cluster.address}, {os.strerror(error.errno or 0)}. "
+                "Choose another port in TF_CONFIG on all workers, or end the process "
+                f"that has it (`ss -ltnp 'sport = :{port}'` shows it)."
             ) from error
 
 
