@@ -24,7 +24,7 @@ import json, os, sys, time
 import tensorflow as tf
 import keras_fastnet
 from keras_fastnet.errors import ClusterError
-from keras_fastnet.strategies import rendezvous
+from keras_fastnet.strategies.rendezvous import own_port
 
 own, other = sys.argv[1:]
 resolvers = tf.distribute.cluster_resolver
@@ -63,7 +63,7 @@ attempt(
 )
 attempt("missing follower", config(), start_timeout=2)
 attempt("missing rank 0", config(index=1), start_timeout=2)
-with rendezvous._bound(int(own.split(":")[1])):
+with own_port.bound(int(own.split(":")[1])):
     attempt("busy port", config())
 tf.zeros([])
 attempt("too late", config())
@@ -108,9 +108,10 @@ meet, watch = joining.meet, joining.end_if_stuck
 joining.end_if_stuck = lambda seconds, text: watch(4.0, text)
 
 def meet_and_die(*arguments):
-    meet(*arguments)
+    agreed = meet(*arguments)
     if json.loads(os.environ["TF_CONFIG"])["task"]["index"] == 1:
         os._exit(3)
+    return agreed
 
 joining.meet = meet_and_die
 keras_fastnet.TorusStrategy()

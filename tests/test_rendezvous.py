@@ -83,7 +83,7 @@ def test_timeout_must_be_a_number(addresses, timeout):
 @pytest.mark.parametrize("rank", [0, 1])
 def test_busy_port(addresses, soon, rank):
     port = int(addresses[rank].split(":")[1])
-    with own_port._bound(port):
+    with own_port.bound(port):
         worker = Worker(addresses[:2], rank)
         text = worker.outcome()
     assert f"Rank {rank} must be able to listen" in text
@@ -92,7 +92,7 @@ def test_busy_port(addresses, soon, rank):
 
 
 def test_port_that_becomes_free(addresses):
-    listener = own_port._bound(int(addresses[0].split(":")[1]))
+    listener = own_port.bound(int(addresses[0].split(":")[1]))
     worker = Worker(addresses[:1], 0)
     time.sleep(0.2)
     listener.close()

@@ -143,7 +143,7 @@ def test_rank_0_is_killed(addresses, monkeypatch, caplog):
 def test_rank_0_hangs_after_the_welcome(addresses, monkeypatch):
     monkeypatch.setattr(limits, "VERDICT_SECONDS", 0.2)
     follower = Worker(addresses[:2], 1, timeout=0.6)
-    with own_port._bound(int(addresses[0].split(":")[1])) as listener:
+    with own_port.bound(int(addresses[0].split(":")[1])) as listener:
         connection = listener.accept()[0]
         with connection:
             say(connection, {"welcome": 1})

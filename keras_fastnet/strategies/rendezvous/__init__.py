@@ -16,7 +16,4 @@ port, such as a health probe, is dropped.
 
 from keras_fastnet.strategies.rendezvous.meeting import meet
 
-# For the tests.
-from keras_fastnet.strategies.rendezvous.own_port import _bound as _bound
-
 __all__ = ["meet"]

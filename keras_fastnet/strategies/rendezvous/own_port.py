@@ -20,7 +20,7 @@ def listen(cluster: Cluster) -> socket.socket:
     end = time.monotonic() + limits.PORT_SECONDS
     while True:
         try:
-            return _bound(port)
+            return bound(port)
         except OSError as error:
             if error.errno == errno.EADDRINUSE and time.monotonic() < end:
                 time.sleep(limits.RETRY_SECONDS)
@@ -33,7 +33,8 @@ def listen(cluster: Cluster) -> socket.socket:
             ) from error
 
 
-def _bound(port: int) -> socket.socket:
+def bound(port: int) -> socket.socket:
+    """Returns a socket that listens on `port` as TensorFlow's server would."""
     # As gRPC does: on all interfaces, IPv6 too where there is any, and with
     # SO_REUSEADDR, which also lets a launcher keep the port reserved.
     dual = socket.has_dualstack_ipv6()
