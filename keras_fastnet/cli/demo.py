@@ -25,9 +25,9 @@ examples:
   fastnet demo
       four workers, a global batch of 32,768
   fastnet demo --workers 1
-      the same training in one process, with the same accuracy
+      the same training in one process
   fastnet demo --global-batch 8192 --epochs 20
-      as many examples a second, four times as many updates an epoch
+      a smaller batch: four times as many updates an epoch
 
 The script is plain Keras and yours to copy: """
 
