@@ -7,21 +7,22 @@ import tensorflow as tf
 
 
 class EpochData:
-    """A distributed dataset, seen as Keras's loops need it.
+    """The elements of every epoch, as Keras's loops need them.
 
     Args:
-        dataset: The distributed dataset.
-        check_first: Called with the first element of every epoch.
-        convert: Applied to every element.
+        begin: Returns an iterator over an epoch's elements.
+        check_first: Called with the first element of every epoch. Defaults to
+            nothing.
+        convert: Applied to every element. Defaults to the identity.
     """
 
     def __init__(
         self,
-        dataset: Any,
-        check_first: Callable[[Any], None],
-        convert: Callable[[Any], Any],
+        begin: Callable[[], Iterator[Any]],
+        check_first: Callable[[Any], None] = lambda _: None,
+        convert: Callable[[Any], Any] = lambda element: element,
     ):
-        self._dataset = dataset
+        self._begin = begin
         self._check_first = check_first
         self._convert = convert
         self._begun: EpochDataIterator | None = None
@@ -36,7 +37,7 @@ class EpochData:
             ValueError: There is none.
         """
         if self._begun is None:
-            self._begun = self._begin()
+            self._begun = self._new_iterator()
         try:
             return self._begun.peek()
         except tf.errors.OutOfRangeError:
@@ -47,12 +48,12 @@ class EpochData:
             ) from None
 
     def __iter__(self) -> "EpochDataIterator":
-        iterator = self._begun or self._begin()
+        iterator = self._begun or self._new_iterator()
         self._begun = None
         return iterator
 
-    def _begin(self) -> "EpochDataIterator":
-        return EpochDataIterator(iter(self._dataset), self._check_first, self._convert)
+    def _new_iterator(self) -> "EpochDataIterator":
+        return EpochDataIterator(self._begin(), self._check_first, self._convert)
 
 
 class EpochDataIterator:

@@ -92,12 +92,17 @@ class TorusExtended(upstream.CollectiveAllReduceExtended):
             return upstream.without_wrong_cardinality(
                 super()._experimental_distribute_dataset(dataset, options)
             )
-        distributed = self._shares(dataset, take_share, options)
-        distributed.global_batches = self._shares(dataset, with_examples, options)
+        shares = self._shares(dataset, take_share)
+        distributed = upstream.without_end_of_data_agreement(
+            self._distribute_datasets_from_function(lambda _: shares, options)
+        )
+        distributed.global_batches = self._shares(dataset, with_examples).prefetch(
+            2 * len(self.worker_devices)
+        )
         return distributed
 
-    def _shares(self, dataset, share, options):
-        """Distributes a dataset of global batches, every worker reading all of it."""
+    def _shares(self, dataset, share):
+        """Returns this worker's shares, those of its devices in turn."""
         replicas = self._num_replicas_in_sync
         positions = [self.position(i) for i in range(len(self.worker_devices))]
         unpack = isinstance(dataset.element_spec, tuple)
@@ -114,14 +119,11 @@ class TorusExtended(upstream.CollectiveAllReduceExtended):
             return joined
 
         if len(positions) == 1:
-            local = dataset.map(lambda *batch: shares(*batch)[0])
-        else:
-            local = dataset.flat_map(in_turn)
-            batches = dataset.cardinality()
-            if batches >= 0:
-                local = local.apply(
-                    tf.data.experimental.assert_cardinality(batches * len(positions))
-                )
-        return upstream.without_end_of_data_agreement(
-            self._distribute_datasets_from_function(lambda _: local, options)
+            return dataset.map(lambda *batch: shares(*batch)[0])
+        local = dataset.flat_map(in_turn)
+        batches = dataset.cardinality()
+        if batches < 0:
+            return local
+        return local.apply(
+            tf.data.experimental.assert_cardinality(batches * len(positions))
         )

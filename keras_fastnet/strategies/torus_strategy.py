@@ -1,6 +1,7 @@
 """TorusStrategy: Keras 3's `model.fit` on several TensorFlow workers."""
 
 import contextlib
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -172,11 +173,26 @@ class TorusStrategy(
             dataset: A dataset that this strategy distributed.
         """
         if self.num_replicas_in_sync < 2:
-            return EpochData(dataset, lambda _: None, lambda element: element)
-        exact = _global_batches(dataset)
-        if exact is not None:
-            return EpochData(exact, self._check_same_data, lambda element: element)
-        return EpochData(dataset, lambda _: None, self._count_over_workers)
+            return EpochData(lambda: iter(dataset))
+        shares = _global_batches(dataset)
+        if shares is None:
+            return EpochData(lambda: iter(dataset), convert=self._count_over_workers)
+        return EpochData(lambda: self._steps(shares), self._check_same_data)
+
+    def _steps(self, shares: tf.data.Dataset) -> Iterator[GlobalBatch]:
+        """Fetches the shares of this worker's devices, step by step.
+
+        Not through TensorFlow's distributed iterator: its destructor waits, up to
+        many seconds, for a sleeping autotuner, while the other workers wait for us.
+        """
+        iterator = iter(shares)
+        devices = len(self.extended.worker_devices)
+        for first in iterator:
+            if devices == 1:
+                yield first
+            else:
+                others = itertools.islice(iterator, devices - 1)
+                yield self._per_replica([first, *others])
 
     def agreed_batches(self, dataset: Any, own: int | None) -> int | None:
         """Returns the steps of an epoch, equal on all workers. For Keras's use.
