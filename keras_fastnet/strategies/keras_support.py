@@ -1,0 +1,186 @@
+"""The side of a `TorusStrategy` that Keras's loops and optimizers talk to."""
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from keras_fastnet._upstream.keras_hooks import HookedStrategy
+from keras_fastnet.errors import ShardingError
+from keras_fastnet.strategies.epoch_data import EpochData
+from keras_fastnet.strategies.global_batch import (
+    GlobalBatch,
+    count_examples,
+    fill_if_empty,
+)
+from keras_fastnet.strategies.replica_step import ReplicaStep
+from keras_fastnet.strategies.torus_extended import TorusExtended
+
+
+class KerasSupport(HookedStrategy, tf.distribute.MultiWorkerMirroredStrategy):
+    """What the hooks in Keras ask a strategy for."""
+
+    extended: TorusExtended
+
+    @property
+    def rank(self) -> int:
+        """This worker's position in the cluster, from 0 (the chief)."""
+        return self.extended.rank
+
+    @property
+    def num_workers(self) -> int:
+        """Number of worker processes."""
+        return self.extended.workers
+
+    def epoch_data(self, dataset: Any) -> EpochData:
+        """Returns what Keras iterates over in one epoch.
+
+        Args:
+            dataset: A dataset that this strategy distributed.
+        """
+        if self.num_replicas_in_sync < 2:
+            return EpochData(lambda: iter(dataset))
+        shares = _global_batches(dataset)
+        if shares is None:
+            return EpochData(lambda: iter(dataset), convert=self._count_over_workers)
+        return EpochData(lambda: self._steps(shares), self._check_same_data)
+
+    def _steps(self, shares: tf.data.Dataset) -> Iterator[GlobalBatch]:
+        """Fetches the shares of this worker's devices, step by step.
+
+        Not through TensorFlow's distributed iterator: its destructor waits, up to
+        many seconds, for a sleeping autotuner, while the other workers wait for us.
+        """
+        iterator = iter(shares)
+        devices = len(self.extended.worker_devices)
+        for first in iterator:
+            if devices == 1:
+                yield first
+            else:
+                others = itertools.islice(iterator, devices - 1)
+                yield self._per_replica([first, *others])
+
+    def agreed_batches(self, dataset: Any, own: int | None) -> int | None:
+        """Returns the steps of an epoch, equal on all workers.
+
+        Args:
+            dataset: A dataset that this strategy distributed.
+            own: How many batches this worker's data has; `None` where unknown.
+        """
+        if self.num_workers < 2 or _global_batches(dataset) is not None:
+            return own
+        # Own data of unequal length goes on until the longest ends. Counted after
+        # TensorFlow cut the batches to a replica's size.
+        batches = dataset.cardinality
+        steps = -(-batches // len(self.extended.worker_devices))
+        counts = self._of_all_workers(tf.constant(steps, tf.int64))
+        return None if min(counts) < 0 else max(counts)
+
+    def peek(self, data: EpochData) -> Any:
+        """Returns examples of the first batch. Keras builds the model from it.
+
+        Args:
+            data: A result of `epoch_data`.
+        """
+        batch = data.peek()
+        if not isinstance(batch, GlobalBatch):
+            return batch
+        return self._local_results(batch.data)[0]
+
+    @property
+    def step(self) -> ReplicaStep:
+        """What this thread's replica knows of its step."""
+        return self.extended.step
+
+    @contextlib.contextmanager
+    def reduced_gradients(self, gradients: list[Any]) -> Iterator[list[Any]]:
+        """Sums gradients over the replicas.
+
+        Args:
+            gradients: This replica's, `None` where there is none.
+
+        Yields:
+            The sums, in the same order.
+        """
+        present = [g for g in gradients if g is not None]
+        context = tf.distribute.get_replica_context()
+        sums = iter(
+            context.all_reduce(tf.distribute.ReduceOp.SUM, present) if present else []
+        )
+        with self.step.with_reduced_gradients():
+            yield [None if g is None else next(sums) for g in gradients]
+
+    def replica_seed(self, seed: tf.Tensor) -> tf.Tensor:
+        """Returns this replica's own seed.
+
+        Args:
+            seed: Shape `(2,)`, equal on all replicas.
+
+        Returns:
+            The same on replica 0, so that it draws what one device draws.
+        """
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        # Odd, and near 2**31 divided by the golden ratio: spreads the replicas.
+        offset = tf.cast(replica, tf.int64) * 1_327_217_885 % 2**31
+        return seed + tf.cast(tf.stack([offset, 0]), seed.dtype)
+
+    def _check_same_data(self, batch: GlobalBatch) -> None:
+        if self.num_workers < 2:
+            return
+        own = self.experimental_local_results(batch.fingerprint)[0]
+        seen = self._of_all_workers(own)
+        if len(set(seen)) > 1:
+            raise ShardingError(
+                "All workers must see the same global batches, of which each takes "
+                f"its share. Received: different first batches ({seen}). "
+                "Shuffle with the same seed on every worker, after the strategy was "
+                "made, and read the same files in the same order. Data that is "
+                "different on every worker on purpose needs "
+                "`options.experimental_distribute.auto_shard_policy = "
+                "tf.data.experimental.AutoShardPolicy.OFF`."
+            )
+
+    def _count_over_workers(self, data: Any) -> GlobalBatch:
+        """Adds up what each worker's own pipeline yielded."""
+        local = self._local_results(data)
+        counts = [count_examples(part) for part in local]
+        total = self._sum_over_workers(tf.add_n(counts))
+        batches = [
+            GlobalBatch(fill_if_empty(part), own, total, tf.zeros([1], tf.int64))
+            for part, own in zip(local, counts, strict=True)
+        ]
+        return self._per_replica(batches)
+
+    def _local_results(self, data: Any) -> list[Any]:
+        """Takes a structure of `PerReplica` values apart, by local replica."""
+        return [
+            tf.nest.map_structure(
+                lambda value: self.experimental_local_results(value)[i],  # noqa: B023
+                data,
+            )
+            for i in range(len(self.extended.worker_devices))
+        ]
+
+    def _of_all_workers(self, own: tf.Tensor) -> list[int]:
+        """Returns one integer of each worker, by rank."""
+        mine = tf.one_hot(self.rank, self.num_workers, dtype=tf.int64) * own
+        return self._sum_over_workers(mine).numpy().tolist()
+
+    def _sum_over_workers(self, value: tf.Tensor) -> tf.Tensor:
+        """Sums one value of each worker, whatever its number of devices."""
+        replicas = len(self.extended.worker_devices)
+        values = [value, *[tf.zeros_like(value)] * (replicas - 1)]
+        return super().reduce("SUM", self._per_replica(values), axis=None)
+
+    def _per_replica(self, values: list[Any]) -> Any:
+        first = self.rank * len(values)
+        return self.experimental_distribute_values_from_function(
+            lambda context: values[context.replica_id_in_sync_group - first]
+        )
+
+
+def _global_batches(dataset: Any) -> Any:
+    """The same data with what Keras's steps must know; `None` if shared otherwise."""
+    return getattr(dataset, "global_batches", None)
