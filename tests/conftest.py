@@ -24,6 +24,7 @@ one_device = _pool(1)
 two_workers = _pool(2)
 four_workers = _pool(4)
 two_by_two = _pool(2, devices=2)
+one_by_two = _pool(1, devices=2)
 
 
 @pytest.fixture

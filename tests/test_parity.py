@@ -31,6 +31,7 @@ def assert_parity(one, several, rtol=1e-5):
         pytest.param("two_workers", marks=pytest.mark.smoke),
         "four_workers",
         "two_by_two",
+        "one_by_two",
     ]
 )
 def workers(request):

@@ -20,7 +20,7 @@ def main() -> None:
             [tf.config.LogicalDeviceConfiguration()] * devices,
         )
     strategy = None
-    if "TF_CONFIG" in os.environ:
+    if "TF_CONFIG" in os.environ or devices > 1:
         strategy = keras_fastnet.TorusStrategy(start_timeout=60.0)
     with Connection(int(os.environ["FASTNET_POOL_LINE"])) as line:
         while True:

@@ -28,7 +28,7 @@ class WorkerError(Exception):
 
 
 class WorkerPool:
-    """N workers of one cluster; with `workers=1`, Keras on one device as it comes.
+    """N workers of one cluster; with one device in all, Keras as it comes.
 
     Args:
         workers: Number of processes.
