@@ -124,6 +124,12 @@ def _in_replica() -> HookedStrategy | None:
     return strategy if isinstance(strategy, HookedStrategy) else None
 
 
+def _keras_step() -> Any:
+    """The `ReplicaStep` of the Keras step that this code is part of."""
+    strategy = _in_replica()
+    return None if strategy is None or strategy.step.share is None else strategy.step
+
+
 # A model without the strategy would train on every worker by itself, in silence.
 @_hook(tf_trainer.TensorFlowTrainer, "make_train_function")
 def _refuse_no_scope(original, model, *args, **kwargs):
@@ -180,18 +186,14 @@ def _peek(original, model, iterator=None, data_batch=None):
 # examples it has.
 @_hook(keras_loss, "scale_loss_for_distribution")
 def _weigh(original, value):
-    strategy = _in_replica()
-    if strategy is None or strategy.step.share is None:
-        return original(value)
-    return strategy.step.weigh(value)
+    step = _keras_step()
+    return original(value) if step is None else step.weigh(value)
 
 
 @_hook(keras_loss, "unscale_loss_for_distribution")
 def _unweigh(original, value):
-    strategy = _in_replica()
-    if strategy is None or strategy.step.share is None:
-        return original(value)
-    return strategy.step.unweigh(value)
+    step = _keras_step()
+    return original(value) if step is None else step.unweigh(value)
 
 
 # The sum over replicas comes first: Keras unscales, tests for overflow and clips each
