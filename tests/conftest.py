@@ -28,13 +28,21 @@ one_by_two = _pool(1, devices=2)
 
 
 @pytest.fixture
-def fastnet_run() -> Callable[..., subprocess.CompletedProcess]:
-    """Runs `fastnet run` with the given words until it ends."""
+def environment() -> dict[str, str]:
+    """The environment of a user who has set nothing for TensorFlow."""
+    ours = ("TF_", "OMP_", "PYTEST", "COV_")
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(ours)}
+    return {**kept, "CUDA_VISIBLE_DEVICES": "", "TERM": "xterm"}
 
-    def run(*words: object) -> subprocess.CompletedProcess:
+
+@pytest.fixture
+def fastnet(environment) -> Callable[..., subprocess.CompletedProcess]:
+    """Runs `fastnet` with the given words and variables until it ends."""
+
+    def run(*words: object, **variables: str) -> subprocess.CompletedProcess:
         return subprocess.run(
-            [sys.executable, "-m", "keras_fastnet.cli", "run", *map(str, words)],
-            env={k: v for k, v in os.environ.items() if k != "TF_CONFIG"},
+            [sys.executable, "-m", "keras_fastnet.cli", *map(str, words)],
+            env={**environment, **variables},
             capture_output=True,
             text=True,
             timeout=240,

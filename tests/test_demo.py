@@ -1,36 +1,12 @@
 """`fastnet demo` and the script that it runs."""
 
 import importlib.util
-import os
 import re
-import subprocess
-import sys
 
 import pytest
 
 from keras_fastnet import cli
 from keras_fastnet.cli import demo, launcher
-
-FASTNET = [sys.executable, "-m", "keras_fastnet.cli"]
-PATIENCE = 240.0  # against hangs only
-
-
-@pytest.fixture
-def fastnet():
-    pytest.importorskip("sklearn")
-
-    def run(*words):
-        ours = ("TF_", "OMP_", "PYTEST", "COV_")
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(ours)}
-        return subprocess.run(
-            [*FASTNET, *map(str, words)],
-            env={**kept, "CUDA_VISIBLE_DEVICES": ""},
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-        )
-
-    return run
 
 
 @pytest.fixture

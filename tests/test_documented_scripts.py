@@ -13,21 +13,21 @@ def last_accuracy(output):
 
 
 @pytest.mark.distributed
-def test_readme_example(fastnet_run, tmp_path):
+def test_readme_example(fastnet, tmp_path):
     script = tmp_path / "train.py"
     readme = (ROOT / "README.md").read_text()
     script.write_text(re.findall(r"```python\n(.*?)```", readme, re.S)[0])
-    done = fastnet_run("--workers", 2, script)
+    done = fastnet("run", "--workers", 2, script)
     assert done.returncode == 0, done.stderr
     assert last_accuracy(done.stdout) > 0.9
 
 
 @pytest.mark.distributed
 @pytest.mark.smoke
-def test_multi_worker_tutorial(fastnet_run):
+def test_multi_worker_tutorial(fastnet):
     """keras#20585: TensorFlow's tutorial with its strategy replaced."""
     script = ROOT / "benchmarks" / "multi_worker_tutorial" / "tutorial.py"
-    done = fastnet_run("--workers", 2, script)
+    done = fastnet("run", "--workers", 2, script)
     assert done.returncode == 0, done.stderr
     assert "Epoch 3/3" in done.stdout
     assert last_accuracy(done.stdout) > 0.9

@@ -99,6 +99,18 @@ def test_fingerprints_tell_orders_and_types_apart():
     assert int(fingerprint(tf.constant(x))[0]) in prints
 
 
+def test_fingerprints_see_more_than_one_feature():
+    """Images without labels, black around their middle, in two orders."""
+    images = np.zeros((64 * 8, 16, 16), "float32")
+    images[:, 4:12, 4:12] = np.random.default_rng(0).normal(size=(512, 8, 8))
+    one, other = (fingerprint(tf.constant(i)) for i in (images, images[::-1]))
+    assert int(one[0]) != int(other[0])
+
+
+def test_fingerprint_of_no_elements():
+    assert fingerprint((tf.zeros((4, 0)), tf.ones(4))).shape == (1,)
+
+
 @pytest.mark.parametrize("data", [tf.constant(1.0), (tf.constant(1.0),), None])
 def test_what_is_no_batch_is_refused(data):
     with pytest.raises(ShardingError, match=r"Received.*dataset.batch\(global_batch\)"):

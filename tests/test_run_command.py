@@ -1,5 +1,6 @@
 """`fastnet run` with real processes."""
 
+import functools
 import os
 import pty
 import signal
@@ -29,24 +30,8 @@ def interruptible():
 
 
 @pytest.fixture
-def environment():
-    ours = ("TF_", "OMP_", "PYTEST", "COV_")
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(ours)}
-    return {**kept, "CUDA_VISIBLE_DEVICES": "", "TERM": "xterm"}
-
-
-@pytest.fixture
-def fastnet(environment):
-    def run(*words, **extra):
-        return subprocess.run(
-            [*FASTNET, "run", *map(str, words)],
-            env={**environment, **extra},
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-        )
-
-    return run
+def fastnet(fastnet):
+    return functools.partial(fastnet, "run")
 
 
 @pytest.fixture

@@ -100,6 +100,27 @@ def layer_state(model: keras.Model) -> list[keras.Variable]:
     ]
 
 
+def model_of(step: Callable[..., Any]) -> keras.Model | None:
+    """Returns the model whose step a function is, or `None`.
+
+    Args:
+        step: What was given to `Strategy.run`: a bound `train_step` or `test_step`,
+            or the local function in which Keras wraps `predict_step`.
+    """
+    while hasattr(step, "__wrapped__"):
+        step = step.__wrapped__
+    step = getattr(step, "python_function", step)
+    owner = getattr(step, "__self__", None)
+    if isinstance(owner, keras.Model):
+        return owner
+    if getattr(step, "__module__", "") != tf_trainer.__name__:
+        return None
+    for cell in getattr(step, "__closure__", None) or ():
+        if isinstance(cell.cell_contents, keras.Model):
+            return cell.cell_contents
+    return None
+
+
 def _wrapped(original: Callable, wrapper: Callable) -> Callable:
     @functools.wraps(original)
     def function(*args: Any, **kwargs: Any) -> Any:

@@ -8,9 +8,14 @@ numbers of examples take the same mean when each weighs as much as its share:
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from keras_fastnet.errors import ShardingError
+
+# Fractions of a tensor's length: multiples of the golden ratio modulo 1. An even
+# stride would hit the same feature of every example, such as a black corner.
+_SPREAD = np.arange(1, 65) * ((5**0.5 - 1) / 2) % 1
 
 
 class GlobalBatch(NamedTuple):
@@ -142,8 +147,10 @@ def fingerprint(data: Any) -> tf.Tensor:
         if not isinstance(leaf, tf.Tensor):
             continue
         flat = tf.reshape(leaf, [-1])
-        stride = tf.maximum(tf.size(flat) // 64, 1)
-        marks.append(tf.io.serialize_tensor(flat[::stride][:64]))
+        size = tf.size(flat, out_type=tf.int64)
+        places = tf.cast(_SPREAD * tf.cast(size, tf.float64), tf.int64)
+        sample = tf.gather(flat, places[: tf.minimum(size, len(_SPREAD))])
+        marks.append(tf.io.serialize_tensor(sample))
     number = tf.strings.to_hash_bucket_fast(tf.strings.join(marks), 2**62)
     return tf.reshape(number, [1])
 

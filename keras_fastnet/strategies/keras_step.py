@@ -11,27 +11,6 @@ from keras_fastnet.strategies.global_batch import GlobalBatch
 from keras_fastnet.strategies.replica_step import ReplicaStep
 
 
-def model_of(step: Callable[..., Any]) -> keras.Model | None:
-    """Returns the model whose step a function is, or `None`.
-
-    Args:
-        step: What was given to `Strategy.run`: a bound `train_step` or `test_step`,
-            or the local function in which Keras wraps `predict_step`.
-    """
-    while hasattr(step, "__wrapped__"):
-        step = step.__wrapped__
-    step = getattr(step, "python_function", step)
-    owner = getattr(step, "__self__", None)
-    if isinstance(owner, keras.Model):
-        return owner
-    if getattr(step, "__module__", "") != "keras.src.backend.tensorflow.trainer":
-        return None
-    for cell in getattr(step, "__closure__", None) or ():
-        if isinstance(cell.cell_contents, keras.Model):
-            return cell.cell_contents
-    return None
-
-
 def refuse_what_cannot_be_right(model: keras.Model, replicas: int) -> None:
     """Raises for settings that several replicas cannot honour.
 
@@ -95,7 +74,9 @@ def run_step(
     for variable, value in zip(metrics, metrics_before, strict=True):
         # What was only a filler counts for nothing.
         variable.assign(tf.where(batch.own > 0, variable.value, value))
-    exact = _has_own_logs(model, outputs)
+    exact = _has_own_logs(model, outputs) and all(
+        variable.aggregation == "sum" for variable in metrics
+    )
     changes = [
         weight.weigh(variable.value - value)
         for variable, value in zip(state, state_before, strict=True)
@@ -114,13 +95,8 @@ def run_step(
 
 
 def _has_own_logs(model: keras.Model, outputs: Any) -> bool:
-    """Whether the logs are the metrics' results, and sums make up their state."""
-    keras_own = all(
+    """Whether what a step returned are the metrics' results."""
+    return isinstance(outputs, dict) and all(
         getattr(type(model), name) is getattr(keras.Model, name)
         for name in ("train_step", "test_step", "compute_metrics", "get_metrics_result")
-    )
-    return (
-        keras_own
-        and isinstance(outputs, dict)
-        and all(v.aggregation == "sum" for m in model.metrics for v in m.variables)
     )

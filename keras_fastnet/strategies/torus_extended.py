@@ -33,7 +33,7 @@ class TorusExtended(upstream.CollectiveAllReduceExtended):
     @property
     def rank(self) -> int:
         """This worker's position in the cluster."""
-        return self._id_in_cluster if self.workers > 1 else 0
+        return self._id_in_cluster
 
     @property
     def workers(self) -> int:

@@ -9,7 +9,6 @@ from keras_fastnet._upstream import tensorflow as upstream
 from keras_fastnet.strategies.global_batch import GlobalBatch, with_examples
 from keras_fastnet.strategies.joining import find_cluster, join, start_watched
 from keras_fastnet.strategies.keras_step import (
-    model_of,
     refuse_what_cannot_be_right,
     run_predict_step,
     run_step,
@@ -95,7 +94,7 @@ class TorusStrategy(KerasSupport):
         Returns:
             The replicas' results.
         """
-        model = model_of(fn)
+        model = keras_hooks.model_of(fn)
         if model is not None:
             refuse_what_cannot_be_right(model, self.num_replicas_in_sync)
         if self.num_replicas_in_sync < 2 or model is None:

@@ -53,6 +53,18 @@ def scope(strategy: Any) -> Any:
     return strategy.scope() if strategy else contextlib.nullcontext()
 
 
+def compiled_network(strategy: Any) -> keras.Model:
+    """Returns the small network, compiled with momentum."""
+    with scope(strategy):
+        model = network()
+        model.compile(
+            optimizer=OPTIMIZERS["sgd"](),
+            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            metrics=["accuracy"],
+        )
+    return model
+
+
 def state(model: keras.Model) -> dict[str, Any]:
     """Returns what training left behind."""
     return {
@@ -220,13 +232,7 @@ def fit_iterables(strategy: Any, *, kind: str) -> dict[str, Any]:
 def on_batch(strategy: Any) -> dict[str, Any]:
     """`train_on_batch` and its relatives, with a batch that does not divide."""
     x, y = examples(33)
-    with scope(strategy):
-        model = network()
-        model.compile(
-            optimizer=OPTIMIZERS["sgd"](),
-            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            metrics=["accuracy"],
-        )
+    model = compiled_network(strategy)
     trained = [model.train_on_batch(x, y, sample_weight=y + 1.0) for _ in range(3)]
     tested = model.test_on_batch(x, y)
     return {
@@ -298,13 +304,7 @@ def fit_own_data(strategy: Any, *, through: str) -> dict[str, Any]:
     """Each worker brings its own examples: 40 and 24 of 64, in batches of 16."""
     x, y = examples(64)
     parts = [(x[:40], y[:40]), (x[40:], y[40:])]
-    with scope(strategy):
-        model = network()
-        model.compile(
-            optimizer=OPTIMIZERS["sgd"](),
-            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            metrics=["accuracy"],
-        )
+    model = compiled_network(strategy)
     if strategy is None:
         # What the workers do together, batch by batch.
         for start in (0, 16, 32):
