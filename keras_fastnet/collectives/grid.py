@@ -1,0 +1,84 @@
+"""Grids of ranks: which shapes there are, and who stands where."""
+
+import dataclasses
+from collections.abc import Sequence
+
+
+@dataclasses.dataclass(frozen=True)
+class Grid:
+    """A grid of `rows` x `columns` ranks.
+
+    Attributes:
+        rows: Number of rows: how many ranks one column has.
+        columns: Number of columns: how many ranks one row has.
+    """
+
+    rows: int
+    columns: int
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return self.rows * self.columns
+
+    def __str__(self) -> str:
+        return f"{self.rows}x{self.columns}"
+
+
+def grids_of(ranks: int) -> list[Grid]:
+    """Returns all grids of so many ranks, from 1 x N to N x 1.
+
+    Args:
+        ranks: Number of ranks.
+    """
+    return [
+        Grid(rows, ranks // rows) for rows in range(1, ranks + 1) if ranks % rows == 0
+    ]
+
+
+def check_grid(grid: object, ranks: int) -> Grid:
+    """Returns the grid that a user asked for.
+
+    Args:
+        grid: `(rows, columns)`.
+        ranks: Number of ranks that there are.
+
+    Raises:
+        ValueError: It is no pair of positive integers, or has more or fewer places
+            than there are ranks.
+    """
+    pair = list(grid) if isinstance(grid, Sequence) and not isinstance(grid, str) else []
+    if len(pair) != 2 or not all(
+        isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in pair
+    ):
+        raise ValueError(
+            '`grid` must be "auto", "ring" or `(rows, columns)`, two positive '
+            f'integers. Received: {grid!r}. Leave it out for "auto".'
+        )
+    wanted = Grid(*pair)
+    if wanted.size != ranks:
+        fitting = ", ".join(f"({g.rows}, {g.columns})" for g in grids_of(ranks))
+        raise ValueError(
+            f"`grid` must have a place for each of the {ranks} ranks. Received: "
+            f"{grid!r}, with {wanted.size} places. These fit: {fitting}."
+        )
+    return wanted
+
+
+def rows_of_ranks(grid: Grid, hosts: Sequence[str]) -> list[list[int]]:
+    """Places the ranks, those of one host next to each other.
+
+    Args:
+        grid: The grid.
+        hosts: Each rank's host, by rank.
+
+    Returns:
+        The ranks of every row. Who stands in which column of its row is up to the
+        transport.
+    """
+    first_seen = {host: i for i, host in reversed(list(enumerate(hosts)))}
+    order = sorted(range(grid.size), key=lambda rank: (first_seen[hosts[rank]], rank))
+    return [
+        order[start : start + grid.columns]
+        for start in range(0, grid.size, grid.columns)
+    ]
