@@ -5,11 +5,13 @@ pools of 1, 2 and 4 workers. Each worker makes its strategy once and then runs t
 functions of `jobs.py` that it is told to.
 """
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -33,11 +35,23 @@ class WorkerPool:
     Args:
         workers: Number of processes.
         devices: Logical CPU devices of each.
+        addresses: `host:port` of each. Defaults to `None`: free ports of 127.0.0.1.
+        wrappers: Words before the command that starts each, as `ip netns exec NAME`.
+            They must end in the worker itself, by `exec`. Defaults to `None`.
     """
 
-    def __init__(self, workers: int, devices: int = 1):
+    def __init__(
+        self,
+        workers: int,
+        devices: int = 1,
+        *,
+        addresses: Sequence[str] | None = None,
+        wrappers: Sequence[Sequence[str]] | None = None,
+    ):
         self.workers = workers
         self._devices = devices
+        self._addresses = addresses
+        self._wrappers = wrappers or [()] * workers
         self._processes: list[subprocess.Popen] = []
         self._lines: list[Connection] = []
         self._ports: Any = None
@@ -116,11 +130,22 @@ class WorkerPool:
                 "FASTNET_POOL_LINE": str(far_end.fileno()),
                 "FASTNET_POOL_DEVICES": str(self._devices),
             }
+            if self._addresses is not None:
+                cluster = {"worker": list(self._addresses)}
+                task = {"type": "worker", "index": rank}
+                environment["TF_CONFIG"] = json.dumps(
+                    {"cluster": cluster, "task": task}
+                )
             if self.workers == 1:
                 del environment["TF_CONFIG"]
             with self._log_path(rank).open("wb") as log, far_end:
                 process = subprocess.Popen(
-                    [sys.executable, "-m", "tests.distributed.pool_worker"],
+                    [
+                        *self._wrappers[rank],
+                        sys.executable,
+                        "-m",
+                        "tests.distributed.pool_worker",
+                    ],
                     cwd=_ROOT,
                     env=environment,
                     stdin=subprocess.DEVNULL,
