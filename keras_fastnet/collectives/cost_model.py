@@ -114,6 +114,21 @@ class Prices:
         )
 
 
+def oversubscription(topology: Topology, cores_per_host: int | None) -> float:
+    """Returns how much longer everything takes where ranks share processor cores.
+
+    `Prices` are those of a rank with a core of its own: a measurement is divided by
+    this factor, a prediction multiplied.
+
+    Args:
+        topology: The ranks' hosts.
+        cores_per_host: Processor cores of each host. None for enough of them.
+    """
+    if cores_per_host is None:
+        return 1.0
+    return max(1.0, topology.ranks_per_host / cores_per_host)
+
+
 def work_of(
     algorithm: Algorithm, grid: Grid, topology: Topology, nbytes: float
 ) -> Work:
@@ -137,10 +152,14 @@ def work_of(
     if algorithm == "torus":
         row = 2 * (columns - 1)
         column = 2 * (rows - 1)
+        # A row exchanges, everyone with everyone. A column is a ring, like the one
+        # over all ranks: one of its ranks on each host sends to the next host.
+        crossing = min(columns, topology.ranks_per_host)
+        column_sharing = max(1.0, crossing / topology.cards)
         return (
             _messages(row_leaves_host, row, row * nbytes / columns, sharing)
             + _messages(
-                column_leaves_host, column, column * nbytes / ranks, sharing
+                column_leaves_host, column, column * nbytes / ranks, column_sharing
             )
             # The exchange's result is written, read by the sum, and the gathered
             # chunks are written once more.
@@ -151,9 +170,7 @@ def work_of(
         _messages(row_leaves_host, row, row * nbytes, sharing)
         + _messages(column_leaves_host, column, column * nbytes, sharing)
         # Copies to send, copies received, and their sum.
-        + Work(
-            copied_bytes=3 * nbytes * (columns * (columns > 1) + rows * (rows > 1))
-        )
+        + Work(copied_bytes=3 * nbytes * (columns * (columns > 1) + rows * (rows > 1)))
     )
 
 

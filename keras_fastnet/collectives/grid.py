@@ -47,7 +47,9 @@ def check_grid(grid: object, ranks: int) -> Grid:
         ValueError: It is no pair of positive integers, or has more or fewer places
             than there are ranks.
     """
-    pair = list(grid) if isinstance(grid, Sequence) and not isinstance(grid, str) else []
+    pair = (
+        list(grid) if isinstance(grid, Sequence) and not isinstance(grid, str) else []
+    )
     if len(pair) != 2 or not all(
         isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in pair
     ):

@@ -1,0 +1,199 @@
+"""The cost of an all-reduce against counts made by hand, message by message."""
+
+import dataclasses
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keras_fastnet.collectives.cost_model import (
+    ALGORITHMS,
+    Prices,
+    Topology,
+    Work,
+    cheapest_algorithm,
+    cheapest_grid,
+    oversubscription,
+    work_of,
+)
+from keras_fastnet.collectives.grid import Grid, check_grid, grids_of, rows_of_ranks
+
+ONE_HOST = Topology(hosts=1, ranks_per_host=12)
+FREE = Prices(0, 0, 0, 0, 0)
+
+
+@st.composite
+def clusters(draw):
+    """A topology, a grid of all its ranks, and a vector's bytes."""
+    topology = Topology(
+        draw(st.integers(1, 12)), draw(st.integers(1, 12)), draw(st.integers(1, 4))
+    )
+    grid = draw(st.sampled_from(grids_of(topology.ranks)))
+    return topology, grid, draw(st.floats(1.0, 1e10))
+
+
+def bytes_sent(topology, work):
+    return work.host_bytes + work.network_bytes
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "grid", "messages", "sent", "copied"),
+    [
+        # A ring of 12 passes 1/12 of the vector on, 11 times to reduce and 11 times
+        # to gather.
+        ("ring", Grid(3, 4), 22, 2200, 0),
+        # 3 of 4 quarters out and in, then a ring of 3 with a quarter (300): 4 times
+        # 100; the result is copied three times.
+        ("torus", Grid(3, 4), 6 + 4, 900 + 900 + 400, 3600),
+        ("torus", Grid(4, 3), 4 + 6, 800 + 800 + 600, 3600),
+        ("torus", Grid(1, 12), 22, 2200, 3600),
+        ("torus", Grid(12, 1), 22, 2200, 0),
+        # The whole vector to 3, then to 2 others.
+        ("gather", Grid(3, 4), 5, 5 * 1200, 3 * 1200 * (4 + 3)),
+        ("gather", Grid(1, 12), 11, 11 * 1200, 3 * 1200 * 12),
+    ],
+)
+def test_work_on_one_host(algorithm, grid, messages, sent, copied):
+    work = work_of(algorithm, grid, ONE_HOST, 1200)
+    assert work == Work(messages, pytest.approx(sent), 0, 0, copied)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "grid", "cards", "expected"),
+    # Three hosts with four ranks each, 1,200 bytes.
+    [
+        # Every step waits for the one that crosses the network.
+        ("ring", Grid(3, 4), 1, Work(0, 0, 22, 2200, 0)),
+        # Rows stay on a host. Of each column 400 bytes cross, four columns a card.
+        ("torus", Grid(3, 4), 1, Work(6, 1800, 4, 4 * 400, 3600)),
+        ("torus", Grid(3, 4), 2, Work(6, 1800, 4, 2 * 400, 3600)),
+        ("torus", Grid(3, 4), 8, Work(6, 1800, 4, 400, 3600)),
+        # Two columns: each a ring of six with half of the vector, in sixths.
+        ("torus", Grid(6, 2), 1, Work(2, 1200, 10, 2 * 1000, 3600)),
+        # One column is a ring over all.
+        ("torus", Grid(12, 1), 1, Work(0, 0, 22, 2200, 0)),
+        # Rows of six span hosts: all four ranks of a host exchange 5/6, twice.
+        ("torus", Grid(2, 6), 1, Work(0, 0, 12, 4 * 2000 + 4 * 200, 3600)),
+        ("gather", Grid(3, 4), 1, Work(3, 3600, 2, 4 * 2400, 25200)),
+    ],
+)
+def test_work_on_three_hosts(algorithm, grid, cards, expected):
+    work = work_of(algorithm, grid, Topology(3, 4, cards), 1200)
+    assert dataclasses.astuple(work) == pytest.approx(dataclasses.astuple(expected))
+
+
+@given(clusters(), st.sampled_from(ALGORITHMS))
+def test_no_sum_takes_fewer_bytes_than_possible(cluster, algorithm):
+    topology, grid, nbytes = cluster
+    work = work_of(algorithm, grid, topology, nbytes)
+    ranks = topology.ranks
+    # Every rank must send what the others lack and receive what it lacks (Patarasuk
+    # and Yuan 2009); a gather replicates instead, which needs N - 1 vectors in all.
+    least = 2 * nbytes * (ranks - 1) / ranks
+    if algorithm == "gather":
+        least = nbytes * (grid.rows - 1 + grid.columns - 1)
+    assert bytes_sent(topology, work) >= least * (1 - 1e-9)
+    # Information from one rank reaches another with each message at best.
+    messages = work.host_messages + work.network_messages
+    assert messages >= math.ceil(math.log2(ranks))
+
+
+@given(clusters())
+def test_torus_moves_no_more_bytes_than_the_ring_on_one_host(cluster):
+    topology, _, nbytes = cluster
+    topology = Topology(1, topology.ranks)
+    for grid in grids_of(topology.ranks):
+        ring, torus = (
+            work_of(name, grid, topology, nbytes) for name in ("ring", "torus")
+        )
+        assert torus.host_bytes == pytest.approx(ring.host_bytes)
+        assert torus.host_messages <= ring.host_messages
+
+
+@given(clusters())
+def test_one_column_is_a_ring(cluster):
+    topology, _, nbytes = cluster
+    grid = Grid(topology.ranks, 1)
+    ring, torus = (work_of(name, grid, topology, nbytes) for name in ("ring", "torus"))
+    assert dataclasses.astuple(torus) == pytest.approx(dataclasses.astuple(ring))
+
+
+def test_price_of_work():
+    prices = Prices(1.0, 10.0, 100.0, 1000.0, 10000.0)
+    assert prices.seconds(Work(5, 4, 3, 2, 1)) == 5 + 40 + 300 + 2000 + 10000
+
+
+def test_dear_messages_make_squares_and_gathers_dear_bytes_make_rings():
+    latency = dataclasses.replace(FREE, host_message=1.0)
+    bandwidth = dataclasses.replace(FREE, host_byte=1.0, copied_byte=1.0)
+    topology = Topology(1, 16)
+    # 4x4 needs 12 messages; 2x8 and 8x2 need 16; 1x16 and 16x1 need 30.
+    square = cheapest_grid(topology, latency, 100)
+    assert square == Grid(4, 4)
+    assert cheapest_algorithm(square, topology, latency, 100) == "gather"
+    assert cheapest_algorithm(square, topology, bandwidth, 100) == "ring"
+    assert cheapest_grid(topology, bandwidth, 100) == Grid(16, 1)
+
+
+def test_rows_are_hosts_where_there_are_several():
+    prices = Prices(1, 1, 1, 1, 1)
+    assert cheapest_grid(Topology(3, 4), prices, 100) == Grid(3, 4)
+    latency = Prices(0, 0, 1, 0, 0)
+    assert cheapest_grid(Topology(16, 1), latency, 100) == Grid(4, 4)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "expected"),
+    [
+        (["a"], Topology(1, 1)),
+        (["a", "b", "a", "b"], Topology(2, 2)),
+        # Nothing is known to be near.
+        (["a", "a", "b"], Topology(3, 1)),
+    ],
+)
+def test_topology_of_hosts(hosts, expected):
+    assert Topology.of(hosts) == expected
+    assert expected.ranks == len(hosts)
+
+
+@pytest.mark.parametrize(
+    ("ranks_per_host", "cores", "factor"),
+    [(4, 2, 2.0), (3, 2, 1.5), (2, 2, 1.0), (1, 2, 1.0), (64, None, 1.0)],
+)
+def test_ranks_share_cores(ranks_per_host, cores, factor):
+    assert oversubscription(Topology(5, ranks_per_host), cores) == factor
+
+
+def test_grids_of_twelve():
+    assert [str(grid) for grid in grids_of(12)] == [
+        *("1x12", "2x6", "3x4", "4x3", "6x2", "12x1")
+    ]
+
+
+def test_grid_of_the_user():
+    assert check_grid((2, 3), 6) == check_grid([2, 3], 6) == Grid(2, 3)
+
+
+@pytest.mark.parametrize(
+    ("grid", "message"),
+    [
+        ((2, 2), r"Received: \(2, 2\), with 4 places.*\(2, 3\)"),
+        ("2x3", "Received: '2x3'"),
+        ((6,), "two positive integers"),
+        ((0, 6), "two positive integers"),
+        ((True, 6), "two positive integers"),
+        ((2.0, 3), "two positive integers"),
+        (6, "two positive integers"),
+    ],
+)
+def test_wrong_grids(grid, message):
+    with pytest.raises(ValueError, match=message):
+        check_grid(grid, 6)
+
+
+def test_ranks_of_a_host_stand_in_a_row():
+    assert rows_of_ranks(Grid(2, 3), ["b", "a", "b", "a", "b", "a"]) == [
+        [0, 2, 4],
+        [1, 3, 5],
+    ]
