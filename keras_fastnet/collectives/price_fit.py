@@ -1,0 +1,242 @@
+"""A machine's prices, learned from all-reduces that were timed on it."""
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_fastnet.collectives.cost_model import (
+    ALGORITHMS,
+    Algorithm,
+    Prices,
+    Topology,
+    Work,
+    oversubscription,
+    work_of,
+)
+from keras_fastnet.collectives.grid import Grid
+
+FORMAT = 1
+"""The version of the files that `fastnet bench` writes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """One all-reduce that was timed.
+
+    Attributes:
+        algorithm: How the sum was computed.
+        grid: The grid.
+        topology: The ranks' hosts.
+        nbytes: Bytes of each rank's vector.
+        seconds: What it took.
+        cores_per_host: Processor cores of each host. None for enough of them.
+    """
+
+    algorithm: Algorithm
+    grid: Grid
+    topology: Topology
+    nbytes: float
+    seconds: float
+    cores_per_host: int | None
+
+
+@dataclasses.dataclass(frozen=True)
+class WeakScaling:
+    """What a training step took alone and in the cluster.
+
+    Attributes:
+        model: Name of the model.
+        parameters: Number of its parameters.
+        compute_seconds: A step of one rank alone.
+        step_seconds: A step of all ranks.
+    """
+
+    model: str
+    parameters: int
+    compute_seconds: float
+    step_seconds: float
+
+
+def fit_prices(measurements: Sequence[Measurement]) -> Prices:
+    """Returns the prices that explain the measurements best.
+
+    It is the least squares of the relative errors, since short sums matter as much
+    as long ones, with no price below zero. Prices are those of a rank with a
+    processor core of its own.
+
+    Where no measurement crossed the network, a message or byte there costs what it
+    costs on a host, and the other way round. What does not occur at all costs
+    nothing.
+
+    Args:
+        measurements: Of one machine or cluster.
+
+    Raises:
+        ValueError: The measurements are too few or too much alike to tell the
+            prices apart.
+    """
+    work = np.array([_row(measurement) for measurement in measurements])
+    columns = np.flatnonzero(work.any(axis=0)) if len(work) else np.array([], int)
+    # Messages and bytes differ by orders of magnitude.
+    scale = np.linalg.norm(work[:, columns], axis=0) if columns.size else np.ones(0)
+    scaled = work[:, columns] / scale if columns.size else work
+    if not columns.size or np.linalg.matrix_rank(scaled, tol=1e-6) < columns.size:
+        names = [field.name for field in dataclasses.fields(Work)]
+        raise ValueError(
+            "Measurements must differ enough in bytes, algorithm and grid to tell "
+            f"the price of each kind of work apart. Received: {len(work)} "
+            f"measurements with {', '.join(names[i] for i in columns) or 'no work'}. "
+            "Time at least two sizes with two algorithms, on two ranks or more."
+        )
+    prices = np.zeros(work.shape[1])
+    prices[columns] = _non_negative_least_squares(scaled) / scale
+    message, byte, network_message, network_byte, copied = prices.tolist()
+    occurs = set(columns.tolist())
+    if not occurs & {2, 3}:
+        network_message, network_byte = message, byte
+    elif not occurs & {0, 1}:
+        message, byte = network_message, network_byte
+    return Prices(message, byte, network_message, network_byte, copied)
+
+
+def read_measurements(path: str | Path) -> list[Measurement]:
+    """Returns the all-reduces in a file that `fastnet bench` wrote.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ValueError: There is no such file, or it is of another format.
+    """
+    document = _read(path)
+    try:
+        topology = Topology(
+            hosts=_positive_integer(document, "hosts"),
+            ranks_per_host=_positive_integer(document, "ranks_per_host"),
+        )
+        cores = _positive_integer(document, "cores_per_host")
+        if topology.ranks != document["ranks"]:
+            raise ValueError('"ranks" is not "hosts" times "ranks_per_host"')
+        return [
+            _measurement(entry, topology, cores) for entry in document["all_reduce"]
+        ]
+    except (KeyError, TypeError, ValueError) as error:
+        raise _malformed(path, error) from error
+
+
+def read_weak_scaling(path: str | Path) -> WeakScaling | None:
+    """Returns the training steps in a file that `fastnet bench` wrote, if any.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ValueError: There is no such file, or it is of another format.
+    """
+    document = _read(path)
+    try:
+        entry = document.get("weak_scaling")
+        if entry is None:
+            return None
+        return WeakScaling(
+            model=str(entry["model"]),
+            parameters=_positive_integer(entry, "parameters"),
+            compute_seconds=_positive(entry, "compute_seconds"),
+            step_seconds=_positive(entry, "step_seconds"),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise _malformed(path, error) from error
+
+
+def _row(measurement: Measurement) -> list[float]:
+    """Returns the work that each second went into, on a core of one's own."""
+    work = work_of(
+        measurement.algorithm,
+        measurement.grid,
+        measurement.topology,
+        measurement.nbytes,
+    )
+    factor = oversubscription(measurement.topology, measurement.cores_per_host)
+    alone = measurement.seconds / factor
+    return [amount / alone for amount in dataclasses.astuple(work)]
+
+
+def _non_negative_least_squares(rows: np.ndarray) -> np.ndarray:
+    """Returns x >= 0 with rows @ x closest to 1.
+
+    The best x is the unbounded solution over the columns where it is not zero. There
+    are at most five, so each subset is tried.
+    """
+    ones = np.ones(len(rows))
+    best = np.zeros(rows.shape[1])
+    least = float(len(rows))
+    for size in range(1, rows.shape[1] + 1):
+        for subset in map(list, itertools.combinations(range(rows.shape[1]), size)):
+            solution = np.linalg.lstsq(rows[:, subset], ones, rcond=None)[0]
+            error = float(np.sum((rows[:, subset] @ solution - ones) ** 2))
+            if (solution >= 0).all() and error < least:
+                least = error
+                best = np.zeros(rows.shape[1])
+                best[subset] = solution
+    return best
+
+
+def _read(path: str | Path) -> dict[str, Any]:
+    try:
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(
+            f"A bench file must be readable. Received: {path} ({error.strerror}). "
+            "Write one with `fastnet bench`."
+        ) from error
+    except ValueError as error:
+        raise _malformed(path, error) from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise _malformed(path, ValueError(f'no JSON object with "format": {FORMAT}'))
+    return document
+
+
+def _malformed(path: str | Path, error: Exception) -> ValueError:
+    what = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else error
+    return ValueError(
+        f"A bench file must be what `fastnet bench` writes, format {FORMAT}. "
+        f"Received: {path} ({what}). Write it anew with this version."
+    )
+
+
+def _measurement(entry: dict, topology: Topology, cores: int) -> Measurement:
+    if entry["algorithm"] not in ALGORITHMS:
+        raise ValueError(f"unknown algorithm {entry['algorithm']!r}")
+    rows, columns = entry["grid"]
+    grid = Grid(rows, columns)
+    if grid.size != topology.ranks:
+        raise ValueError(f"grid {grid} is not one of {topology.ranks} ranks")
+    return Measurement(
+        algorithm=entry["algorithm"],
+        grid=grid,
+        topology=topology,
+        nbytes=_positive(entry, "bytes"),
+        seconds=_positive(entry, "seconds"),
+        cores_per_host=cores,
+    )
+
+
+def _positive(entry: dict, key: str) -> float:
+    value = entry[key]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f'"{key}" is no number but {value!r}')
+    if not 0 < value < float("inf"):
+        raise ValueError(f'"{key}" is {value!r}, not above 0')
+    return float(value)
+
+
+def _positive_integer(entry: dict, key: str) -> int:
+    value = _positive(entry, key)
+    if value != int(value):
+        raise ValueError(f'"{key}" is {value!r}, no integer')
+    return int(value)
