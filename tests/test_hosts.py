@@ -1,0 +1,133 @@
+"""Workers on hosts of their own: network namespaces joined by rate-limited links."""
+
+import concurrent.futures
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.distributed.worker_pool import WorkerError, WorkerPool
+from tests.hosts.network import Network
+from tests.test_parity import assert_parity
+
+pytestmark = [pytest.mark.distributed, pytest.mark.hosts]
+
+MEGABITS = 100
+# By TensorFlow's heartbeats 8.5 to 11 s; the rest is for a busy machine.
+LOSS_SECONDS = 20.0
+
+RECEIVE = """
+import socket, time
+with socket.create_server(("", 20000)) as server:
+    print("listening", flush=True)
+    connection, _ = server.accept()
+    begun = time.monotonic()
+    while connection.recv(1 << 20):
+        pass
+    print(time.monotonic() - begun)
+"""
+
+SEND = """
+import socket, sys
+with socket.create_connection((sys.argv[1], 20000)) as connection:
+    connection.sendall(bytes(int(sys.argv[2])))
+"""
+
+
+@pytest.fixture(scope="module")
+def network():
+    try:
+        network = Network(4, MEGABITS)
+    except OSError as error:
+        pytest.skip(str(error))
+    yield network
+    network.remove()
+
+
+@pytest.fixture(scope="module")
+def four_hosts(network):
+    """Four workers, each on a host of its own."""
+    pool = WorkerPool(4, **network.places([0, 1, 2, 3]))
+    yield pool
+    pool.stop()
+
+
+@pytest.fixture(scope="module")
+def two_hosts(network):
+    """Two workers on each of two hosts, whose ranks do not follow each other."""
+    pool = WorkerPool(4, **network.places([0, 1, 0, 1]))
+    yield pool
+    pool.stop()
+
+
+@pytest.mark.parametrize(("sender", "receiver"), [(0, 1), (3, 2)])
+def test_a_link_carries_no_more_than_its_rate(network, sender, receiver):
+    count = 4_000_000
+    address = network.address(receiver)
+    python = [sys.executable, "-S", "-c"]
+    with subprocess.Popen(
+        [*network.wrapper(receiver), *python, RECEIVE],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as listener:
+        assert listener.stdout.readline() == "listening\n"
+        subprocess.run(
+            [*network.wrapper(sender), *python, SEND, address, str(count)],
+            check=True,
+        )
+        seconds = float(listener.stdout.readline())
+    # A link may send 64 KiB at once before its rate counts.
+    assert (count - 65_536) * 8 / seconds < MEGABITS * 1e6
+
+
+@pytest.mark.parametrize(
+    ("placement", "hosts"), [("four_hosts", [0, 1, 2, 3]), ("two_hosts", [0, 1])]
+)
+def test_fit_equals_one_device_and_crosses_the_links(
+    request, network, one_device, placement, hosts
+):
+    workers = request.getfixturevalue(placement)
+    one = one_device.run("fit", epochs=20)
+    before = network.sent_bytes()
+    several = workers.run("fit", epochs=20)
+    after = network.sent_bytes()
+    assert_parity(one, several)
+    gradient_bytes = sum(weight.nbytes for weight in one[0]["weights"])
+    for host in hosts:
+        sent = after[host] - before[host]
+        # No all-reduce needs less, and all else that is sent is far less than that.
+        assert sent > gradient_bytes * one[0]["iterations"]
+
+
+@pytest.mark.parametrize("lost", [3, 0])
+def test_a_host_is_lost_in_fit(network, four_hosts, lost):
+    """The lost worker too finds out, wherever TensorFlow's coordinator is."""
+    trained = four_hosts.run("fit", epochs=1)
+    enough = 30 * sum(weight.nbytes for weight in trained[0]["weights"])
+
+    def cut():
+        start = network.sent_bytes()
+        patience = time.monotonic() + 60
+        while time.monotonic() < patience:
+            sent = [a - b for a, b in zip(network.sent_bytes(), start, strict=True)]
+            if min(sent) > enough:
+                network.cut(lost)
+                return time.monotonic()
+            time.sleep(0.1)
+        raise TimeoutError(f"`fit` did not begin: {sent} bytes sent")
+
+    try:
+        with concurrent.futures.ThreadPoolExecutor(1) as thread:
+            cutting = thread.submit(cut)
+            with pytest.raises(WorkerError) as told:
+                four_hosts.run("fit", epochs=10**9)
+            ended = time.monotonic()
+        assert ended - cutting.result() < LOSS_SECONDS
+    finally:
+        four_hosts.stop()
+        network.mend(lost)
+    reports = str(told.value).split("rank ")
+    for rank in range(4):
+        (report,) = (r for r in reports if r.startswith(f"{rank}:\n"))
+        assert "UnavailableError" in report or "DeadlineExceededError" in report
