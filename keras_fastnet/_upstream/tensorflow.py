@@ -7,11 +7,16 @@
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.distribute import collective_all_reduce_strategy
+from tensorflow.python.distribute import (
+    collective_all_reduce_strategy,
+    cross_device_ops,
+)
 from tensorflow.python.eager import context
 
 # The implementation behind `tf.distribute.MultiWorkerMirroredStrategy`.
 CollectiveAllReduceExtended = collective_all_reduce_strategy.CollectiveAllReduceExtended
+# Its reductions across replicas: the one place that all of them pass.
+CollectiveAllReduce = cross_device_ops.CollectiveAllReduce
 
 
 def tensorflow_has_run() -> bool:

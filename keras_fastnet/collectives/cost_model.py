@@ -5,11 +5,13 @@ The model is linear. An algorithm on a grid has an amount of `Work`; a machine h
 algorithm, to plan a cluster and, solved for the prices, to learn them from
 measurements.
 
-It is the usual model of a message's start-up time and a link's bandwidth (Thakur,
-Rabenseifner and Gropp 2005, section 3), with one more term for copies in memory.
+It is the usual model of start-up times and bandwidth (Thakur, Rabenseifner and Gropp
+2005, section 3), with the start-up divided into waiting and sending, as messages of an
+exchange travel together, and one more term for copies in memory.
 """
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Literal, get_args
 
@@ -61,16 +63,20 @@ class Work:
     """What one rank does in an all-reduce, one thing after the other.
 
     Attributes:
-        host_messages: Messages to ranks on the same host.
+        host_rounds: Times that it waits for messages of ranks on the same host.
+        host_messages: Messages to them; those of one round travel together.
         host_bytes: Their bytes.
-        network_messages: Messages to other hosts.
+        network_rounds: Times that it waits for messages of other hosts.
+        network_messages: Messages to them.
         network_bytes: Their bytes, times the ranks that share a network card.
         copied_bytes: Bytes read or written in local sums and copies, beyond those
             of a ring.
     """
 
+    host_rounds: float = 0.0
     host_messages: float = 0.0
     host_bytes: float = 0.0
+    network_rounds: float = 0.0
     network_messages: float = 0.0
     network_bytes: float = 0.0
     copied_bytes: float = 0.0
@@ -91,15 +97,19 @@ class Prices:
     """Seconds for each unit of `Work`.
 
     Attributes:
-        host_message: For a message within a host, however short.
+        host_round: For waiting until a message within a host has come.
+        host_message: For sending and receiving one, however short.
         host_byte: For each byte of it.
-        network_message: For a message to another host, however short.
+        network_round: For waiting until a message of another host has come.
+        network_message: For sending and receiving one, however short.
         network_byte: For each byte of it, on a network card of one's own.
         copied_byte: For each byte read or written in memory.
     """
 
+    host_round: float
     host_message: float
     host_byte: float
+    network_round: float
     network_message: float
     network_byte: float
     copied_byte: float
@@ -142,36 +152,53 @@ def work_of(
     """
     ranks, rows, columns = grid.size, grid.rows, grid.columns
     if algorithm == "ring":
-        # In every step one rank of each host sends to the next host, and the others
-        # wait for it.
-        ring = 2 * (ranks - 1)
-        return _messages(topology.hosts > 1, ring, ring * nbytes / ranks, sharing=1.0)
+        # In every round one rank of each host sends to the next host, and the
+        # others wait for it: no network card is shared.
+        return _ring(topology.hosts > 1, 2 * (ranks - 1), nbytes / ranks)
     row_leaves_host = topology.ranks_per_host % columns > 0
     column_leaves_host = topology.hosts > 1
     sharing = max(1.0, topology.ranks_per_host / topology.cards)
     if algorithm == "torus":
-        row = 2 * (columns - 1)
-        column = 2 * (rows - 1)
-        # A row exchanges, everyone with everyone. A column is a ring, like the one
-        # over all ranks: one of its ranks on each host sends to the next host.
+        chunk = nbytes / columns
+        # Like the ring over all ranks, a column leaves each host once.
         crossing = min(columns, topology.ranks_per_host)
         column_sharing = max(1.0, crossing / topology.cards)
         return (
-            _messages(row_leaves_host, row, row * nbytes / columns, sharing)
-            + _messages(
-                column_leaves_host, column, column * nbytes / ranks, column_sharing
-            )
-            # The exchange's result is written, read by the sum, and the gathered
+            _exchange(row_leaves_host, columns - 1, chunk, sharing)
+            + _ring(column_leaves_host, 2 * (rows - 1), chunk / rows, column_sharing)
+            + _ring(row_leaves_host, columns - 1, chunk, sharing)
+            # The exchange's result is written and read by the sum; the gathered
             # chunks are written once more.
             + Work(copied_bytes=3 * nbytes if columns > 1 else 0)
         )
-    row, column = columns - 1, rows - 1
     return (
-        _messages(row_leaves_host, row, row * nbytes, sharing)
-        + _messages(column_leaves_host, column, column * nbytes, sharing)
+        _exchange(row_leaves_host, columns - 1, nbytes, sharing)
+        + _exchange(column_leaves_host, rows - 1, nbytes, sharing)
         # Copies to send, copies received, and their sum.
         + Work(copied_bytes=3 * nbytes * (columns * (columns > 1) + rows * (rows > 1)))
     )
+
+
+def all_reduce_seconds(
+    algorithm: Algorithm,
+    grid: Grid,
+    topology: Topology,
+    prices: Prices,
+    nbytes: float,
+    cores_per_host: int | None = None,
+) -> float:
+    """Returns the predicted time of an all-reduce.
+
+    Args:
+        algorithm: The algorithm.
+        grid: The grid.
+        topology: The ranks' hosts.
+        prices: The machine's prices.
+        nbytes: Bytes of each rank's vector.
+        cores_per_host: Processor cores of each host. None for enough of them.
+    """
+    alone = prices.seconds(work_of(algorithm, grid, topology, nbytes))
+    return alone * oversubscription(topology, cores_per_host)
 
 
 def cheapest_algorithm(
@@ -191,26 +218,60 @@ def cheapest_algorithm(
     )
 
 
-def cheapest_grid(topology: Topology, prices: Prices, nbytes: float) -> Grid:
+def cheapest_grid(topology: Topology, prices: Prices, *sizes: float) -> Grid:
     """Returns the grid for a cluster.
 
     Ranks on one host form a row, so that only the sums of a host cross the network.
-    Where there is one rank per host, or one host, it is the cheapest grid.
+    Where there is one rank per host, or one host, it is the grid with the lowest
+    geometric mean of the times, each by the cheapest algorithm.
 
     Args:
         topology: The ranks' hosts.
         prices: The machine's prices.
-        nbytes: Bytes of each rank's vector.
+        *sizes: Bytes of the vectors to sum.
     """
     if topology.hosts > 1 and topology.ranks_per_host > 1:
         return Grid(topology.hosts, topology.ranks_per_host)
-    return min(
-        grids_of(topology.ranks),
-        key=lambda grid: prices.seconds(work_of("torus", grid, topology, nbytes)),
-    )
+    if topology.ranks == 1:
+        return Grid(1, 1)  # Nothing is sent; there is no logarithm of its time.
+
+    def mean_of_logarithms(grid: Grid) -> float:
+        return sum(
+            math.log(
+                prices.seconds(
+                    work_of(
+                        cheapest_algorithm(grid, topology, prices, nbytes),
+                        grid,
+                        topology,
+                        nbytes,
+                    )
+                )
+            )
+            for nbytes in sizes
+        )
+
+    return min(grids_of(topology.ranks), key=mean_of_logarithms)
 
 
-def _messages(leave_host: bool, count: float, nbytes: float, sharing: float) -> Work:
+def _ring(leave_host: bool, rounds: int, nbytes: float, sharing: float = 1.0) -> Work:
+    """Messages one after the other, each of `nbytes`."""
+    return _messages(leave_host, rounds, rounds, nbytes, sharing)
+
+
+def _exchange(leave_host: bool, messages: int, nbytes: float, sharing: float) -> Work:
+    """Messages all at once, each of `nbytes`."""
+    return _messages(leave_host, min(messages, 1), messages, nbytes, sharing)
+
+
+def _messages(
+    leave_host: bool, rounds: int, messages: int, nbytes: float, sharing: float
+) -> Work:
     if leave_host:
-        return Work(network_messages=count, network_bytes=nbytes * sharing)
-    return Work(host_messages=count, host_bytes=nbytes)
+        return Work(
+            network_rounds=rounds,
+            network_messages=messages,
+            network_bytes=messages * nbytes * sharing,
+        )
+    return Work(
+        host_rounds=rounds, host_messages=messages, host_bytes=messages * nbytes
+    )

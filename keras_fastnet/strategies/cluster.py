@@ -140,6 +140,17 @@ def make_cluster(
     return Cluster(addresses=addresses, rank=offset + task_index)
 
 
+def hosts_of(cluster: Cluster | None) -> list[str]:
+    """Returns each worker's host, by rank; one host where there is no cluster.
+
+    Args:
+        cluster: The cluster.
+    """
+    if cluster is None:
+        return ["localhost"]
+    return [_normal(address)[0] for address in cluster.addresses]
+
+
 def split_address(address: str) -> tuple[str, int]:
     """Splits `host:port` (or `[ipv6]:port`).
 

@@ -1,12 +1,18 @@
 """TorusStrategy's inner half: how values and data cross the replicas."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from keras_fastnet._upstream import tensorflow as upstream
+from keras_fastnet.collectives.all_reducer import AllReducer
+from keras_fastnet.collectives.choice import Choice, choose
+from keras_fastnet.collectives.tensorflow_transport import TensorFlowTransport
 from keras_fastnet.strategies.global_batch import take_share, with_examples
+from keras_fastnet.strategies.reduction_options import ReductionOptions
 from keras_fastnet.strategies.replica_step import ReplicaStep
+from keras_fastnet.strategies.torus_cross_device_ops import TorusCrossDeviceOps
 
 _POLICY = tf.data.experimental.AutoShardPolicy
 
@@ -18,16 +24,76 @@ class TorusExtended(upstream.CollectiveAllReduceExtended):
         strategy: The `TorusStrategy` that this belongs to.
         cluster_resolver: Where the cluster is described; `None` for TF_CONFIG.
         communication_options: TensorFlow's options for collectives.
+        hosts: Each worker's host, by rank.
+        reduction: How gradients and metrics are reduced.
     """
 
     def __init__(
-        self, strategy: Any, cluster_resolver: Any, communication_options: Any
+        self,
+        strategy: Any,
+        cluster_resolver: Any,
+        communication_options: Any,
+        hosts: Sequence[str],
+        reduction: ReductionOptions,
     ):
         self.step = ReplicaStep()
         super().__init__(
             strategy,
             cluster_resolver=cluster_resolver,
             communication_options=communication_options,
+        )
+        self.reduction = reduction
+        devices = len(self.worker_devices)
+        self.hosts = [host for host in hosts for _ in range(devices)]
+        self.use_grid(reduction.grid)
+
+    def use_grid(self, grid: object) -> None:
+        """Arranges the replicas in a grid, on all workers at once.
+
+        Args:
+            grid: `"auto"`, `"ring"` or `(rows, columns)`.
+
+        Raises:
+            ValueError: It does not fit.
+        """
+        devices = self.worker_devices
+        options = self._communication_options
+        kinds = tf.distribute.experimental.CommunicationImplementation
+        nccl = options.implementation != kinds.RING and all(
+            "GPU" in device for device in devices
+        )
+        self.medium = "NCCL" if nccl else "gRPC"
+        self.choice: Choice = choose(
+            grid, self.hosts, self.reduction.bucket_bytes, nccl=nccl
+        )
+        transport = TensorFlowTransport(
+            self.choice.grid,
+            self.hosts,
+            devices,
+            self.rank * len(devices),
+            nccl=nccl,
+            timeout_seconds=options.timeout_seconds or 0.0,
+        )
+        self.places = transport.places
+        self._cross_device_ops = TorusCrossDeviceOps(
+            [
+                AllReducer(
+                    *groups,
+                    self.choice.algorithm_for,
+                    bucket_bytes=self.reduction.bucket_bytes,
+                    wire_dtype=self.reduction.wire_dtype,
+                )
+                for groups in zip(
+                    transport.rows,
+                    transport.columns,
+                    transport.everyone,
+                    strict=True,
+                )
+            ],
+            devices=devices,
+            group_size=self._num_replicas_in_sync,
+            options=options,
+            collective_keys=self._collective_keys,
         )
 
     @property

@@ -1,11 +1,14 @@
 """TorusStrategy: Keras 3's `model.fit` on several TensorFlow workers."""
 
-from typing import Any
+from typing import Any, Literal
 
 import tensorflow as tf
 
 from keras_fastnet._upstream import keras_hooks
 from keras_fastnet._upstream import tensorflow as upstream
+from keras_fastnet.collectives.grid import Grid
+from keras_fastnet.strategies.cluster import hosts_of
+from keras_fastnet.strategies.description import describe
 from keras_fastnet.strategies.global_batch import GlobalBatch, with_examples
 from keras_fastnet.strategies.joining import find_cluster, join, start_watched
 from keras_fastnet.strategies.keras_step import (
@@ -14,6 +17,7 @@ from keras_fastnet.strategies.keras_step import (
     run_step,
 )
 from keras_fastnet.strategies.keras_support import KerasSupport
+from keras_fastnet.strategies.reduction_options import check_options
 from keras_fastnet.strategies.torus_extended import TorusExtended
 
 
@@ -35,11 +39,24 @@ class TorusStrategy(KerasSupport):
     TensorFlow runs its first operation. Without a cluster it trains on the local
     devices.
 
+    Gradients are summed over a grid of all replicas: reduce-scatter along the row,
+    all-reduce along the column, all-gather along the row (Mikami et al. 2018, arXiv
+    1811.05233, section 2.2). They leave in buckets while the backward pass goes on.
+
     Args:
         cluster_resolver: A `tf.distribute.cluster_resolver.ClusterResolver`.
             Defaults to `None`: the environment variable `TF_CONFIG`.
-        communication_options: `tf.distribute.experimental.CommunicationOptions`.
-            Defaults to TensorFlow's.
+        communication_options: `tf.distribute.experimental.CommunicationOptions`, for
+            a time limit, or RING instead of NCCL on GPUs. Defaults to TensorFlow's.
+        grid: The grid of replicas, `(rows, columns)`; `"ring"` for one ring over all
+            of them; `"auto"` for a row for each host or, where that cannot be, the
+            grid that the cost model finds cheapest, and for the cheapest of ring and
+            torus for each bucket. Defaults to `"auto"`.
+        wire_dtype: What `float32` values are rounded to while they travel:
+            `"bfloat16"` or `"float16"`, for half the bytes. Sums are in `float32`
+            between. `float16` overflows at 65,504. Defaults to `None`: no rounding.
+        bucket_bytes: Gradients are sent in buckets of this size. Defaults to
+            `None`: 4 MiB, measured with `benchmarks/all_reduce`.
         start_timeout: Seconds within which all workers must have started.
             Defaults to `300.0`, which covers a container image being pulled.
 
@@ -48,6 +65,7 @@ class TorusStrategy(KerasSupport):
             taken, TensorFlow ran already, or a worker did not come in time: at the
             latest 20 seconds after `start_timeout`. TensorFlow's servers then have
             as long again, and at least a minute, before the process is ended.
+        ValueError: `grid` does not fit the replicas, or another argument is wrong.
 
     Example:
         ```python
@@ -64,8 +82,12 @@ class TorusStrategy(KerasSupport):
         cluster_resolver: tf.distribute.cluster_resolver.ClusterResolver | None = None,
         communication_options: Any = None,
         *,
+        grid: Literal["auto", "ring"] | tuple[int, int] = "auto",
+        wire_dtype: Literal["bfloat16", "float16"] | None = None,
+        bucket_bytes: int | None = None,
         start_timeout: float = 300.0,
     ):
+        reduction = check_options(grid, wire_dtype, bucket_bytes, communication_options)
         cluster = find_cluster(cluster_resolver)
         if cluster is not None:
             join(cluster, start_timeout)
@@ -75,9 +97,20 @@ class TorusStrategy(KerasSupport):
                 cluster_resolver,
                 communication_options
                 or tf.distribute.experimental.CommunicationOptions(),
+                hosts_of(cluster),
+                reduction,
             )
             upstream.strategy_with_extended(self, extended)
         keras_hooks.install(self)
+
+    @property
+    def grid(self) -> Grid:
+        """The grid of replicas; a ring has one column."""
+        return self.extended.choice.grid
+
+    def describe(self) -> str:
+        """Returns a text for people: ranks, hosts, grid, transport and buckets."""
+        return describe(self.extended)
 
     def run(self, fn, args=(), kwargs=None, options=None):
         """Runs `fn` on each replica, as `tf.distribute.Strategy.run`.

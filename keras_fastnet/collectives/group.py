@@ -1,0 +1,56 @@
+"""What a transport offers: collectives over a group of ranks."""
+
+from typing import Any, Protocol
+
+
+class Group(Protocol):
+    """Some ranks that reduce together, as one of them sees it.
+
+    Vectors have one axis and the same length and dtype on all ranks of the group.
+    All ranks call the same operations in the same order.
+
+    Attributes:
+        size: Number of ranks.
+    """
+
+    size: int
+
+    def reduce_scatter(self, vector: Any) -> Any:
+        """Sums vectors and deals out the sum.
+
+        Args:
+            vector: This rank's, of a length that `size` divides.
+
+        Returns:
+            The chunk of the sum that belongs to this rank's place.
+        """
+
+    def all_gather(self, chunk: Any) -> Any:
+        """Undoes the dealing out of `reduce_scatter`.
+
+        Args:
+            chunk: This rank's.
+
+        Returns:
+            The chunks of all ranks, by place.
+        """
+
+    def all_reduce(self, vector: Any) -> Any:
+        """Sums vectors, with as few bytes as can be.
+
+        Args:
+            vector: This rank's, of a length that `size` divides.
+
+        Returns:
+            The sum, bit-equal on all ranks.
+        """
+
+    def gather_and_sum(self, vector: Any) -> Any:
+        """Sums vectors, with as few messages as can be.
+
+        Args:
+            vector: This rank's.
+
+        Returns:
+            The sum, bit-equal on all ranks.
+        """

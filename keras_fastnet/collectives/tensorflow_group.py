@@ -1,0 +1,130 @@
+"""A group of ranks on TensorFlow's own collectives."""
+
+import zlib
+from typing import Any
+
+import tensorflow as tf
+
+_HALVES = (tf.float16, tf.bfloat16)
+_SUM = {"merge_op": "Add", "final_op": "Id"}
+_KEYS = 2**31
+
+
+class TensorFlowGroup:
+    """A `Group` whose collectives TensorFlow's runtime carries out.
+
+    On CPUs they travel over gRPC. There is no reduce-scatter there, so it is an
+    exchange of chunks and a local sum: the same bytes, in one step. On GPUs NCCL has
+    all of them.
+
+    `float16` and `bfloat16` are added in `float32` and rounded once, at the place
+    where a chunk is summed.
+
+    Operations of one group run one after the other, in the order in which the
+    program issues them; those of different groups may overlap.
+
+    TensorFlow's workers find each other by keys: one for the group, one for each
+    operation in it. Its own strategies draw a new key for each operation of each
+    step, which every worker must have confirmed by worker 0. Here the key follows
+    from what the operation does: it is confirmed once, and workers that trace a
+    function at different times cannot fall out of step.
+
+    Args:
+        name: What the group is called, the same on all of its ranks and only there.
+        size: Number of ranks.
+        device: This rank's device.
+        nccl: Whether NCCL connects the ranks.
+        timeout_seconds: How long to wait for the others; 0.0 without limit.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        size: int,
+        device: str,
+        *,
+        nccl: bool = False,
+        timeout_seconds: float = 0.0,
+    ):
+        self.size = size
+        self._device = device
+        self._nccl = nccl
+        with tf.init_scope(), tf.device(device):
+            # TensorFlow orders operations that share a resource.
+            self._order = tf.Variable(0.0, trainable=False)
+        self._settings = {
+            "group_size": size,
+            "group_key": zlib.crc32(name.encode()) % _KEYS,
+            "ordering_token": [self._order.handle],
+            "communication_hint": "nccl" if nccl else "ring",
+            "timeout_seconds": timeout_seconds,
+        }
+
+    def reduce_scatter(self, vector: tf.Tensor) -> tf.Tensor:
+        """Sums vectors and deals out the sum; see `Group.reduce_scatter`."""
+        if self.size == 1:
+            return vector
+        if self._nccl and vector.dtype not in _HALVES:
+            return self._run(tf.raw_ops.CollectiveReduceScatterV2, vector, **_SUM)
+        return self._exchange_and_sum(tf.reshape(vector, [self.size, -1]))
+
+    def all_gather(self, chunk: tf.Tensor) -> tf.Tensor:
+        """Joins the chunks of all ranks; see `Group.all_gather`."""
+        if self.size == 1:
+            return chunk
+        gather = tf.raw_ops.CollectiveGatherV2
+        if chunk.dtype == tf.bfloat16:
+            # TensorFlow cannot gather it; its bits it can.
+            bits = self._run(gather, tf.bitcast(chunk, tf.float16))
+            return tf.bitcast(bits, tf.bfloat16)
+        return self._run(gather, chunk)
+
+    def all_reduce(self, vector: tf.Tensor) -> tf.Tensor:
+        """Sums vectors, with few bytes; see `Group.all_reduce`."""
+        if self.size == 1:
+            return vector
+        if vector.dtype in _HALVES:
+            # TensorFlow would round after each addition.
+            return self.all_gather(self.reduce_scatter(vector))
+        return self._run(tf.raw_ops.CollectiveReduceV2, vector, **_SUM)
+
+    def gather_and_sum(self, vector: tf.Tensor) -> tf.Tensor:
+        """Sums vectors, with few messages; see `Group.gather_and_sum`."""
+        if self.size == 1:
+            return vector
+        with tf.device(self._device):
+            # An exchange sends to all at once, where TensorFlow's gather goes round.
+            copies = tf.tile(vector[tf.newaxis], [self.size, 1])
+        return self._exchange_and_sum(copies)
+
+    def _exchange_and_sum(self, chunks: tf.Tensor) -> tf.Tensor:
+        parts = self._run(tf.raw_ops.CollectiveAllToAllV2, chunks)
+        with tf.device(self._device):
+            if parts.dtype not in _HALVES:
+                return tf.reduce_sum(parts, axis=0)
+            total = tf.reduce_sum(tf.cast(parts, tf.float32), axis=0)
+            return tf.cast(total, parts.dtype)
+
+    def _run(self, operation: Any, value: tf.Tensor, **options: Any) -> tf.Tensor:
+        with tf.device(self._device):
+            return operation(
+                input=value,
+                instance_key=_key_of(operation.__name__, value),
+                **self._settings,
+                **options,
+            )
+
+
+def _key_of(operation: str, value: tf.Tensor) -> int | tf.Tensor:
+    """Returns a number for an operation on tensors of one dtype and size.
+
+    Where the size is known only at run time it is the same number: one worker may
+    have traced a function for any size, another for this one.
+    """
+    kind = zlib.crc32(f"{operation} {value.dtype.name} {value.shape.rank}".encode())
+    size = value.shape.num_elements()
+    if size is None:
+        size = tf.size(value, out_type=tf.int64)
+    # An odd factor: different sizes below 2**31 have different keys.
+    key = (size * 0x9E3779B1 + kind) % _KEYS
+    return tf.cast(key, tf.int32) if isinstance(key, tf.Tensor) else key

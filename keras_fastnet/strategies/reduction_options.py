@@ -1,0 +1,73 @@
+"""How a strategy reduces gradients and metrics over its replicas."""
+
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+
+# Measured with benchmarks/all_reduce.
+DEFAULT_BUCKET_BYTES = 4 * 2**20
+
+_WIRE_DTYPES = {"bfloat16": tf.bfloat16, "float16": tf.float16}
+
+
+@dataclasses.dataclass(frozen=True)
+class ReductionOptions:
+    """The checked arguments of a strategy that concern its all-reduce.
+
+    Attributes:
+        grid: `"auto"`, `"ring"` or `(rows, columns)`; whether it fits shows when the
+            replicas are known.
+        wire_dtype: What `float32` is rounded to while it travels; `None` for no
+            rounding.
+        bucket_bytes: Size of a bucket.
+    """
+
+    grid: object
+    wire_dtype: tf.DType | None
+    bucket_bytes: int
+
+
+def check_options(
+    grid: object, wire_dtype: object, bucket_bytes: object, communication_options: Any
+) -> ReductionOptions:
+    """Checks what a user gave.
+
+    Args:
+        grid: See `TorusStrategy`.
+        wire_dtype: See `TorusStrategy`.
+        bucket_bytes: See `TorusStrategy`.
+        communication_options: TensorFlow's options, which may also state a size.
+
+    Raises:
+        ValueError: The rule, what was received and what to do.
+    """
+    if isinstance(grid, str) and grid not in ("auto", "ring"):
+        raise ValueError(
+            '`grid` must be "auto", "ring" or `(rows, columns)`. '
+            f'Received: {grid!r}. Leave it out for "auto".'
+        )
+    if not (wire_dtype is None or wire_dtype in _WIRE_DTYPES):
+        raise ValueError(
+            '`wire_dtype` must be `None`, "bfloat16" or "float16". '
+            f"Received: {wire_dtype!r}. Leave it out to send `float32`."
+        )
+    if bucket_bytes is None:
+        bucket_bytes = DEFAULT_BUCKET_BYTES
+    elif (
+        not isinstance(bucket_bytes, int)
+        or isinstance(bucket_bytes, bool)
+        or bucket_bytes < 1
+    ):
+        raise ValueError(
+            "`bucket_bytes` must be a positive integer. "
+            f"Received: {bucket_bytes!r}. Leave it out for {DEFAULT_BUCKET_BYTES:,}."
+        )
+    if communication_options is not None and communication_options.bytes_per_pack:
+        raise ValueError(
+            "The size of a bucket is given by `bucket_bytes`. Received: "
+            "`communication_options` with `bytes_per_pack="
+            f"{communication_options.bytes_per_pack}`. Move it to `bucket_bytes`."
+        )
+    travels_as = None if wire_dtype is None else _WIRE_DTYPES[wire_dtype]
+    return ReductionOptions(grid, travels_as, bucket_bytes)
