@@ -12,6 +12,7 @@ from keras_fastnet.collectives.cost_model import (
     Prices,
     Topology,
     Work,
+    all_reduce_seconds,
     cheapest_algorithm,
     cheapest_grid,
     oversubscription,
@@ -20,7 +21,6 @@ from keras_fastnet.collectives.cost_model import (
 from keras_fastnet.collectives.grid import Grid, check_grid, grids_of, rows_of_ranks
 
 ONE_HOST = Topology(hosts=1, ranks_per_host=12)
-FREE = Prices(0, 0, 0, 0, 0)
 
 
 @st.composite
@@ -38,44 +38,45 @@ def bytes_sent(topology, work):
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "grid", "messages", "sent", "copied"),
+    ("algorithm", "grid", "rounds", "messages", "sent", "copied"),
     [
         # A ring of 12 passes 1/12 of the vector on, 11 times to reduce and 11 times
         # to gather.
-        ("ring", Grid(3, 4), 22, 2200, 0),
-        # 3 of 4 quarters out and in, then a ring of 3 with a quarter (300): 4 times
-        # 100; the result is copied three times.
-        ("torus", Grid(3, 4), 6 + 4, 900 + 900 + 400, 3600),
-        ("torus", Grid(4, 3), 4 + 6, 800 + 800 + 600, 3600),
-        ("torus", Grid(1, 12), 22, 2200, 3600),
-        ("torus", Grid(12, 1), 22, 2200, 0),
-        # The whole vector to 3, then to 2 others.
-        ("gather", Grid(3, 4), 5, 5 * 1200, 3 * 1200 * (4 + 3)),
-        ("gather", Grid(1, 12), 11, 11 * 1200, 3 * 1200 * 12),
+        ("ring", Grid(3, 4), 22, 22, 2200, 0),
+        # Quarters to 3 others at once; a ring of 3 with a quarter (300), 4 times 100;
+        # quarters round the row, 3 times. The result is copied three times.
+        ("torus", Grid(3, 4), 1 + 4 + 3, 3 + 4 + 3, 900 + 400 + 900, 3600),
+        ("torus", Grid(4, 3), 1 + 6 + 2, 2 + 6 + 2, 800 + 600 + 800, 3600),
+        ("torus", Grid(1, 12), 1 + 11, 22, 2200, 3600),
+        ("torus", Grid(12, 1), 22, 22, 2200, 0),
+        # The whole vector to 3 at once, then to 2 others.
+        ("gather", Grid(3, 4), 2, 5, 5 * 1200, 3 * 1200 * (4 + 3)),
+        ("gather", Grid(1, 12), 1, 11, 11 * 1200, 3 * 1200 * 12),
     ],
 )
-def test_work_on_one_host(algorithm, grid, messages, sent, copied):
+def test_work_on_one_host(algorithm, grid, rounds, messages, sent, copied):
     work = work_of(algorithm, grid, ONE_HOST, 1200)
-    assert work == Work(messages, pytest.approx(sent), 0, 0, copied)
+    expected = Work(rounds, messages, sent, 0, 0, 0, copied)
+    assert dataclasses.astuple(work) == pytest.approx(dataclasses.astuple(expected))
 
 
 @pytest.mark.parametrize(
     ("algorithm", "grid", "cards", "expected"),
     # Three hosts with four ranks each, 1,200 bytes.
     [
-        # Every step waits for the one that crosses the network.
-        ("ring", Grid(3, 4), 1, Work(0, 0, 22, 2200, 0)),
+        # Every round waits for the one that crosses the network.
+        ("ring", Grid(3, 4), 1, Work(0, 0, 0, 22, 22, 2200, 0)),
         # Rows stay on a host. Of each column 400 bytes cross, four columns a card.
-        ("torus", Grid(3, 4), 1, Work(6, 1800, 4, 4 * 400, 3600)),
-        ("torus", Grid(3, 4), 2, Work(6, 1800, 4, 2 * 400, 3600)),
-        ("torus", Grid(3, 4), 8, Work(6, 1800, 4, 400, 3600)),
+        ("torus", Grid(3, 4), 1, Work(4, 6, 1800, 4, 4, 4 * 400, 3600)),
+        ("torus", Grid(3, 4), 2, Work(4, 6, 1800, 4, 4, 2 * 400, 3600)),
+        ("torus", Grid(3, 4), 8, Work(4, 6, 1800, 4, 4, 400, 3600)),
         # Two columns: each a ring of six with half of the vector, in sixths.
-        ("torus", Grid(6, 2), 1, Work(2, 1200, 10, 2 * 1000, 3600)),
+        ("torus", Grid(6, 2), 1, Work(2, 2, 1200, 10, 10, 2 * 1000, 3600)),
         # One column is a ring over all.
-        ("torus", Grid(12, 1), 1, Work(0, 0, 22, 2200, 0)),
-        # Rows of six span hosts: all four ranks of a host exchange 5/6, twice.
-        ("torus", Grid(2, 6), 1, Work(0, 0, 12, 4 * 2000 + 4 * 200, 3600)),
-        ("gather", Grid(3, 4), 1, Work(3, 3600, 2, 4 * 2400, 25200)),
+        ("torus", Grid(12, 1), 1, Work(0, 0, 0, 22, 22, 2200, 0)),
+        # Rows of six span hosts: all four ranks of a host send 5/6, twice.
+        ("torus", Grid(2, 6), 1, Work(0, 0, 0, 1 + 2 + 5, 12, 4 * 2200, 3600)),
+        ("gather", Grid(3, 4), 1, Work(1, 3, 3600, 1, 2, 4 * 2400, 25200)),
     ],
 )
 def test_work_on_three_hosts(algorithm, grid, cards, expected):
@@ -94,9 +95,12 @@ def test_no_sum_takes_fewer_bytes_than_possible(cluster, algorithm):
     if algorithm == "gather":
         least = nbytes * (grid.rows - 1 + grid.columns - 1)
     assert bytes_sent(topology, work) >= least * (1 - 1e-9)
-    # Information from one rank reaches another with each message at best.
+    # With n messages received, a rank knows of n others at most, and what these
+    # knew before; they at most double what is known.
     messages = work.host_messages + work.network_messages
     assert messages >= math.ceil(math.log2(ranks))
+    rounds = work.host_rounds + work.network_rounds
+    assert (ranks > 1) <= rounds <= messages
 
 
 @given(clusters())
@@ -109,6 +113,7 @@ def test_torus_moves_no_more_bytes_than_the_ring_on_one_host(cluster):
         )
         assert torus.host_bytes == pytest.approx(ring.host_bytes)
         assert torus.host_messages <= ring.host_messages
+        assert torus.host_rounds <= ring.host_rounds
 
 
 @given(clusters())
@@ -120,27 +125,44 @@ def test_one_column_is_a_ring(cluster):
 
 
 def test_price_of_work():
-    prices = Prices(1.0, 10.0, 100.0, 1000.0, 10000.0)
-    assert prices.seconds(Work(5, 4, 3, 2, 1)) == 5 + 40 + 300 + 2000 + 10000
+    prices = Prices(1.0, 10.0, 100.0, 1e3, 1e4, 1e5, 1e6)
+    assert prices.seconds(Work(7, 6, 5, 4, 3, 2, 1)) == 1234567
 
 
-def test_dear_messages_make_squares_and_gathers_dear_bytes_make_rings():
-    latency = dataclasses.replace(FREE, host_message=1.0)
-    bandwidth = dataclasses.replace(FREE, host_byte=1.0, copied_byte=1.0)
+def test_time_is_work_at_prices_on_shared_cores():
+    prices = Prices(1e-5, 2e-5, 1e-9, 0, 0, 0, 0)
+    # A ring of four: 6 rounds of one message, 1.5 vectors.
+    alone = 6 * 1e-5 + 6 * 2e-5 + 1.5e6 * 1e-9
+    arguments = ("ring", Grid(2, 2), Topology(1, 4), prices, 1e6)
+    assert all_reduce_seconds(*arguments) == pytest.approx(alone)
+    assert all_reduce_seconds(*arguments, 4) == pytest.approx(alone)
+    assert all_reduce_seconds(*arguments, 3) == pytest.approx(alone * 4 / 3)
+
+
+def test_dear_rounds_gather_dear_messages_make_squares_dear_bytes_make_rings():
+    free = Prices(0, 0, 0, 0, 0, 0, 0)
     topology = Topology(1, 16)
-    # 4x4 needs 12 messages; 2x8 and 8x2 need 16; 1x16 and 16x1 need 30.
-    square = cheapest_grid(topology, latency, 100)
-    assert square == Grid(4, 4)
-    assert cheapest_algorithm(square, topology, latency, 100) == "gather"
-    assert cheapest_algorithm(square, topology, bandwidth, 100) == "ring"
-    assert cheapest_grid(topology, bandwidth, 100) == Grid(16, 1)
+    waiting = dataclasses.replace(free, host_round=1.0)
+    # One round gathers all.
+    assert cheapest_algorithm(Grid(1, 16), topology, waiting, 100) == "gather"
+    assert cheapest_grid(topology, waiting, 100) in (Grid(1, 16), Grid(16, 1))
+    sending = dataclasses.replace(free, host_message=1.0)
+    # A gather on 4x4 takes 6 messages, 8 on 2x8 and 8x2, 15 on 1x16 and 16x1.
+    assert cheapest_grid(topology, sending, 100) == Grid(4, 4)
+    assert cheapest_algorithm(Grid(4, 4), topology, sending, 100) == "gather"
+    moving = dataclasses.replace(free, host_byte=1.0, copied_byte=1.0)
+    assert cheapest_algorithm(Grid(4, 4), topology, moving, 100) == "ring"
+
+
+def test_one_rank_has_a_grid():
+    assert cheapest_grid(Topology(1, 1), Prices(1, 1, 1, 1, 1, 1, 1), 100) == Grid(1, 1)
 
 
 def test_rows_are_hosts_where_there_are_several():
-    prices = Prices(1, 1, 1, 1, 1)
+    prices = Prices(1, 1, 1, 1, 1, 1, 1)
     assert cheapest_grid(Topology(3, 4), prices, 100) == Grid(3, 4)
-    latency = Prices(0, 0, 1, 0, 0)
-    assert cheapest_grid(Topology(16, 1), latency, 100) == Grid(4, 4)
+    sending = Prices(0, 0, 0, 0, 1, 0, 0)
+    assert cheapest_grid(Topology(16, 1), sending, 100) == Grid(4, 4)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,19 @@ FORMAT = 1
 """The version of the files that `fastnet bench` writes."""
 
 
+_FIELDS = [field.name for field in dataclasses.fields(Work)]
+# A later one that cannot be told apart from earlier ones is counted in with them.
+_BY_IMPORTANCE = (
+    "host_messages",
+    "network_messages",
+    "host_bytes",
+    "network_bytes",
+    "host_rounds",
+    "network_rounds",
+    "copied_bytes",
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class Measurement:
     """One all-reduce that was timed.
@@ -69,39 +82,54 @@ def fit_prices(measurements: Sequence[Measurement]) -> Prices:
     as long ones, with no price below zero. Prices are those of a rank with a
     processor core of its own.
 
-    Where no measurement crossed the network, a message or byte there costs what it
-    costs on a host, and the other way round. What does not occur at all costs
-    nothing.
+    What always came along with something else is not told apart from it: where
+    every round had one message, the message has the price of both and the round is
+    free. Where no measurement crossed the network, everything there costs what it
+    costs on a host, and the other way round.
 
     Args:
         measurements: Of one machine or cluster.
 
     Raises:
-        ValueError: The measurements are too few or too much alike to tell the
-            prices apart.
+        ValueError: The measurements are of no work, or too much alike to tell the
+            price of a message from that of a byte.
     """
     work = np.array([_row(measurement) for measurement in measurements])
-    columns = np.flatnonzero(work.any(axis=0)) if len(work) else np.array([], int)
+    work = work.reshape(-1, len(_FIELDS))
     # Messages and bytes differ by orders of magnitude.
-    scale = np.linalg.norm(work[:, columns], axis=0) if columns.size else np.ones(0)
-    scaled = work[:, columns] / scale if columns.size else work
-    if not columns.size or np.linalg.matrix_rank(scaled, tol=1e-6) < columns.size:
-        names = [field.name for field in dataclasses.fields(Work)]
-        raise ValueError(
-            "Measurements must differ enough in bytes, algorithm and grid to tell "
-            f"the price of each kind of work apart. Received: {len(work)} "
-            f"measurements with {', '.join(names[i] for i in columns) or 'no work'}. "
-            "Time at least two sizes with two algorithms, on two ranks or more."
+    scale = np.linalg.norm(work, axis=0)
+    occurs = [_FIELDS[i] for i in np.flatnonzero(scale)]
+    scaled = work / np.where(scale > 0, scale, 1.0)
+    kept: list[int] = []
+    for name in _BY_IMPORTANCE:
+        column = _FIELDS.index(name)
+        if np.linalg.matrix_rank(scaled[:, [*kept, column]], tol=1e-6) > len(kept):
+            kept.append(column)
+        elif not occurs or (name in occurs and name.endswith("bytes")):
+            raise ValueError(
+                "Measurements must differ enough to tell the price of a message from "
+                f"that of a byte. Received: {len(work)} measurements with "
+                f"{', '.join(occurs) or 'no work'}. "
+                "Time at least two sizes with two algorithms, on two ranks or more."
+            )
+    fitted = np.zeros(len(_FIELDS))
+    fitted[kept] = _non_negative_least_squares(scaled[:, kept]) / scale[kept]
+    prices = Prices(*fitted.tolist())
+    if not any(name.startswith("network") for name in occurs):
+        return dataclasses.replace(
+            prices,
+            network_round=prices.host_round,
+            network_message=prices.host_message,
+            network_byte=prices.host_byte,
         )
-    prices = np.zeros(work.shape[1])
-    prices[columns] = _non_negative_least_squares(scaled) / scale
-    message, byte, network_message, network_byte, copied = prices.tolist()
-    occurs = set(columns.tolist())
-    if not occurs & {2, 3}:
-        network_message, network_byte = message, byte
-    elif not occurs & {0, 1}:
-        message, byte = network_message, network_byte
-    return Prices(message, byte, network_message, network_byte, copied)
+    if not any(name.startswith("host") for name in occurs):
+        return dataclasses.replace(
+            prices,
+            host_round=prices.network_round,
+            host_message=prices.network_message,
+            host_byte=prices.network_byte,
+        )
+    return prices
 
 
 def read_measurements(path: str | Path) -> list[Measurement]:
@@ -170,7 +198,7 @@ def _non_negative_least_squares(rows: np.ndarray) -> np.ndarray:
     """Returns x >= 0 with rows @ x closest to 1.
 
     The best x is the unbounded solution over the columns where it is not zero. There
-    are at most five, so each subset is tried.
+    are at most seven, so each subset is tried.
     """
     ones = np.ones(len(rows))
     best = np.zeros(rows.shape[1])
