@@ -1,6 +1,8 @@
 """Workers on hosts of their own: network namespaces joined by rate-limited links."""
 
 import concurrent.futures
+import json
+import re
 import subprocess
 import sys
 import time
@@ -8,6 +10,7 @@ import time
 import pytest
 
 from tests.distributed.worker_pool import WorkerError, WorkerPool
+from tests.hosts.layout_note import LayoutNote
 from tests.hosts.network import Network
 from tests.test_parity import assert_parity
 
@@ -98,6 +101,21 @@ def test_fit_equals_one_device_and_crosses_the_links(
         sent = after[host] - before[host]
         # No all-reduce needs less, and all else that is sent is far less than that.
         assert sent > gradient_bytes * one[0]["iterations"]
+
+
+def test_ranks_of_a_host_form_a_row(network, two_hosts, tmp_path):
+    note = LayoutNote(tmp_path)
+    two_hosts.run("fit", epochs=1, fit_options={"callbacks": [note]})
+    first, second = network.address(0), network.address(1)
+    for rank in range(4):
+        seen = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert seen["grid"] == [2, 2]
+        described = [
+            set(re.findall(r"(\d) \(([\d.]+)\)", line))
+            for line in seen["description"].splitlines()
+        ]
+        rows = [row for row in described if row]
+        assert rows == [{("0", first), ("2", first)}, {("1", second), ("3", second)}]
 
 
 @pytest.mark.parametrize("lost", [3, 0])
