@@ -1,0 +1,258 @@
+"""What `fastnet plan` is asked: its arguments, checked and completed."""
+
+import argparse
+import contextlib
+import dataclasses
+import difflib
+import math
+import os
+import sys
+from collections.abc import Iterator
+
+from keras_fastnet.cli.errors import UsageError
+from keras_fastnet.collectives.cost_model import Prices, Topology
+
+WIRE_DTYPES = {"float32": 4, "bfloat16": 2, "float16": 2}
+DEFAULT_PRICES = {
+    "latency_us": 10.0,
+    "overhead_us": 10.0,
+    "bandwidth_gb": 5.0,
+    "network_latency_us": 40.0,
+    "network_overhead_us": 10.0,
+    "network_bandwidth_gb": 1.25,
+    "copy_bandwidth_gb": 10.0,
+}
+"""Round figures for servers with 10 Gbit Ethernet."""
+_FIELDS = {
+    "latency_us": "host_round",
+    "overhead_us": "host_message",
+    "bandwidth_gb": "host_byte",
+    "network_latency_us": "network_round",
+    "network_overhead_us": "network_message",
+    "network_bandwidth_gb": "network_byte",
+    "copy_bandwidth_gb": "copied_byte",
+}
+_MOST_RANKS = 1_000_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """A cluster, a model and a machine's prices.
+
+    Attributes:
+        topology: The ranks' hosts.
+        cores_per_host: Processor cores of each host. None for enough of them.
+        model: Name of the model, or None.
+        parameters: Number of gradients.
+        wire_dtype: Their dtype when sent.
+        prices: The machine's prices.
+        prices_from: Where the prices come from.
+        compute_seconds: A step of one rank alone, if it is known.
+        compute_from: Where that time comes from.
+    """
+
+    topology: Topology
+    cores_per_host: int | None
+    model: str | None
+    parameters: int
+    wire_dtype: str
+    prices: Prices
+    prices_from: str
+    compute_seconds: float | None
+    compute_from: str
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one rank's gradients."""
+        return self.parameters * WIRE_DTYPES[self.wire_dtype]
+
+
+def question_of(arguments: argparse.Namespace) -> Question:
+    """Returns the question that the command line asks.
+
+    Raises:
+        UsageError: An argument is missing or wrong.
+    """
+    _check_numbers(arguments)
+    try:
+        return _complete(arguments)
+    except UsageError:
+        raise
+    except ValueError as error:
+        # The bench files'.
+        raise UsageError(str(error)) from error
+
+
+def _complete(arguments: argparse.Namespace) -> Question:
+    ranks, hosts = arguments.ranks, arguments.hosts
+    if ranks is None:
+        raise UsageError(
+            "--ranks N must say how many ranks there are. Received: no --ranks. "
+            "Write, for example, `fastnet plan --ranks 8 --parameters 25000000`."
+        )
+    if ranks > _MOST_RANKS:
+        raise UsageError(
+            f"--ranks must be at most {_MOST_RANKS:,}. Received: {ranks:,}. "
+            "Give the size of a cluster that exists."
+        )
+    if ranks % hosts:
+        raise UsageError(
+            "--hosts must divide --ranks, so that all hosts have equally many. "
+            f"Received: --ranks {ranks} --hosts {hosts}. "
+            f"These fit: {', '.join(_divisors_near(ranks, hosts))}."
+        )
+    steps, cores = _scalings(arguments.bench), arguments.cores_per_host
+    if cores is None and arguments.bench:
+        cores = _cores_of(arguments.bench)
+    model, parameters = arguments.model, arguments.parameters
+    if model is not None and parameters is not None:
+        raise UsageError(
+            "--model and --parameters both say how many gradients there are. "
+            "Received: both. Give one of them."
+        )
+    if model is None and parameters is None:
+        if not steps:
+            raise UsageError(
+                "--model NAME or --parameters P must say how many gradients there "
+                "are. Received: neither, and no --bench with a model. "
+                "Write, for example, `--model ResNet50`."
+            )
+        model, parameters = steps[0].model, steps[0].parameters
+    elif model is not None:
+        model, parameters = _count_parameters(model)
+    compute, compute_from = _compute(arguments.compute_ms, steps, model, parameters)
+    prices, prices_from = _prices(arguments)
+    return Question(
+        topology=Topology(hosts, ranks // hosts, arguments.cards),
+        cores_per_host=cores,
+        model=model,
+        parameters=parameters,
+        wire_dtype=arguments.wire_dtype,
+        prices=prices,
+        prices_from=prices_from,
+        compute_seconds=compute,
+        compute_from=compute_from,
+    )
+
+
+def _check_numbers(arguments: argparse.Namespace) -> None:
+    integers = ("ranks", "hosts", "parameters", "cards", "cores_per_host")
+    for name in (*integers, *DEFAULT_PRICES, "compute_ms"):
+        value = getattr(arguments, name)
+        if value is None or 0 < value < math.inf:
+            continue
+        kind = "an integer >= 1" if name in integers else "a number above 0"
+        if name.endswith("_us"):
+            if value == 0:
+                continue
+            kind = "a number >= 0"
+        option = "--" + name.replace("_", "-")
+        raise UsageError(
+            f"{option} must be {kind}. Received: {value:g}. "
+            "Leave it out for the default, where it has one."
+        )
+
+
+def _divisors_near(ranks: int, hosts: int) -> list[str]:
+    divisors = [n for n in range(1, ranks + 1) if ranks % n == 0]
+    return [str(n) for n in sorted(sorted(divisors, key=lambda n: abs(n - hosts))[:4])]
+
+
+def _scalings(paths: list[str]) -> list:
+    if not paths:
+        return []
+    # NumPy takes a tenth of a second that help and refusals need not wait for.
+    from keras_fastnet.collectives.price_fit import read_weak_scaling
+
+    return [found for path in paths if (found := read_weak_scaling(path))]
+
+
+def _cores_of(paths: list[str]) -> int | None:
+    """Returns the number of cores of the measured hosts, if they are alike."""
+    from keras_fastnet.collectives.price_fit import read_measurements
+
+    cores = {m.cores_per_host for path in paths for m in read_measurements(path)}
+    return cores.pop() if len(cores) == 1 else None
+
+
+def _compute(
+    compute_ms: float | None, steps: list, model: str | None, parameters: int
+) -> tuple[float | None, str]:
+    if compute_ms is not None:
+        return compute_ms * 1e-3, "--compute-ms"
+    for step in steps:
+        if step.model == model or step.parameters == parameters:
+            return step.compute_seconds, f"measured with {step.model}"
+    return None, ""
+
+
+def _prices(arguments: argparse.Namespace) -> tuple[Prices, str]:
+    given = {
+        name: value
+        for name in DEFAULT_PRICES
+        if (value := getattr(arguments, name)) is not None
+    }
+    sources = []
+    if arguments.bench:
+        from keras_fastnet.collectives.price_fit import fit_prices, read_measurements
+
+        measurements = [m for path in arguments.bench for m in read_measurements(path)]
+        prices = fit_prices(measurements)
+        sources.append(f"fitted to {len(measurements)} measurements")
+        if all(m.topology.hosts == 1 for m in measurements) and arguments.hosts > 1:
+            sources.append("no network was measured")
+    else:
+        prices = _priced(DEFAULT_PRICES)
+        sources += ["defaults"] if len(given) < len(DEFAULT_PRICES) else []
+    stated = _priced({**DEFAULT_PRICES, **given})
+    changes = {_FIELDS[name]: getattr(stated, _FIELDS[name]) for name in given}
+    sources += ["given: --" + name.replace("_", "-") for name in given]
+    return dataclasses.replace(prices, **changes), ", ".join(sources)
+
+
+def _priced(units: dict[str, float]) -> Prices:
+    """Returns prices from microseconds and gigabytes a second."""
+    return Prices(
+        **{
+            field: units[name] * 1e-6 if name.endswith("us") else 1e-9 / units[name]
+            for name, field in _FIELDS.items()
+        }
+    )
+
+
+def _count_parameters(name: str) -> tuple[str, int]:
+    """Returns a Keras application's full name and its number of gradients."""
+    with _silent_stderr():
+        import keras
+
+    applications = {
+        entry.lower(): entry
+        for entry in dir(keras.applications)
+        if entry[0].isupper() and callable(getattr(keras.applications, entry))
+    }
+    found = applications.get(name.lower())
+    if found is None:
+        near = difflib.get_close_matches(name.lower(), applications, n=4, cutoff=0.4)
+        close = ", ".join(applications[entry] for entry in near) or "none"
+        raise UsageError(
+            "--model must be one of Keras's applications. Received: "
+            f"{name}. Close to it: {close}. For other models, give --parameters."
+        )
+    with _silent_stderr():
+        model = getattr(keras.applications, found)(weights=None)
+    return found, sum(math.prod(weight.shape) for weight in model.trainable_weights)
+
+
+@contextlib.contextmanager
+def _silent_stderr() -> Iterator[None]:
+    """Hides what TensorFlow's C++ says about GPUs before its log level counts."""
+    sys.stderr.flush()
+    saved = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+        os.close(nowhere)

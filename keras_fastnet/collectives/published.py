@@ -1,0 +1,236 @@
+"""Four published systems, and what the cost model says about them.
+
+Nothing is fitted: each value is one that was published, or an assumption that says
+where it comes from. `fastnet plan --published` prints both efficiencies and how far
+they are apart.
+"""
+
+import dataclasses
+
+from keras_fastnet.collectives.cost_model import (
+    Prices,
+    Topology,
+    all_reduce_seconds,
+    cheapest_algorithm,
+    cheapest_grid,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Value:
+    """A number and where it comes from.
+
+    Attributes:
+        number: The number.
+        published: True if it is the system's own publication that states it, or a
+            report of it; False if it is assumed here.
+        source: Where it stands, or why it is assumed.
+    """
+
+    number: float
+    published: bool
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class PublishedSystem:
+    """A training run whose scaling efficiency was published.
+
+    Attributes:
+        name: Who and when.
+        paper: The paper, and how much of it this table rests on.
+        topology: The ranks' hosts and their network cards.
+        layout: Where the topology comes from.
+        baseline: The ranks that the efficiency is measured against, on one host.
+        efficiency: The published efficiency.
+        gradient_bytes: Bytes of one rank's gradients.
+        compute_ms: Milliseconds of a step without communication.
+        host_latency_us: Microseconds of a message within a host.
+        host_gb: Gigabytes a second within a host.
+        network_latency_us: Microseconds of a message between hosts.
+        network_gb: Gigabytes a second of one network card.
+        copy_gb: Gigabytes a second of copies in memory.
+        left_out: What the model does not know about the run.
+    """
+
+    name: str
+    paper: str
+    topology: Topology
+    layout: Value
+    baseline: Value
+    efficiency: Value
+    gradient_bytes: Value
+    compute_ms: Value
+    host_latency_us: Value
+    host_gb: Value
+    network_latency_us: Value
+    network_gb: Value
+    copy_gb: Value
+    left_out: str
+
+    @property
+    def prices(self) -> Prices:
+        """The hardware's prices. Latency counts as waiting, once a round."""
+        return Prices(
+            host_round=self.host_latency_us.number * 1e-6,
+            host_message=0.0,
+            host_byte=1e-9 / self.host_gb.number,
+            network_round=self.network_latency_us.number * 1e-6,
+            network_message=0.0,
+            network_byte=1e-9 / self.network_gb.number,
+            copied_byte=1e-9 / self.copy_gb.number,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+    """What the model predicts for a published system.
+
+    Attributes:
+        algorithm: The chosen algorithm and grid.
+        all_reduce_seconds: Time of the all-reduce over all ranks.
+        no_overlap: Efficiency if communication follows computation.
+        full_overlap: Efficiency if communication runs at the same time.
+    """
+
+    algorithm: str
+    all_reduce_seconds: float
+    no_overlap: float
+    full_overlap: float
+
+
+def predict(system: PublishedSystem) -> Prediction:
+    """Returns the efficiency that the model predicts, against the same baseline."""
+    compute = system.compute_ms.number * 1e-3
+    alone, _ = _all_reduce(system, Topology(1, int(system.baseline.number)))
+    together, algorithm = _all_reduce(system, system.topology)
+    return Prediction(
+        algorithm=algorithm,
+        all_reduce_seconds=together,
+        no_overlap=(compute + alone) / (compute + together),
+        full_overlap=max(compute, alone) / max(compute, together),
+    )
+
+
+def _all_reduce(system: PublishedSystem, topology: Topology) -> tuple[float, str]:
+    nbytes = system.gradient_bytes.number
+    grid = cheapest_grid(topology, system.prices, nbytes)
+    algorithm = cheapest_algorithm(grid, topology, system.prices, nbytes)
+    seconds = all_reduce_seconds(algorithm, grid, topology, system.prices, nbytes)
+    return seconds, "ring" if algorithm == "ring" else f"{algorithm} {grid}"
+
+
+_RESNET_BYTES = Value(
+    25_557_032 * 4, False, "ResNet-50's 25,557,032 trainable parameters, float32"
+)
+_P100_STEP = Value(
+    32 / 195 * 1e3,
+    False,
+    "32 images at the 195 a second of one P100 at a batch of 32 in TensorFlow's "
+    "benchmarks of 2017 (DGX-1, synthetic data)",
+)
+_P100_MEMORY = Value(732.0, False, "NVIDIA's data sheet of the P100")
+_P100_LINK = Value(
+    18.3, False, "one NVLink between two P100, measured by Dell's HPC laboratory"
+)
+_NVLINK_LATENCY = Value(3.4, False, "NCCL's own tuning table: ring, NVLink")
+_INFINIBAND_LATENCY = Value(14.0, False, "NCCL's own tuning table: ring, network")
+
+_FACEBOOK = PublishedSystem(
+    name="Facebook 2017",
+    paper="Goyal et al., arXiv 1706.02677, read in full",
+    topology=Topology(hosts=32, ranks_per_host=8),
+    layout=Value(8, True, "section 4.3: 8 P100 in a server"),
+    baseline=Value(8, True, "abstract: from 8 to 256 GPUs"),
+    efficiency=Value(0.90, True, 'abstract: "~90 %"'),
+    gradient_bytes=Value(100e6, True, "section 4.3: 100 MB"),
+    compute_ms=_P100_STEP,
+    host_latency_us=_NVLINK_LATENCY,
+    host_gb=_P100_LINK,
+    network_latency_us=Value(30.0, False, "a TCP message between two servers"),
+    network_gb=Value(6.25, True, "section 4.3: 50 Gbit Ethernet"),
+    copy_gb=_P100_MEMORY,
+    left_out="the overlap with backpropagation that section 4 describes; halving and "
+    "doubling in place of the ring between servers; slow workers, input",
+)
+
+_IBM = PublishedSystem(
+    name="IBM DDL 2017",
+    paper="Cho et al., arXiv 1708.02188, abstract and reports only",
+    topology=Topology(hosts=64, ranks_per_host=4),
+    layout=Value(4, True, "abstract: 64 servers, 256 GPUs"),
+    baseline=Value(4, False, "one server"),
+    efficiency=Value(0.95, True, "IBM's announcement, for Caffe"),
+    gradient_bytes=_RESNET_BYTES,
+    compute_ms=_P100_STEP,
+    host_latency_us=_NVLINK_LATENCY,
+    host_gb=_P100_LINK,
+    network_latency_us=_INFINIBAND_LATENCY,
+    network_gb=Value(12.5, False, "one 100 Gbit InfiniBand card a server"),
+    copy_gb=_P100_MEMORY,
+    left_out="which network the 95 % are of, and how much of the communication was "
+    "hidden; slow workers, input",
+)
+
+_BERKELEY = PublishedSystem(
+    name="Berkeley/TACC 2017",
+    paper="You et al., arXiv 1709.05011, abstract and reports only",
+    topology=Topology(hosts=1024, ranks_per_host=1),
+    layout=Value(1, False, "one rank and one network card for each of 1,024 CPUs"),
+    baseline=Value(1, False, "one CPU"),
+    efficiency=Value(0.73, True, "at 1,024 CPUs; taken as AlexNet's"),
+    gradient_bytes=Value(61e6 * 4, False, "AlexNet's 61 million parameters, float32"),
+    compute_ms=Value(
+        11 * 60 / (100 * 1_281_167 / 32_768) * 1e3,
+        False,
+        "the whole step of the published run (AlexNet, 100 epochs in 11 minutes, "
+        "batch 32K): it holds the communication too, so efficiency is overestimated",
+    ),
+    host_latency_us=Value(5.0, False, "not used: one rank a host"),
+    host_gb=Value(10.0, False, "not used: one rank a host"),
+    network_latency_us=Value(5.0, False, "an MPI message over Omni-Path"),
+    network_gb=Value(12.5, False, "one 100 Gbit Omni-Path card"),
+    copy_gb=Value(50.0, False, "a round figure for one Skylake socket"),
+    left_out="the speed of one CPU alone, the all-reduce that was used, overlap, slow "
+    "workers, input",
+)
+
+_SONY = PublishedSystem(
+    name="Sony 2018, 1,088",
+    paper="Mikami et al., arXiv 1811.05233, abstract and reports only",
+    topology=Topology(hosts=272, ranks_per_host=4, cards=2),
+    layout=Value(4, True, "ABCI: 4 V100 and 2 InfiniBand EDR cards in a node"),
+    baseline=Value(4, True, "one node"),
+    efficiency=Value(0.9162, True, "at 1,088 GPUs"),
+    gradient_bytes=Value(
+        25_557_032 * 2, False, "ResNet-50's trainable parameters, float16"
+    ),
+    compute_ms=Value(
+        32 / 650 * 1e3,
+        False,
+        "32 images at 650 a second on one V100, a guess: NVIDIA reports 1,376 at a "
+        "batch of 192 with software of 2020",
+    ),
+    host_latency_us=_NVLINK_LATENCY,
+    host_gb=Value(
+        47.9, False, "two NVLinks between two V100, measured by Dell's HPC laboratory"
+    ),
+    network_latency_us=_INFINIBAND_LATENCY,
+    network_gb=Value(12.5, True, "100 Gbit for each InfiniBand EDR card"),
+    copy_gb=Value(900.0, False, "NVIDIA's data sheet of the V100"),
+    left_out="the grid that was used (rows may be longer than a node), the network "
+    "above a rack with a third of the bandwidth, overlap, slow workers, input",
+)
+
+PUBLISHED_SYSTEMS = (
+    _FACEBOOK,
+    _BERKELEY,
+    _IBM,
+    _SONY,
+    dataclasses.replace(
+        _SONY,
+        name="Sony 2018, 3,264",
+        topology=Topology(hosts=816, ranks_per_host=4, cards=2),
+        efficiency=Value(0.5247, True, "at 3,264 GPUs"),
+    ),
+)
