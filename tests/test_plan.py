@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -165,9 +166,10 @@ def test_text(fastnet):
 
 
 def test_ring_on_a_fast_network_is_doubted(capsys):
-    words = "plan --ranks 8 --hosts 4 --parameters 9 --network-bandwidth-gb".split()
+    cluster = ["--ranks", "8", "--hosts", "4", "--parameters", "9"]
     for gigabytes, doubted in (("4", False), ("6", True)):
-        assert cli.main([*words, gigabytes]) == 0
+        words = ["plan", *cluster, "--network-bandwidth-gb", gigabytes]
+        assert cli.main(words) == 0
         assert ("ring is underestimated" in capsys.readouterr().out) is doubted
 
 
@@ -308,6 +310,17 @@ def test_published_table(fastnet):
     for entry in listed:
         for value in entry.values():
             assert not isinstance(value, dict) or value.get("source", "-")
+
+
+def test_documentation_shows_what_is_printed(capsys):
+    text = (Path(__file__).parents[1] / "docs" / "plan.md").read_text("utf-8")
+    blocks = re.findall(r"^```\n\$ fastnet (plan .*?)\n```$", text, re.M | re.DOTALL)
+    assert len(blocks) == 2
+    for block in blocks:
+        command, _, shown = block.replace("\\\n", " ").partition("\n")
+        assert cli.main(command.split()) == 0
+        printed = capsys.readouterr().out
+        assert printed.startswith(shown.removesuffix("\n…")), command
 
 
 def test_prediction_of_facebook_by_hand():

@@ -206,7 +206,9 @@ def _prices(arguments: argparse.Namespace) -> tuple[Prices, str]:
         sources += ["defaults"] if len(given) < len(DEFAULT_PRICES) else []
     stated = _priced({**DEFAULT_PRICES, **given})
     changes = {_FIELDS[name]: getattr(stated, _FIELDS[name]) for name in given}
-    sources += ["given: --" + name.replace("_", "-") for name in given]
+    if given:
+        options = ("--" + name.replace("_", "-") for name in given)
+        sources.append("stated by " + " ".join(options))
     return dataclasses.replace(prices, **changes), ", ".join(sources)
 
 

@@ -177,9 +177,8 @@ def as_text(question: Question) -> str:
     several = topology.hosts > 1 and topology.ranks_per_host > 1
     if several and prices.network_byte < prices.host_byte:
         lines += [
-            "The network is faster than the host here: the ring is underestimated, of "
-            "which",
-            "only the network is counted.",
+            "The network is faster than the host here. Of a ring only the network is",
+            "counted, so the time of the ring is underestimated.",
             "",
         ]
     if question.compute_seconds is None:
