@@ -22,7 +22,11 @@ def _pool(workers: int, devices: int = 1):
 
 one_device = _pool(1)
 two_workers = _pool(2)
+three_workers = _pool(3)
 four_workers = _pool(4)
+six_workers = _pool(6)
+eight_workers = _pool(8)
+nine_workers = _pool(9)
 two_by_two = _pool(2, devices=2)
 one_by_two = _pool(1, devices=2)
 

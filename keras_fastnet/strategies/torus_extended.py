@@ -45,33 +45,36 @@ class TorusExtended(upstream.CollectiveAllReduceExtended):
         self.reduction = reduction
         devices = len(self.worker_devices)
         self.hosts = [host for host in hosts for _ in range(devices)]
-        self.use_grid(reduction.grid)
+        self.arrange(
+            choose(
+                reduction.grid, self.hosts, reduction.bucket_bytes, nccl=self.uses_nccl
+            )
+        )
 
-    def use_grid(self, grid: object) -> None:
+    @property
+    def uses_nccl(self) -> bool:
+        """Whether collectives travel over NCCL."""
+        options = self._communication_options
+        kinds = tf.distribute.experimental.CommunicationImplementation
+        return options.implementation != kinds.RING and all(
+            "GPU" in device for device in self.worker_devices
+        )
+
+    def arrange(self, choice: Choice) -> None:
         """Arranges the replicas in a grid, on all workers at once.
 
         Args:
-            grid: `"auto"`, `"ring"` or `(rows, columns)`.
-
-        Raises:
-            ValueError: It does not fit.
+            choice: The grid, and the algorithms that may be used on it.
         """
+        self.choice = choice
         devices = self.worker_devices
         options = self._communication_options
-        kinds = tf.distribute.experimental.CommunicationImplementation
-        nccl = options.implementation != kinds.RING and all(
-            "GPU" in device for device in devices
-        )
-        self.medium = "NCCL" if nccl else "gRPC"
-        self.choice: Choice = choose(
-            grid, self.hosts, self.reduction.bucket_bytes, nccl=nccl
-        )
         transport = TensorFlowTransport(
-            self.choice.grid,
+            choice.grid,
             self.hosts,
             devices,
             self.rank * len(devices),
-            nccl=nccl,
+            nccl=self.uses_nccl,
             timeout_seconds=options.timeout_seconds or 0.0,
         )
         self.places = transport.places
@@ -79,7 +82,7 @@ class TorusExtended(upstream.CollectiveAllReduceExtended):
             [
                 AllReducer(
                     *groups,
-                    self.choice.algorithm_for,
+                    choice.algorithm_for,
                     bucket_bytes=self.reduction.bucket_bytes,
                     wire_dtype=self.reduction.wire_dtype,
                 )

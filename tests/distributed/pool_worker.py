@@ -11,7 +11,7 @@ def main() -> None:
     import tensorflow as tf
 
     import keras_fastnet
-    from tests.distributed import jobs
+    from tests.distributed import jobs, reduction_jobs
 
     devices = int(os.environ["FASTNET_POOL_DEVICES"])
     if devices > 1:
@@ -31,7 +31,8 @@ def main() -> None:
             keras.backend.clear_session()
             keras.utils.set_random_seed(1234)
             try:
-                answer = (True, getattr(jobs, job)(strategy, **kwargs))
+                function = getattr(jobs, job, None) or getattr(reduction_jobs, job)
+                answer = (True, function(strategy, **kwargs))
             except BaseException:
                 answer = (False, traceback.format_exc())
             line.send(answer)

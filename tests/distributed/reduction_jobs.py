@@ -1,0 +1,145 @@
+"""What the workers of a `WorkerPool` can be told to do with the all-reduce.
+
+Functions as in `jobs.py`; and `values`, the tensors that each rank brings, from which
+a test works out the sum by itself.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import tensorflow as tf
+
+from keras_fastnet.collectives.all_reducer import AllReducer
+from keras_fastnet.collectives.choice import Choice
+from keras_fastnet.collectives.cost_model import Topology
+from keras_fastnet.collectives.grid import Grid
+from keras_fastnet.collectives.tensorflow_transport import TensorFlowTransport
+from tests.distributed import jobs
+
+Spec = tuple[tuple[int, ...], str]
+"""Shape and dtype of a tensor."""
+
+
+def values(specs: Sequence[Spec], rank: int, seed: int = 0) -> list[np.ndarray]:
+    """Returns a rank's tensors.
+
+    Integers, and halves small enough for exact sums, are from -8 to 8; the others
+    are normal.
+    """
+    generator = np.random.default_rng([seed, rank])
+    tensors = []
+    for shape, name in specs:
+        dtype = np.dtype(getattr(ml_dtypes, name, name))
+        if name in ("float32", "float64"):
+            tensors.append(generator.normal(size=shape).astype(dtype))
+        else:
+            low = 0 if name.startswith("uint") else -8
+            tensors.append(generator.integers(low, 9, size=shape).astype(dtype))
+    return tensors
+
+
+def sum_on_grid(
+    strategy: Any,
+    *,
+    grid: tuple[int, int],
+    algorithm: str,
+    specs: Sequence[Spec],
+    bucket_bytes: int | None = None,
+    wire_dtype: str | None = None,
+    eager: bool = False,
+    hosts: Sequence[str] | None = None,
+    calls: int = 2,
+) -> list[list[np.ndarray]] | None:
+    """Sums tensors of the first ranks, as many as the grid has.
+
+    Returns:
+        The last call's sums of each device; `None` on workers without a place.
+    """
+    devices = strategy.extended.worker_devices
+    first = strategy.rank * len(devices)
+    size = grid[0] * grid[1]
+    if first >= size:
+        return None
+    transport = TensorFlowTransport(
+        Grid(*grid), hosts or ["localhost"] * size, devices, first
+    )
+    reducers = [
+        AllReducer(
+            *groups,
+            lambda nbytes: algorithm,
+            bucket_bytes=bucket_bytes,
+            wire_dtype=wire_dtype and tf.as_dtype(wire_dtype),
+        )
+        for groups in zip(
+            transport.rows, transport.columns, transport.everyone, strict=True
+        )
+    ]
+
+    def sums(tensors: list[list[tf.Tensor]]) -> list[list[tf.Tensor]]:
+        return [r.sum(t) for r, t in zip(reducers, tensors, strict=True)]
+
+    run = sums if eager else tf.function(sums)
+    results: Any = None
+    # Other values in every call: results of an earlier one must not come again.
+    for seed in range(calls):
+        own = [values(specs, first + i, seed) for i in range(len(devices))]
+        results = run([[tf.constant(t) for t in tensors] for tensors in own])
+    return [[t.numpy() for t in tensors] for tensors in results]
+
+
+def sum_of_unknown_shapes(strategy: Any, *, grid: tuple[int, int]) -> list[np.ndarray]:
+    """Sums vectors whose length a function learns only when it runs."""
+    rearrange(strategy, grid, ("torus",))
+    replica_sums = tf.function(
+        lambda x: strategy.run(
+            lambda t: tf.distribute.get_replica_context().all_reduce("SUM", t), (x,)
+        ),
+        input_signature=[tf.TensorSpec([None], tf.int32)],
+    )
+    return [replica_sums(tf.range(n) + strategy.rank).numpy() for n in (5, 12, 5)]
+
+
+def rearrange(strategy: Any, grid: tuple[int, int], algorithms: Sequence[str]) -> None:
+    """Gives a strategy another grid, and algorithms however small the tensors."""
+    extended = strategy.extended
+    topology = Topology.of(extended.hosts)
+    extended.arrange(Choice(Grid(*grid), tuple(algorithms), topology))
+
+
+def fit_on_grid(
+    strategy: Any,
+    *,
+    grid: tuple[int, int],
+    algorithms: Sequence[str] = ("torus",),
+    **settings: Any,
+) -> dict[str, Any]:
+    """Trains as `jobs.fit`, on a grid."""
+    if strategy:
+        rearrange(strategy, grid, algorithms)
+    return jobs.fit(strategy, **settings)
+
+
+def fit_embedding(
+    strategy: Any, *, grid: tuple[int, int], **settings: Any
+) -> dict[str, Any]:
+    """Trains a model whose gradients are partly sparse."""
+    import keras
+
+    if strategy:
+        rearrange(strategy, grid, ("torus",))
+    words = np.random.default_rng(3).integers(0, 20, size=(72, 5))
+    targets = words.sum(axis=1, keepdims=True) / 50.0
+    with jobs.scope(strategy):
+        model = keras.Sequential(
+            [
+                keras.Input((5,)),
+                keras.layers.Embedding(20, 3),
+                keras.layers.Flatten(),
+                keras.layers.Dense(1),
+            ]
+        )
+        model.compile(optimizer=jobs.OPTIMIZERS["sgd"](), loss="mse")
+    model.fit(words, targets, batch_size=24, epochs=3, shuffle=False, verbose=0)
+    return jobs.state(model)

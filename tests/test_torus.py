@@ -1,0 +1,200 @@
+"""The torus equals the flat sum, on every rank, for every grid, size and dtype."""
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from keras_fastnet.collectives.grid import grids_of
+from tests.distributed.reduction_jobs import values
+from tests.test_parity import assert_parity
+
+pytestmark = pytest.mark.distributed
+
+RANKS = (2, 3, 4, 6, 8, 9)
+GRIDS = [(g.rows, g.columns) for ranks in RANKS for g in grids_of(ranks)]
+ALGORITHMS = ("torus", "gather", "ring")
+DTYPES = [
+    "float32",
+    "float64",
+    "float16",
+    "bfloat16",
+    "int32",
+    "int64",
+    "int8",
+    "int16",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+]
+
+
+def assert_sums(results, specs, ranks, seed, rounding=0.0):
+    """All devices of all ranks hold the sum, bit for bit the same."""
+    held = [device for worker in results if worker is not None for device in worker]
+    assert len(held) == ranks
+    brought = [values(specs, rank, seed) for rank in range(ranks)]
+    for i, (shape, name) in enumerate(specs):
+        for tensors in held:
+            assert tensors[i].shape == shape
+            assert tensors[i].dtype == brought[0][i].dtype
+            assert tensors[i].tobytes() == held[0][i].tobytes()
+        terms = np.array([tensors[i] for tensors in brought])
+        if name in ("float32", "float64"):
+            expected = terms.astype("float64").sum(axis=0)
+            error = np.abs(held[0][i] - expected)
+            unit = 1e-6 if name == "float32" else 1e-14
+            allowed = max(unit, rounding) * np.abs(terms).sum(axis=0)
+            assert np.all(error <= allowed)
+        else:
+            np.testing.assert_array_equal(
+                held[0][i].astype("int64"), terms.astype("int64").sum(axis=0)
+            )
+
+
+@pytest.mark.parametrize("grid", GRIDS, ids=str)
+def test_every_grid_equals_the_flat_sum(nine_workers, grid):
+    specs = [
+        ((3, 5), "float32"),
+        ((), "float32"),
+        ((1000,), "int32"),
+        ((7,), "int64"),
+        ((2, 3, 4), "bfloat16"),
+        ((11,), "float16"),
+    ]
+    for algorithm in ALGORITHMS:
+        results = nine_workers.run(
+            "sum_on_grid", grid=grid, algorithm=algorithm, specs=specs
+        )
+        assert_sums(results, specs, grid[0] * grid[1], seed=1)
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("eager", [False, True], ids=["graph", "eager"])
+def test_every_dtype(four_workers, algorithm, eager):
+    specs = [((6, 3), name) for name in DTYPES]
+    results = four_workers.run(
+        "sum_on_grid", grid=(2, 2), algorithm=algorithm, specs=specs, eager=eager
+    )
+    assert_sums(results, specs, 4, seed=1)
+
+
+# 4 ranks: around multiples of the number of ranks and of a bucket's 8 elements.
+sizes = st.one_of(st.integers(0, 20), st.integers(60, 70), st.just(1021))
+shapes = st.one_of(
+    st.just(()),
+    st.tuples(sizes),
+    st.tuples(st.integers(0, 5), st.integers(1, 7)),
+    st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(1, 5)),
+)
+
+
+@hypothesis.settings(
+    max_examples=25,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
+)
+@hypothesis.given(
+    specs=st.lists(st.tuples(shapes, st.sampled_from(DTYPES)), min_size=1, max_size=6),
+    grid=st.sampled_from([(1, 4), (2, 2), (4, 1), (1, 3), (3, 1)]),
+    algorithm=st.sampled_from(ALGORITHMS),
+    bucket_bytes=st.sampled_from([None, 1, 32, 4096]),
+)
+def test_any_shapes_dtypes_and_buckets(
+    four_workers, specs, grid, algorithm, bucket_bytes
+):
+    results = four_workers.run(
+        "sum_on_grid",
+        grid=grid,
+        algorithm=algorithm,
+        specs=specs,
+        bucket_bytes=bucket_bytes,
+        eager=True,
+        calls=1,
+    )
+    assert_sums(results, specs, grid[0] * grid[1], seed=0)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("grid", [(1, 4), (2, 2), (4, 1)], ids=str)
+def test_several_devices_of_each_worker(two_by_two, grid, algorithm):
+    specs = [((33,), "float32"), ((5,), "int32")]
+    results = two_by_two.run("sum_on_grid", grid=grid, algorithm=algorithm, specs=specs)
+    assert_sums(results, specs, 4, seed=1)
+
+
+def test_hosts_need_not_be_listed_one_after_the_other(four_workers):
+    """Ranks of one host form a row, whichever numbers they have."""
+    specs = [((33,), "float32"), ((5,), "int32")]
+    results = four_workers.run(
+        "sum_on_grid",
+        grid=(2, 2),
+        algorithm="torus",
+        specs=specs,
+        hosts=["a", "b", "a", "b"],
+    )
+    assert_sums(results, specs, 4, seed=1)
+
+
+@pytest.mark.smoke
+def test_shapes_that_are_known_only_at_run_time(four_workers):
+    for results in four_workers.run("sum_of_unknown_shapes", grid=(2, 2)):
+        for length, total in zip((5, 12, 5), results, strict=True):
+            np.testing.assert_array_equal(total, 4 * np.arange(length) + 6)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(("wire", "bits"), [("bfloat16", 8), ("float16", 11)])
+def test_wire_dtype(four_workers, algorithm, wire, bits):
+    """Three roundings: what is sent, the row's sum and the whole sum."""
+    specs = [((1001,), "float32"), ((4,), "int32"), ((9,), "float64")]
+    results = four_workers.run(
+        "sum_on_grid", grid=(2, 2), algorithm=algorithm, specs=specs, wire_dtype=wire
+    )
+    assert_sums(results, specs, 4, seed=1, rounding=3 * 2.0**-bits)
+    exact = sum(tensors[0] for tensors in (values(specs, r, 1) for r in range(4)))
+    # It is sent in halves indeed.
+    assert np.abs(results[0][0][0] - exact).max() > 2.0 ** -(bits + 3)
+
+
+def test_a_dtype_without_a_sum_is_refused(two_workers):
+    from tests.distributed.worker_pool import WorkerError
+
+    with pytest.raises(WorkerError, match=r"TypeError: Sums over .* Received: bool"):
+        two_workers.run(
+            "sum_on_grid", grid=(1, 2), algorithm="torus", specs=[((2,), "bool")]
+        )
+
+
+CLUSTERS = {
+    2: "two_workers",
+    3: "three_workers",
+    4: "four_workers",
+    6: "six_workers",
+    8: "eight_workers",
+    9: "nine_workers",
+}
+
+
+@pytest.mark.parametrize("grid", GRIDS, ids=str)
+def test_training_on_every_grid_equals_one_device(request, one_device, grid):
+    workers = request.getfixturevalue(CLUSTERS[grid[0] * grid[1]])
+    settings = {"grid": grid, "count": 100, "batch_size": 50, "epochs": 2}
+    one = one_device.run("fit_on_grid", **settings)
+    assert_parity(one, workers.run("fit_on_grid", **settings))
+
+
+@pytest.mark.parametrize("algorithm", ["gather", "ring"])
+def test_training_with_the_other_algorithms(one_device, four_workers, algorithm):
+    settings = {"grid": (2, 2), "algorithms": (algorithm,), "optimizer": "lars"}
+    one = one_device.run("fit_on_grid", **settings)
+    assert_parity(one, four_workers.run("fit_on_grid", **settings))
+
+
+@pytest.mark.smoke
+def test_sparse_gradients(one_device, four_workers):
+    one = one_device.run("fit_embedding", grid=(2, 2))
+    assert_parity(one, four_workers.run("fit_embedding", grid=(2, 2)))
