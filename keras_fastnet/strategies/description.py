@@ -50,10 +50,12 @@ def describe(extended: TorusExtended) -> str:
 
 def _algorithms(choice: Choice) -> list[str]:
     """Returns which algorithm is used up to which size, by powers of two."""
-    lines = []
+    lines: list[str] = []
     sizes = [2**power for power in range(10, 31)]
     for algorithm, group in itertools.groupby(sizes, choice.algorithm_for):
         largest = list(group)[-1]
-        limit = "larger" if largest == sizes[-1] else f"to about {largest:,} bytes"
+        limit = f"to about {largest:,} bytes"
+        if largest == sizes[-1]:
+            limit = "larger" if lines else "any size"
         lines.append(f"{limit}: {algorithm}, {_WAYS[algorithm]}")
     return lines

@@ -47,7 +47,7 @@ def check_options(
             '`grid` must be "auto", "ring" or `(rows, columns)`. '
             f'Received: {grid!r}. Leave it out for "auto".'
         )
-    if not (wire_dtype is None or wire_dtype in _WIRE_DTYPES):
+    if wire_dtype not in (None, *_WIRE_DTYPES):
         raise ValueError(
             '`wire_dtype` must be `None`, "bfloat16" or "float16". '
             f"Received: {wire_dtype!r}. Leave it out to send `float32`."
@@ -69,5 +69,5 @@ def check_options(
             "`communication_options` with `bytes_per_pack="
             f"{communication_options.bytes_per_pack}`. Move it to `bucket_bytes`."
         )
-    travels_as = None if wire_dtype is None else _WIRE_DTYPES[wire_dtype]
+    travels_as = _WIRE_DTYPES[str(wire_dtype)] if wire_dtype else None
     return ReductionOptions(grid, travels_as, bucket_bytes)

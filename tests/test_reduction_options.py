@@ -1,0 +1,108 @@
+"""What a user may ask of the all-reduce, and what is chosen by itself."""
+
+import hypothesis
+import pytest
+import tensorflow as tf
+from hypothesis import strategies as st
+
+from keras_fastnet import TorusStrategy
+from keras_fastnet.collectives.buckets import plan_buckets
+from keras_fastnet.collectives.choice import choose
+from keras_fastnet.collectives.grid import Grid, rows_of_ranks
+
+BUCKET = 2**22
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"grid": "torus"}, ['"auto", "ring"', "'torus'"]),
+        ({"grid": (2, 2)}, ["each of the 1 ranks", "(2, 2)", "These fit: (1, 1)"]),
+        ({"grid": (0, 1)}, ["two positive integers", "(0, 1)"]),
+        ({"grid": 3}, ["two positive integers", "3"]),
+        ({"grid": (True, 1)}, ["two positive integers"]),
+        ({"wire_dtype": "int8"}, ['"bfloat16" or "float16"', "'int8'"]),
+        ({"wire_dtype": []}, ['"bfloat16" or "float16"', "[]"]),
+        ({"bucket_bytes": 0}, ["positive integer", "0"]),
+        ({"bucket_bytes": 1.5}, ["positive integer", "1.5"]),
+        (
+            {
+                "communication_options": (
+                    tf.distribute.experimental.CommunicationOptions(bytes_per_pack=5)
+                )
+            },
+            ["`bucket_bytes`", "bytes_per_pack=5"],
+        ),
+    ],
+    ids=str,
+)
+def test_refused(options, words):
+    with pytest.raises(ValueError) as refused:
+        TorusStrategy(**options)
+    for word in ["Received: ", *words]:
+        assert word in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "grid"),
+    [
+        (["a", "a", "b", "b"], Grid(2, 2)),
+        (["a", "b", "a", "b", "a", "b"], Grid(2, 3)),
+        (["a"] * 4 + ["b"] * 4 + ["c"] * 4, Grid(3, 4)),
+        ([f"host{i}" for i in range(16)], Grid(4, 4)),
+    ],
+)
+def test_hosts_make_the_grid(hosts, grid):
+    assert choose("auto", hosts, BUCKET, nccl=False).grid == grid
+    rows = rows_of_ranks(grid, hosts)
+    assert sorted(rank for row in rows for rank in row) == list(range(len(hosts)))
+    if len(set(hosts)) < len(hosts):
+        assert all(len({hosts[rank] for rank in row}) == 1 for row in rows)
+
+
+def test_prime_numbers_of_ranks_are_rings():
+    choice = choose("auto", ["a"] * 7, BUCKET, nccl=False)
+    assert 1 in (choice.grid.rows, choice.grid.columns)
+
+
+def test_small_vectors_take_few_messages():
+    choice = choose((3, 3), ["a"] * 9, BUCKET, nccl=False)
+    assert choice.algorithm_for(4) == "gather"
+    assert choice.algorithm_for(10**9) == "torus"
+    assert choose("ring", ["a"] * 9, BUCKET, nccl=False).algorithm_for(4) == "ring"
+
+
+@hypothesis.given(
+    sizes=st.lists(st.integers(0, 50), max_size=8),
+    capacity=st.one_of(st.none(), st.integers(1, 60)),
+)
+def test_buckets_hold_every_element_once(sizes, capacity):
+    buckets = plan_buckets(sizes, capacity)
+    pieces = [piece for bucket in buckets for piece in bucket]
+    elements = [(p.index, i) for p in pieces for i in range(p.start, p.stop)]
+    # The last tensor first, each from its first element to its last.
+    assert elements == [
+        (index, i) for index in reversed(range(len(sizes))) for i in range(sizes[index])
+    ]
+    lengths = [sum(p.stop - p.start for p in bucket) for bucket in buckets]
+    if capacity is None:
+        assert len(buckets) <= 1
+    else:
+        assert all(length == capacity for length in lengths[:-1])
+        assert all(0 < length <= capacity for length in lengths)
+
+
+@pytest.mark.distributed
+def test_description(four_workers):
+    texts = four_workers.run("description")
+    for rank, text in enumerate(texts):
+        for words in (
+            f"this is worker {rank}",
+            "grid       2 row(s) x 2 column(s)",
+            "0 (127.0.0.1)  1 (127.0.0.1)",
+            "2 (127.0.0.1)  3 (127.0.0.1)",
+            "gRPC",
+            "4,194,304 bytes",
+            "gather",
+        ):
+            assert words in text
