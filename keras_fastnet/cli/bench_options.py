@@ -9,12 +9,14 @@ import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal, get_args
 
 from keras_fastnet.cli.errors import UsageError
 from keras_fastnet.collectives.grid import Grid, grids_of
 
 DEFAULT_SIZES = "4KiB,16KiB,64KiB,256KiB,1MiB,4MiB,16MiB"
-WIRE_DTYPES = ("float32", "bfloat16", "float16")
+WireDtype = Literal["float32", "bfloat16", "float16"]
+WIRE_DTYPES: tuple[WireDtype, ...] = get_args(WireDtype)
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "KiB": 2**10, "MiB": 2**20}
 _FLOAT_BYTES = 4
 
@@ -38,7 +40,7 @@ class BenchOptions:
     sizes: tuple[int, ...]
     grids: tuple[Grid, ...]
     repeats: int
-    wire_dtype: str
+    wire_dtype: WireDtype
     model: str | None
     batch: int
     image_size: int

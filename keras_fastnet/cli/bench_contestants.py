@@ -1,0 +1,202 @@
+"""The all-reduces that `fastnet bench` compares."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from keras_fastnet import TorusStrategy
+from keras_fastnet._upstream import tensorflow as upstream
+from keras_fastnet.collectives.all_reducer import AllReducer
+from keras_fastnet.collectives.cost_model import Algorithm
+from keras_fastnet.collectives.grid import Grid
+from keras_fastnet.collectives.tensorflow_transport import TensorFlowTransport
+from keras_fastnet.strategies.torus_cross_device_ops import TorusCrossDeviceOps
+
+# Gathering whole vectors is for small ones.
+_LARGEST_GATHER = 2**20
+# Up to here one collective is timed, which is what the cost model is about; beyond,
+# what training does.
+_LARGEST_BUCKET = 16 * 2**20
+_PATTERN = np.arange(61, dtype=np.float32)
+# A few roundings to the 8 significant bits of bfloat16.
+_TOLERANCE = 0.02
+
+
+@dataclasses.dataclass(frozen=True)
+class Contestant:
+    """One way to sum over all ranks.
+
+    Attributes:
+        algorithm: Its name.
+        grid: The grid; one column where it does not matter.
+        operations: What carries it out.
+    """
+
+    algorithm: str
+    grid: Grid
+    operations: upstream.CollectiveAllReduce
+
+
+class Contest:
+    """Makes the contestants of a cluster. All workers must make it.
+
+    Args:
+        strategy: The cluster's strategy.
+        grids: The grids to compare.
+    """
+
+    def __init__(self, strategy: TorusStrategy, grids: Sequence[Grid]):
+        self._strategy = strategy
+        self._extended = strategy.extended
+        devices = self._extended.worker_devices
+        options = self._extended._communication_options
+        self._settings = {
+            "devices": devices,
+            "group_size": strategy.num_replicas_in_sync,
+            "options": options,
+            "collective_keys": self._extended._collective_keys,
+        }
+        self._transports = {
+            grid: TensorFlowTransport(
+                grid,
+                self._extended.hosts,
+                devices,
+                self._extended.rank * len(devices),
+                nccl=self._extended.uses_nccl,
+                timeout_seconds=options.timeout_seconds or 0.0,
+            )
+            for grid in grids
+        }
+
+    def contestants(self, nbytes: int) -> list[Contestant]:
+        """Returns those for a vector of so many bytes.
+
+        Args:
+            nbytes: Bytes of the vector.
+        """
+        flat = Grid(self._strategy.num_replicas_in_sync, 1)
+        peer = upstream.CollectiveAllReduce(**self._settings)
+        found = [Contestant("tensorflow", flat, peer)]
+        # Any grid will do: a ring looks at all ranks only.
+        anywhere = next(iter(self._transports))
+        ring = self._operations("ring", anywhere, nbytes)
+        found.append(Contestant("ring", flat, ring))
+        for grid in self._transports:
+            if grid.columns > 1:  # With one column the torus is the ring.
+                torus = self._operations("torus", grid, nbytes)
+                found.append(Contestant("torus", grid, torus))
+            if nbytes <= _LARGEST_GATHER:
+                gather = self._operations("gather", grid, nbytes)
+                found.append(Contestant("gather", grid, gather))
+        own = self._extended._cross_device_ops
+        return [*found, Contestant("auto", self._strategy.grid, own)]
+
+    def functions(
+        self, contestants: Sequence[Contestant], nbytes: int
+    ) -> list[Callable[[], list[tf.Tensor]]]:
+        """Returns functions that sum one vector over all ranks.
+
+        Each has been called once, and its sums were right.
+
+        Args:
+            contestants: Those for this size.
+            nbytes: Bytes of the vector, of `float32`.
+
+        Raises:
+            RuntimeError: A sum was wrong.
+        """
+        strategy, extended = self._strategy, self._extended
+        pattern = np.resize(_PATTERN, nbytes // 4)
+        ranks = strategy.num_replicas_in_sync
+
+        def own_vector(context: Any) -> tf.Tensor:
+            rank = context.replica_id_in_sync_group
+            device = extended.worker_devices[extended._get_local_replica_id(rank)]
+            with tf.device(device):
+                return tf.constant(pattern + rank % 3)
+
+        vector = strategy.experimental_distribute_values_from_function(own_vector)
+
+        def function_of(contestant: Contestant) -> Callable[[], list[tf.Tensor]]:
+            @tf.function
+            def sums(vector):
+                return strategy.run(_sum_with, (contestant.operations, vector))
+
+            # TensorFlow warns of many functions that are made in one place.
+            traced = sums.get_concrete_function(vector)
+            return lambda: strategy.experimental_local_results(traced(vector))
+
+        expected = ranks * pattern + sum(rank % 3 for rank in range(ranks))
+        functions = []
+        for contestant in contestants:
+            function = function_of(contestant)
+            ours = contestant.algorithm != "tensorflow"
+            rounded = ours and extended.reduction.wire_dtype is not None
+            for total in function():
+                if not np.allclose(
+                    total, expected, rtol=_TOLERANCE if rounded else 0.0, atol=0.0
+                ):
+                    raise RuntimeError(
+                        f"The sum of {nbytes:,} bytes over {ranks} ranks is wrong. "
+                        f"Received: {total} by {contestant.algorithm} on grid "
+                        f"{contestant.grid}. Please report this."
+                    )
+            functions.append(function)
+        return functions
+
+    def agree(self, values: list[int]) -> list[int]:
+        """Returns rank 0's values on all ranks.
+
+        Args:
+            values: This worker's, equally many on all.
+        """
+        total = tf.distribute.ReduceOp.SUM
+
+        def of_first():
+            context = tf.distribute.get_replica_context()
+            first = context.replica_id_in_sync_group == 0
+            own = tf.where(first, values, [0] * len(values))
+            return context.all_reduce(total, own)
+
+        run = tf.function(lambda: self._strategy.run(of_first))
+        sums = run.get_concrete_function()()
+        return self._strategy.experimental_local_results(sums)[0].numpy().tolist()
+
+    def _operations(
+        self, algorithm: Algorithm, grid: Grid, nbytes: int
+    ) -> TorusCrossDeviceOps:
+        transport, reduction = self._transports[grid], self._extended.reduction
+        groups = zip(transport.rows, transport.columns, transport.everyone, strict=True)
+        one_bucket = nbytes <= _LARGEST_BUCKET
+        reducers = [
+            AllReducer(
+                *three,
+                lambda _: algorithm,
+                bucket_bytes=None if one_bucket else reduction.bucket_bytes,
+                wire_dtype=reduction.wire_dtype,
+            )
+            for three in groups
+        ]
+        return TorusCrossDeviceOps(reducers, **self._settings)
+
+
+def finish(sums: Sequence[tf.Tensor]) -> None:
+    """Waits until a device has done what it was given to do.
+
+    Args:
+        sums: What it was last given to compute.
+    """
+    for total in sums:
+        total[0].numpy()
+
+
+def _sum_with(operations: upstream.CollectiveAllReduce, vector: tf.Tensor) -> tf.Tensor:
+    """Sums as `ReplicaContext.all_reduce` does for the strategy's own operations."""
+    context = tf.distribute.get_replica_context()
+    options = tf.distribute.experimental.CommunicationOptions()
+    return operations._all_reduce(
+        tf.distribute.ReduceOp.SUM, [vector], context._replica_id, options
+    )[0]
