@@ -1,0 +1,96 @@
+"""The options of the benchmark, checked."""
+
+import argparse
+import pathlib
+import subprocess
+
+from contestants import CONTESTANTS
+from processes import cores
+
+HERE = pathlib.Path(__file__).parent
+
+
+def arguments(argv):
+    parser = argparse.ArgumentParser(
+        description="Weak scaling of ResNet-50 on this machine."
+    )
+    for option, default, least, text in (
+        ("--workers", 2, 2, "compared with one; each has a core of its own"),
+        ("--batch-size", 8, 1, "images per worker"),
+        ("--image-size", 64, 32, "height and width of an image"),
+        ("--rounds", 3, 1, "how often each contestant is measured"),
+        ("--warm-up", 3, 0, "steps before the timed ones, in every round"),
+        ("--steps", 12, 1, "timed steps in every round"),
+        ("--inter-op", 1, 1, "inter-op threads of a worker; intra-op it is 1"),
+        ("--timeout", 600, 1, "seconds for one contestant in one round"),
+    ):
+        parser.add_argument(
+            option,
+            type=_integer(least),
+            default=default,
+            metavar="N",
+            help=f"{text}; default {default}",
+        )
+    parser.add_argument(
+        "--torch-python", metavar="PATH", help="a Python that has PyTorch"
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="contestants whose name contains it; may be repeated",
+    )
+    parser.add_argument(
+        "--trace",
+        type=pathlib.Path,
+        metavar="FILE",
+        help="also record when the collectives of one step run, of Keras contestants",
+    )
+    parser.add_argument("--output", type=pathlib.Path, default=HERE / "result.json")
+    args = parser.parse_args(argv)
+    if args.workers > len(cores()):
+        parser.error(
+            "--workers must not exceed the cores, since each worker is pinned to one. "
+            f"Received: {args.workers} with {len(cores())} cores. Lower it."
+        )
+    for option in ("output", "trace"):
+        path = getattr(args, option)
+        if path is not None and not path.resolve().parent.is_dir():
+            parser.error(
+                f"--{option} must lie in a directory that exists. "
+                f"Received: {path}. Make the directory or choose another."
+            )
+    for text in args.only:
+        if not any(text.lower() in c.name.lower() for c in CONTESTANTS):
+            names = "\n  ".join(c.name for c in CONTESTANTS)
+            parser.error(
+                "--only must be part of a contestant's name. "
+                f"Received: {text!r}. The contestants:\n  {names}"
+            )
+    if args.torch_python is not None:
+        try:
+            _import_torch(args.torch_python)
+        except (OSError, subprocess.SubprocessError) as error:
+            parser.error(
+                "--torch-python must be a Python that can import torch. "
+                f"Received: {args.torch_python} ({error}). Leave it out to skip "
+                "PyTorch."
+            )
+    return args
+
+
+def _integer(least):
+    def parse(text):
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(
+                f"must be an integer >= {least}. Received: {text}."
+            )
+        return int(text)
+
+    return parse
+
+
+def _import_torch(python):
+    command = [python, "-c", "import torch"]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)

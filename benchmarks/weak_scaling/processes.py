@@ -1,0 +1,155 @@
+"""Runs one contestant once: its workers, each on a core of its own."""
+
+import ctypes
+import json
+import os
+import pathlib
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+from contestants import KERAS, Contestant
+
+from keras_fastnet.cli.cluster_environment import worker_environments
+from keras_fastnet.cli.ports import reserved_ports
+
+HERE = pathlib.Path(__file__).parent
+PARAMETERS = 25_583_592
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
+
+
+class ContestantError(Exception):
+    """A contestant could not be measured; the message is one line."""
+
+
+def measure(contestant: Contestant, workers: int, settings: dict) -> dict:
+    """Returns the step time in milliseconds, the timeline and the versions.
+
+    Args:
+        contestant: Who runs.
+        workers: How many workers.
+        settings: The options of the benchmark, and `trace`: whether a Keras
+            contestant records a timeline, which makes its times useless.
+
+    Raises:
+        ContestantError: A worker failed, or was not ready in time.
+    """
+    with tempfile.TemporaryDirectory() as folder, reserved_ports(workers) as ports:
+        folder = pathlib.Path(folder)
+        processes = []
+        try:
+            for rank, environment in enumerate(_environments(ports, settings)):
+                job = {
+                    **settings,
+                    "strategy": contestant.strategy,
+                    "arguments": contestant.arguments,
+                    "workers": workers,
+                    "rank": rank,
+                    "result": str(folder / f"{rank}.json"),
+                    "meeting_point": str(folder / "meeting-point"),
+                }
+                if contestant.strategy == "none":
+                    environment.pop("TF_CONFIG")
+                processes.append(_start(contestant, job, environment, folder))
+            _wait(processes, folder, settings["timeout"])
+        finally:
+            # TensorFlow's workers ignore SIGTERM while they wait for each other.
+            for process in processes:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        results = [
+            json.loads((folder / f"{rank}.json").read_text()) for rank in range(workers)
+        ]
+    for result in results:
+        if result["parameters"] != PARAMETERS:
+            raise ContestantError(
+                f"ResNet-50 must have {PARAMETERS} trainable parameters. "
+                f"Received: {result['parameters']}."
+            )
+    return {
+        # What a user waits for: the slowest worker.
+        "step_ms": max(statistics.median(r["step_ms"]) for r in results),
+        "timeline": results[0].get("timeline"),
+        "versions": results[0]["versions"],
+    }
+
+
+def cores() -> list[int]:
+    """Returns the cores that this process may use."""
+    return sorted(os.sched_getaffinity(0))
+
+
+def _environments(ports: list[int], settings: dict) -> list[dict[str, str]]:
+    inherited = {k: v for k, v in os.environ.items() if k != "TF_CONFIG"}
+    own = worker_environments(ports, inherited, cpus=len(ports), threads_per_worker=1)
+    extra = {
+        "TF_NUM_INTEROP_THREADS": str(settings["inter_op"]),
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        "CUDA_VISIBLE_DEVICES": "-1",
+        # Otherwise gloo uses the address of the host's name, if that has one.
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    return [{**inherited, **variables, **extra} for variables in own]
+
+
+def _start(
+    contestant: Contestant, job: dict, environment: dict[str, str], folder: pathlib.Path
+) -> subprocess.Popen:
+    python = sys.executable if contestant.worker == KERAS else job["torch_python"]
+    core = cores()[job["rank"]]
+
+    def prepare():
+        os.sched_setaffinity(0, {core})
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    with (folder / f"{job['rank']}.log").open("w") as log:
+        return subprocess.Popen(
+            [python, str(HERE / contestant.worker), json.dumps(job)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+            preexec_fn=prepare,
+        )
+
+
+def _wait(
+    processes: list[subprocess.Popen], folder: pathlib.Path, timeout: float
+) -> None:
+    """Waits until all results are there, however the workers end after that."""
+    deadline = time.monotonic() + timeout
+    waiting = set(range(len(processes)))
+    while waiting:
+        ended = {r for r in waiting if _has_ended(processes[r])}
+        # After that, so that a worker that ended has written what it ever will.
+        waiting -= {r for r in waiting if (folder / f"{r}.json").exists()}
+        failed = ended & waiting
+        if failed:
+            raise ContestantError(_error(folder / f"{min(failed)}.log"))
+        if time.monotonic() > deadline:
+            raise ContestantError(
+                f"No result within {timeout:g} s. {_error(folder / '0.log')}"
+            )
+        time.sleep(0.25)
+
+
+def _has_ended(process: subprocess.Popen) -> bool:
+    # Without reaping: until then nobody else can get its id, nor that of its group.
+    flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    return os.waitid(os.P_PID, process.pid, flags) is not None
+
+
+def _error(log: pathlib.Path) -> str:
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
+    errors = [
+        line
+        for line in (re.sub(r"^\[rank\d+\]: ", "", line) for line in lines)
+        if re.match(r"[\w.]*(Error|Exception)\b", line)
+    ]
+    return (errors or [line for line in lines if line] or ["no output"])[-1][:200]

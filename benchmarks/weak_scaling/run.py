@@ -1,0 +1,168 @@
+"""Weak scaling of ResNet-50 from one worker to several on this machine.
+
+    python benchmarks/weak_scaling/run.py --torch-python PATH
+
+Every round measures every contestant once, each in fresh processes.
+"""
+
+import contextlib
+import datetime
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+import shlex
+import signal
+import sys
+
+from contestants import CONTESTANTS, KERAS, TORCH, Contestant
+from options import arguments
+from processes import PARAMETERS, ContestantError, measure
+from report import buckets_save, summary, table
+
+
+def chosen(args) -> tuple[list[Contestant], dict[str, str]]:
+    """Returns who runs, and who does not with the reason."""
+    selected, skipped = [], {}
+    for contestant in CONTESTANTS:
+        texts = [text.lower() for text in args.only]
+        if texts and not any(text in contestant.name.lower() for text in texts):
+            continue
+        if contestant.worker == TORCH and args.torch_python is None:
+            skipped[contestant.name] = "skipped, as --torch-python was not given"
+        else:
+            selected.append(contestant)
+    return selected, skipped
+
+
+def one_round(contestants, args, backwards, note):
+    """Returns the step times of a round, by name and number of workers.
+
+    Args:
+        contestants: Who runs.
+        args: The options.
+        backwards: Whether the last runs first, so that a machine that slows down
+            in every round slows nobody in particular.
+        note: Called with who failed, with how many workers, and the error.
+    """
+    runs = []
+    for contestant in contestants:
+        # Variants share the measurement with one worker.
+        alone = next((c for c in CONTESTANTS if c.name == contestant.alone), None)
+        if alone is not None and (alone, 1) not in runs:
+            runs.append((alone, 1))
+        runs.append((contestant, args.workers))
+    times, versions = {}, {}
+    for contestant, workers in reversed(runs) if backwards else runs:
+        shown = f"{contestant.name}, {workers} worker{'s' if workers > 1 else ''}"
+        try:
+            measured = measure(contestant, workers, settings(args))
+        except ContestantError as error:
+            note(contestant.name, workers, str(error))
+            print(f"  {shown}: {error}", file=sys.stderr, flush=True)
+            continue
+        versions |= measured["versions"]
+        step = measured["step_ms"]
+        times.setdefault(contestant.name, {})[str(workers)] = step
+        print(f"  {shown}: {step:.0f} ms", file=sys.stderr, flush=True)
+    return times, versions
+
+
+def settings(args, trace=False):
+    return vars(args) | {"output": None, "trace": trace}
+
+
+def timelines(contestants, args):
+    """Returns the timeline of one step of each Keras contestant that communicates."""
+    result = {}
+    for contestant in contestants:
+        if contestant.worker == KERAS and contestant.strategy != "none":
+            try:
+                measured = measure(contestant, args.workers, settings(args, trace=True))
+            except ContestantError as error:
+                result[contestant.name] = {"error": str(error)}
+            else:
+                result[contestant.name] = measured["timeline"]
+    return result
+
+
+def processor():
+    with contextlib.suppress(OSError):
+        for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor()
+
+
+def command(args):
+    words = ["python benchmarks/weak_scaling/run.py"]
+    for option in ("workers", "batch_size", "image_size", "rounds", "warm_up", "steps"):
+        words.append(f"--{option.replace('_', '-')} {getattr(args, option)}")
+    words.append(f"--inter-op {args.inter_op}")
+    words += [f"--only {shlex.quote(text)}" for text in args.only]
+    return " ".join(words + ["--torch-python PATH"] * (args.torch_python is not None))
+
+
+def conditions(args, load):
+    return {
+        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "command": command(args),
+        "processor": f"{processor()}, {os.cpu_count()} cores visible",
+        "load_average_before": round(load, 2),
+        "network": "127.0.0.1",
+        "model": f"ResNet-50, {PARAMETERS} trainable parameters, float32",
+        "image_size": args.image_size,
+        "batch_size": args.batch_size,
+        "workers": args.workers,
+        "cores_per_worker": 1,
+        "intra_op_threads": 1,
+        "inter_op_threads": args.inter_op,
+        "rounds": args.rounds,
+        "warm_up_steps": args.warm_up,
+        "timed_steps": args.steps,
+        "python": platform.python_version(),
+        "versions": {"keras-fastnet": importlib.metadata.version("keras-fastnet")},
+    }
+
+
+def main():
+    args = arguments(sys.argv[1:])
+    # So that `finally` ends the workers then too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    contestants, skipped = chosen(args)
+    if not contestants:
+        sys.exit("Nothing to measure: " + "; ".join(skipped.values()) + ".")
+    result = {"conditions": conditions(args, os.getloadavg()[0])}
+    errors, errors_alone, rounds = {}, {}, []
+
+    def note(name, workers, error):
+        if workers == 1:
+            errors_alone[f"{name}, 1 worker"] = error
+        else:
+            errors[name] = error
+
+    for number in range(args.rounds):
+        print(f"round {number + 1} of {args.rounds}", file=sys.stderr, flush=True)
+        going = [c for c in contestants if c.name not in errors]
+        times, versions = one_round(going, args, number % 2 == 1, note)
+        rounds.append(times)
+        result["conditions"]["versions"] |= versions
+        # After every round, so that a run that is broken off leaves something.
+        result |= {
+            "results": summary(contestants, rounds, errors, result["conditions"]),
+            "buckets_save_ms": buckets_save(rounds, args.workers),
+            "errors_alone": errors_alone,
+            "skipped": skipped,
+            "rounds": rounds,
+        }
+        args.output.write_text(json.dumps(result, indent=2) + "\n")
+    print(table(result))
+    if args.trace is not None:
+        going = [c for c in contestants if c.name not in errors]
+        traced = {"conditions": result["conditions"]} | timelines(going, args)
+        args.trace.write_text(json.dumps(traced, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
