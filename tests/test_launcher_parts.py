@@ -152,6 +152,14 @@ def test_environment_of_the_workers():
     }
 
 
+def test_workers_of_one_cpu_can_communicate_while_they_compute():
+    (worker,) = worker_environments([7], {}, cpus=1)
+    assert worker["TF_NUM_INTRAOP_THREADS"] == "1"
+    assert worker["TF_NUM_INTEROP_THREADS"] == "2"
+    (worker,) = worker_environments([7], {}, cpus=1, threads_per_worker=1)
+    assert worker["TF_NUM_INTEROP_THREADS"] == "1"
+
+
 def test_environment_of_the_user_stands():
     mine = {"OMP_NUM_THREADS": "9", "TF_CPP_MIN_LOG_LEVEL": "3"}
     (worker,) = worker_environments([7], mine, cpus=4)

@@ -7,12 +7,13 @@ from keras_fastnet.cli.errors import UsageError
 
 HOST = "127.0.0.1"
 
+_OPERATIONS = "TF_NUM_INTEROP_THREADS"
 # TensorFlow sizes its two pools from the first two (see
 # tensorflow/core/common_runtime/process_util.cc); OpenMP and OpenBLAS, hence
 # NumPy, read the third.
 THREAD_VARIABLES = (
     "TF_NUM_INTRAOP_THREADS",
-    "TF_NUM_INTEROP_THREADS",
+    _OPERATIONS,
     "OMP_NUM_THREADS",
 )
 
@@ -94,6 +95,9 @@ def worker_environments(
     for variable in THREAD_VARIABLES:
         if threads_per_worker is not None or variable not in environment:
             shared[variable] = str(threads)
+    if threads_per_worker is None and _OPERATIONS not in environment:
+        # A single thread would compute or communicate, never both at once.
+        shared[_OPERATIONS] = str(max(2, threads))
     if "TF_CPP_MIN_LOG_LEVEL" not in environment:
         # Leaves out the C++ information lines, which each worker repeats.
         shared["TF_CPP_MIN_LOG_LEVEL"] = "1"
