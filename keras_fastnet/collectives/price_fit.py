@@ -23,7 +23,8 @@ from keras_fastnet.collectives.grid import Grid
 FORMAT = 1
 """The version of the files that `fastnet bench` writes."""
 
-
+# TensorFlow's own all-reduce, and whichever of ours a strategy chose.
+_NOT_MODELLED = ("tensorflow", "auto")
 _FIELDS = [field.name for field in dataclasses.fields(Work)]
 # A later one that cannot be told apart from earlier ones is counted in with them.
 _BY_IMPORTANCE = (
@@ -148,10 +149,14 @@ def read_measurements(path: str | Path) -> list[Measurement]:
             ranks_per_host=_positive_integer(document, "ranks_per_host"),
         )
         cores = _positive_integer(document, "cores_per_host")
+        # Sizes are those of `float32` vectors; the others have half the bytes.
+        travels = 1.0 if document.get("wire_dtype", "float32") == "float32" else 0.5
         if topology.ranks != document["ranks"]:
             raise ValueError('"ranks" is not "hosts" times "ranks_per_host"')
         return [
-            _measurement(entry, topology, cores) for entry in document["all_reduce"]
+            _measurement(entry, topology, cores, travels)
+            for entry in document["all_reduce"]
+            if entry["algorithm"] not in _NOT_MODELLED
         ]
     except (KeyError, TypeError, ValueError) as error:
         raise _malformed(path, error) from error
@@ -237,7 +242,9 @@ def _malformed(path: str | Path, error: Exception) -> ValueError:
     )
 
 
-def _measurement(entry: dict, topology: Topology, cores: int) -> Measurement:
+def _measurement(
+    entry: dict, topology: Topology, cores: int, travels: float
+) -> Measurement:
     if entry["algorithm"] not in ALGORITHMS:
         raise ValueError(f"unknown algorithm {entry['algorithm']!r}")
     rows, columns = entry["grid"]
@@ -248,7 +255,7 @@ def _measurement(entry: dict, topology: Topology, cores: int) -> Measurement:
         algorithm=entry["algorithm"],
         grid=grid,
         topology=topology,
-        nbytes=_positive(entry, "bytes"),
+        nbytes=_positive(entry, "bytes") * travels,
         seconds=_positive(entry, "seconds"),
         cores_per_host=cores,
     )
