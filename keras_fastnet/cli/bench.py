@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -12,6 +13,7 @@ from keras_fastnet.cli.bench_options import (
     DEFAULT_SIZES,
     WIRE_DTYPES,
     BenchOptions,
+    check_model,
     check_output,
     check_ranks,
     options_of,
@@ -142,7 +144,7 @@ def execute(arguments: argparse.Namespace) -> int:
         # With GPUs a worker may have several ranks: it counts them itself.
         check_ranks(arguments.workers, options.grids)
     if options.model is not None:
-        _check_model(options.model)
+        check_model(options.model, _names_of_models())
     return _launch(arguments.workers, options)
 
 
@@ -181,11 +183,11 @@ def _take_part(options: BenchOptions) -> int:
 
 def _finish(document: dict, output: str) -> None:
     write(document, output)
-    print(f"\n{as_text(document)}\n\nwritten: {output}", file=sys.stdout, flush=True)
+    print(f"\n{as_text(document)}\n\nwritten: {output}", flush=True)
 
 
-def _check_model(name: str) -> None:
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    from keras_fastnet.cli.bench_training import application
-
-    application(name)
+def _names_of_models() -> list[str]:
+    # In a process of its own: TensorFlow is talkative, and would stay in memory.
+    command = [sys.executable, "-c", "import keras; print(*dir(keras.applications))"]
+    listing = subprocess.run(command, capture_output=True, text=True, check=True)
+    return listing.stdout.split()

@@ -134,10 +134,23 @@ def check_output(output: str) -> None:
     )
 
 
-def closest(name: str, known: Sequence[str]) -> str:
-    """Returns the names that are most alike, for a message."""
-    near = difflib.get_close_matches(name, known, n=4, cutoff=0.4)
-    return ", ".join(near) or "none"
+def check_model(name: str, names: Sequence[str]) -> None:
+    """Refuses a model that Keras does not have.
+
+    Args:
+        name: The model's name.
+        names: What `keras.applications` has.
+
+    Raises:
+        UsageError: It is none of them.
+    """
+    models = [each for each in names if each[0].isupper()]
+    if name not in models:
+        near = difflib.get_close_matches(name, models, n=4, cutoff=0.4)
+        raise UsageError(
+            "--model must be one of Keras's applications. "
+            f"Received: {name}. Close to it: {', '.join(near) or 'none'}."
+        )
 
 
 def _bytes(text: str) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_fastnet import TorusStrategy
-from keras_fastnet.cli.bench_options import BenchOptions, closest
+from keras_fastnet.cli.bench_options import BenchOptions, check_model
 from keras_fastnet.cli.errors import UsageError
 
 _TIMED_STEPS = 3
@@ -29,28 +29,6 @@ class _StepTimes(keras.callbacks.Callback):
     @property
     def seconds(self) -> list[float]:
         return np.diff(self._ends).tolist()
-
-
-def application(name: str) -> Callable[..., keras.Model]:
-    """Returns the function that makes one of Keras's applications.
-
-    Args:
-        name: Its name.
-
-    Raises:
-        UsageError: There is none of that name.
-    """
-    known = [
-        entry
-        for entry in dir(keras.applications)
-        if entry[0].isupper() and callable(getattr(keras.applications, entry))
-    ]
-    if name not in known:
-        raise UsageError(
-            "--model must be one of Keras's applications. Received: "
-            f"{name}. Close to it: {closest(name, known)}."
-        )
-    return getattr(keras.applications, name)
 
 
 def weak_scaling(
@@ -74,7 +52,9 @@ def weak_scaling(
     """
     name = options.model or ""
     say(f"{name}: building")
-    alone = _Trainer(tf.distribute.get_strategy(), options)
+    # Models of no strategy are refused where there is a cluster.
+    device = strategy.extended.worker_devices[0]
+    alone = _Trainer(tf.distribute.OneDeviceStrategy(device), options)
     together = _Trainer(strategy, options)
     compute: list[float] = []
     steps: list[float] = []
@@ -100,17 +80,17 @@ class _Trainer:
     """Calls a model's `fit` for a few steps, and returns what each took."""
 
     def __init__(self, strategy: tf.distribute.Strategy, options: BenchOptions):
-        side = options.image_size
+        name, side = options.model or "", options.image_size
+        check_model(name, dir(keras.applications))
+        make = getattr(keras.applications, name)
         examples = options.batch * strategy.num_replicas_in_sync
         with strategy.scope():
             try:
-                self._model = application(options.model or "")(
-                    weights=None, input_shape=(side, side, 3)
-                )
+                self._model = make(weights=None, input_shape=(side, side, 3))
             except ValueError as error:
                 raise UsageError(
                     "--image-size must be one that the model takes. Received: "
-                    f"--model {options.model} --image-size {side} ({error}). "
+                    f"--model {name} --image-size {side} ({error}). "
                     "Choose a larger one."
                 ) from error
             self._model.compile(
@@ -132,6 +112,10 @@ class _Trainer:
         times = _StepTimes()
         # The end of the first step starts the clock.
         self._model.fit(
-            self._data, steps_per_epoch=1 + _TIMED_STEPS, callbacks=[times], verbose=0
+            self._data,
+            steps_per_epoch=1 + _TIMED_STEPS,
+            callbacks=[times],
+            shuffle=False,
+            verbose=0,
         )
         return times.seconds
