@@ -97,7 +97,7 @@ def _name(row: dict[str, Any]) -> str:
 
 def _milliseconds(seconds: float | None, best: float) -> str:
     if seconds is None:
-        return "-  "
+        return "- "
     return f"{seconds * 1e3:.2f}{'*' if seconds == best else ' '}"
 
 
