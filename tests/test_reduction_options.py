@@ -102,7 +102,7 @@ def test_description(four_workers):
             "0 (127.0.0.1)  1 (127.0.0.1)",
             "2 (127.0.0.1)  3 (127.0.0.1)",
             "gRPC",
-            "4,194,304 bytes",
+            "16,777,216 bytes",
             "gather",
         ):
             assert words in text

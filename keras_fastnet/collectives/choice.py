@@ -13,8 +13,8 @@ from keras_fastnet.collectives.cost_model import (
 )
 from keras_fastnet.collectives.grid import Grid, check_grid
 
-# Measured with benchmarks/all_reduce, see the prices in its result.json. Only their
-# ratios matter for a choice.
+# Our choice for gRPC, of the order that benchmarks/all_reduce finds (see the prices in
+# its result.json). Only their ratios matter for a choice.
 _DEFAULT_PRICES = Prices(
     host_round=1e-4,
     host_message=2e-4,

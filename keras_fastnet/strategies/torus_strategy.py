@@ -56,7 +56,7 @@ class TorusStrategy(KerasSupport):
             `"bfloat16"` or `"float16"`, for half the bytes. Sums are in `float32`
             between. `float16` overflows at 65,504. Defaults to `None`: no rounding.
         bucket_bytes: Gradients are sent in buckets of this size. Defaults to
-            `None`: 4 MiB.
+            `None`: 16 MiB.
         start_timeout: Seconds within which all workers must have started.
             Defaults to `300.0`, which covers a container image being pulled.
 
