@@ -17,6 +17,7 @@ from keras_fastnet.strategies.keras_step import (
     run_step,
 )
 from keras_fastnet.strategies.keras_support import KerasSupport
+from keras_fastnet.strategies.memory import keep_freed_memory
 from keras_fastnet.strategies.reduction_options import check_options
 from keras_fastnet.strategies.torus_extended import TorusExtended
 
@@ -101,6 +102,8 @@ class TorusStrategy(KerasSupport):
                 reduction,
             )
             upstream.strategy_with_extended(self, extended)
+        if not any("GPU" in device for device in extended.worker_devices):
+            keep_freed_memory()
         keras_hooks.install(self)
 
     @property

@@ -5,6 +5,8 @@ others are compared with, and returns what can be pickled.
 """
 
 import contextlib
+import ctypes
+import resource
 from typing import Any
 
 import keras
@@ -421,3 +423,15 @@ def save_and_go_on(strategy: Any, *, folder: str) -> dict[str, Any]:
     model.fit(x, y, epochs=1, **options)
     loaded.fit(x, y, epochs=1, **options)
     return {"model": state(model), "loaded": state(loaded)}
+
+
+def page_faults(strategy: Any, *, nbytes: int, times: int) -> int:
+    """Returns how many pages the system cleared while a block came and went."""
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype = ctypes.c_void_p
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(times):
+        block = ctypes.c_void_p(libc.malloc(ctypes.c_size_t(nbytes)))
+        ctypes.memset(block, 1, nbytes)
+        libc.free(block)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before

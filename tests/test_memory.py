@@ -1,0 +1,44 @@
+"""Memory that a step gives back is kept for the next one."""
+
+import platform
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from keras_fastnet.strategies.memory import keep_freed_memory
+
+pytestmark = pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc", reason="it is glibc's memory that is kept"
+)
+
+# More than the 32 MiB from which glibc would always give memory back.
+BLOCK = {"nbytes": 40 * 2**20, "times": 10}
+PAGES = BLOCK["nbytes"] // resource.getpagesize()
+
+
+@pytest.mark.distributed
+@pytest.mark.smoke
+def test_workers_use_the_same_memory_again(one_device, two_workers):
+    for faults in two_workers.run("page_faults", **BLOCK):
+        assert faults < 2 * PAGES
+    # Without a strategy the system clears all pages each time.
+    (faults,) = one_device.run("page_faults", **BLOCK)
+    assert faults >= BLOCK["times"] * PAGES
+
+
+@pytest.mark.parametrize("name", ["MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"])
+def test_what_the_user_chose_stays(name):
+    assert keep_freed_memory({name: "65536"}) is False
+
+
+def test_without_a_choice_it_is_kept():
+    # In a process of its own, as it cannot be undone.
+    command = (
+        "from keras_fastnet.strategies.memory import keep_freed_memory as keep\n"
+        "print(keep({}))"
+    )
+    run = [sys.executable, "-c", command]
+    done = subprocess.run(run, capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
