@@ -26,6 +26,7 @@ from naive_lars import NaiveLARS
 from timing import set_threads, timed, weights_and_gradients
 
 from keras_fastnet import LARS
+from keras_fastnet.cli.machine import processor_name
 
 HERE = pathlib.Path(__file__).parent
 OURS = "keras_fastnet LARS"
@@ -98,14 +99,6 @@ def started_peer(python, request):
         process.stdin.close()
 
 
-def processor():
-    with contextlib.suppress(OSError):
-        for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor()
-
-
 def summary(rounds):
     results = {}
     for name in rounds[0]:
@@ -158,7 +151,7 @@ def main():
         + f" --rounds {args.rounds} --threads {args.threads}"
         + (" --peer-python PATH" if args.peer_python else "")
         + (" --no-xla" if args.no_xla else ""),
-        "processor": f"{processor()}, {os.cpu_count()} cores visible",
+        "processor": f"{processor_name()}, {os.cpu_count()} cores visible",
         "threads": args.threads,
         "tensors": len(shapes),
         "parameters": sum(w.size for w in weights),

@@ -58,6 +58,20 @@ CONTESTANTS = (
         alone=TORUS,
     ),
     Contestant(
+        f"{TORUS}, buckets of 4 MiB",
+        KERAS,
+        "torus",
+        {"bucket_bytes": 4 * MIB},
+        alone=TORUS,
+    ),
+    Contestant(
+        f"{TORUS}, buckets of 64 MiB",
+        KERAS,
+        "torus",
+        {"bucket_bytes": 64 * MIB},
+        alone=TORUS,
+    ),
+    Contestant(
         TORUS_ONE_BUCKET, KERAS, "torus", {"bucket_bytes": 1024 * MIB}, alone=TORUS
     ),
     Contestant(TORCH_CEILING, TORCH, "none", alone=TORCH_CEILING),

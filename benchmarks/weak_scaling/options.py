@@ -21,7 +21,7 @@ def arguments(argv):
         ("--rounds", 3, 1, "how often each contestant is measured"),
         ("--warm-up", 3, 0, "steps before the timed ones, in every round"),
         ("--steps", 12, 1, "timed steps in every round"),
-        ("--inter-op", 1, 1, "inter-op threads of a worker; intra-op it is 1"),
+        ("--inter-op", 2, 1, "inter-op threads of a worker; intra-op it is 1"),
         ("--timeout", 600, 1, "seconds for one contestant in one round"),
     ):
         parser.add_argument(

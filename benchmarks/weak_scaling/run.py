@@ -5,12 +5,10 @@
 Every round measures every contestant once, each in fresh processes.
 """
 
-import contextlib
 import datetime
 import importlib.metadata
 import json
 import os
-import pathlib
 import platform
 import shlex
 import signal
@@ -20,6 +18,8 @@ from contestants import CONTESTANTS, KERAS, TORCH, Contestant
 from options import arguments
 from processes import PARAMETERS, ContestantError, measure
 from report import buckets_save, summary, table
+
+from keras_fastnet.cli.machine import processor_name
 
 
 def chosen(args) -> tuple[list[Contestant], dict[str, str]]:
@@ -87,14 +87,6 @@ def timelines(contestants, args):
     return result
 
 
-def processor():
-    with contextlib.suppress(OSError):
-        for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor()
-
-
 def command(args):
     words = ["python benchmarks/weak_scaling/run.py"]
     for option in ("workers", "batch_size", "image_size", "rounds", "warm_up", "steps"):
@@ -108,7 +100,7 @@ def conditions(args, load):
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         "command": command(args),
-        "processor": f"{processor()}, {os.cpu_count()} cores visible",
+        "processor": f"{processor_name()}, {os.cpu_count()} cores visible",
         "load_average_before": round(load, 2),
         "network": "127.0.0.1",
         "model": f"ResNet-50, {PARAMETERS} trainable parameters, float32",

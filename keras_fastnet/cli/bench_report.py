@@ -1,9 +1,6 @@
 """The file that `fastnet bench` writes, and its table."""
 
-import contextlib
-import datetime
 import json
-import platform
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,14 +19,6 @@ def write(document: dict[str, Any], output: str) -> None:
     """
     text = json.dumps(document, indent=1)
     Path(output).write_text(f"{text}\n", encoding="utf-8")
-
-
-def conditions() -> dict[str, str]:
-    """Returns the day and this machine's processor."""
-    return {
-        "date": datetime.date.today().isoformat(),
-        "cpu": _processor(),
-    }
 
 
 def as_text(document: dict[str, Any]) -> str:
@@ -117,11 +106,3 @@ def _training(scaling: dict[str, Any]) -> str:
         f"{scaling['step_seconds'] * 1e3:.1f} ms in the cluster, "
         f"efficiency {scaling['efficiency']:.0%}"
     )
-
-
-def _processor() -> str:
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()

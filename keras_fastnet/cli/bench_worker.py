@@ -4,6 +4,7 @@
 Rank 0 writes what was measured to FILE, as JSON.
 """
 
+import datetime
 import platform
 import statistics
 import sys
@@ -15,11 +16,11 @@ import tensorflow as tf
 import keras_fastnet
 from keras_fastnet.cli.bench_contestants import Contest, finish
 from keras_fastnet.cli.bench_options import BenchOptions, check_ranks
-from keras_fastnet.cli.bench_report import Progress, conditions, write
+from keras_fastnet.cli.bench_report import Progress, write
 from keras_fastnet.cli.bench_timing import time_in_turn
 from keras_fastnet.cli.bench_training import weak_scaling
 from keras_fastnet.cli.errors import UsageError
-from keras_fastnet.cli.machine import available_cpus
+from keras_fastnet.cli.machine import available_cpus, processor_name
 from keras_fastnet.collectives.cost_model import Topology
 from keras_fastnet.collectives.grid import Grid, grids_of
 from keras_fastnet.collectives.price_fit import FORMAT
@@ -63,7 +64,8 @@ def measure(options: BenchOptions) -> dict[str, Any] | None:
     document = {
         "format": FORMAT,
         "command": options.command,
-        **conditions(),
+        "date": datetime.date.today().isoformat(),
+        "cpu": processor_name(),
         "versions": {
             "python": platform.python_version(),
             "tensorflow": tf.__version__,

@@ -1,10 +1,13 @@
 """What this machine offers to a launch: CPUs and GPUs."""
 
+import contextlib
 import os
+import platform
 import re
 import shutil
 import subprocess
 from collections.abc import Mapping
+from pathlib import Path
 
 
 def available_cpus() -> int:
@@ -12,6 +15,15 @@ def available_cpus() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def processor_name() -> str:
+    """Returns what the processor calls itself."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
 
 
 def visible_gpus(environment: Mapping[str, str]) -> list[str]:
