@@ -15,7 +15,6 @@ from keras_fastnet.collectives.cost_model import (
     all_reduce_seconds,
     cheapest_algorithm,
     cheapest_grid,
-    oversubscription,
     work_of,
 )
 from keras_fastnet.collectives.grid import Grid, check_grid, grids_of, rows_of_ranks
@@ -38,25 +37,25 @@ def bytes_sent(topology, work):
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "grid", "rounds", "messages", "sent", "copied"),
+    ("algorithm", "grid", "rounds", "messages", "sent", "copied", "collectives"),
     [
         # A ring of 12 passes 1/12 of the vector on, 11 times to reduce and 11 times
         # to gather.
-        ("ring", Grid(3, 4), 22, 22, 2200, 0),
+        ("ring", Grid(3, 4), 22, 22, 2200, 0, 1),
         # Quarters to 3 others at once; a ring of 3 with a quarter (300), 4 times 100;
         # quarters round the row, 3 times. The result is copied three times.
-        ("torus", Grid(3, 4), 1 + 4 + 3, 3 + 4 + 3, 900 + 400 + 900, 3600),
-        ("torus", Grid(4, 3), 1 + 6 + 2, 2 + 6 + 2, 800 + 600 + 800, 3600),
-        ("torus", Grid(1, 12), 1 + 11, 22, 2200, 3600),
-        ("torus", Grid(12, 1), 22, 22, 2200, 0),
+        ("torus", Grid(3, 4), 1 + 4 + 3, 3 + 4 + 3, 900 + 400 + 900, 3600, 3),
+        ("torus", Grid(4, 3), 1 + 6 + 2, 2 + 6 + 2, 800 + 600 + 800, 3600, 3),
+        ("torus", Grid(1, 12), 1 + 11, 22, 2200, 3600, 2),
+        ("torus", Grid(12, 1), 22, 22, 2200, 0, 1),
         # The whole vector to 3 at once, then to 2 others.
-        ("gather", Grid(3, 4), 2, 5, 5 * 1200, 3 * 1200 * (4 + 3)),
-        ("gather", Grid(1, 12), 1, 11, 11 * 1200, 3 * 1200 * 12),
+        ("gather", Grid(3, 4), 2, 5, 5 * 1200, 3 * 1200 * (4 + 3), 2),
+        ("gather", Grid(1, 12), 1, 11, 11 * 1200, 3 * 1200 * 12, 1),
     ],
 )
-def test_work_on_one_host(algorithm, grid, rounds, messages, sent, copied):
+def test_work_on_one_host(algorithm, grid, rounds, messages, sent, copied, collectives):
     work = work_of(algorithm, grid, ONE_HOST, 1200)
-    expected = Work(rounds, messages, sent, 0, 0, 0, copied)
+    expected = Work(rounds, messages, sent, 0, 0, 0, copied, collectives)
     assert dataclasses.astuple(work) == pytest.approx(dataclasses.astuple(expected))
 
 
@@ -65,18 +64,18 @@ def test_work_on_one_host(algorithm, grid, rounds, messages, sent, copied):
     # Three hosts with four ranks each, 1,200 bytes.
     [
         # Every round waits for the one that crosses the network.
-        ("ring", Grid(3, 4), 1, Work(0, 0, 0, 22, 22, 2200, 0)),
+        ("ring", Grid(3, 4), 1, Work(0, 0, 0, 22, 22, 2200, 0, 1)),
         # Rows stay on a host. Of each column 400 bytes cross, four columns a card.
-        ("torus", Grid(3, 4), 1, Work(4, 6, 1800, 4, 4, 4 * 400, 3600)),
-        ("torus", Grid(3, 4), 2, Work(4, 6, 1800, 4, 4, 2 * 400, 3600)),
-        ("torus", Grid(3, 4), 8, Work(4, 6, 1800, 4, 4, 400, 3600)),
+        ("torus", Grid(3, 4), 1, Work(4, 6, 1800, 4, 4, 4 * 400, 3600, 3)),
+        ("torus", Grid(3, 4), 2, Work(4, 6, 1800, 4, 4, 2 * 400, 3600, 3)),
+        ("torus", Grid(3, 4), 8, Work(4, 6, 1800, 4, 4, 400, 3600, 3)),
         # Two columns: each a ring of six with half of the vector, in sixths.
-        ("torus", Grid(6, 2), 1, Work(2, 2, 1200, 10, 10, 2 * 1000, 3600)),
+        ("torus", Grid(6, 2), 1, Work(2, 2, 1200, 10, 10, 2 * 1000, 3600, 3)),
         # One column is a ring over all.
-        ("torus", Grid(12, 1), 1, Work(0, 0, 0, 22, 22, 2200, 0)),
+        ("torus", Grid(12, 1), 1, Work(0, 0, 0, 22, 22, 2200, 0, 1)),
         # Rows of six span hosts: all four ranks of a host send 5/6, twice.
-        ("torus", Grid(2, 6), 1, Work(0, 0, 0, 1 + 2 + 5, 12, 4 * 2200, 3600)),
-        ("gather", Grid(3, 4), 1, Work(1, 3, 3600, 1, 2, 4 * 2400, 25200)),
+        ("torus", Grid(2, 6), 1, Work(0, 0, 0, 1 + 2 + 5, 12, 4 * 2200, 3600, 3)),
+        ("gather", Grid(3, 4), 1, Work(1, 3, 3600, 1, 2, 4 * 2400, 25200, 2)),
     ],
 )
 def test_work_on_three_hosts(algorithm, grid, cards, expected):
@@ -125,22 +124,35 @@ def test_one_column_is_a_ring(cluster):
 
 
 def test_price_of_work():
-    prices = Prices(1.0, 10.0, 100.0, 1e3, 1e4, 1e5, 1e6)
-    assert prices.seconds(Work(7, 6, 5, 4, 3, 2, 1)) == 1234567
+    prices = Prices(1.0, 10.0, 100.0, 1e3, 1e4, 1e5, 1e6, 1e7)
+    assert prices.seconds(Work(8, 7, 6, 5, 4, 3, 2, 1)) == 12345678
 
 
 def test_time_is_work_at_prices_on_shared_cores():
-    prices = Prices(1e-5, 2e-5, 1e-9, 0, 0, 0, 0)
-    # A ring of four: 6 rounds of one message, 1.5 vectors.
-    alone = 6 * 1e-5 + 6 * 2e-5 + 1.5e6 * 1e-9
-    arguments = ("ring", Grid(2, 2), Topology(1, 4), prices, 1e6)
-    assert all_reduce_seconds(*arguments) == pytest.approx(alone)
-    assert all_reduce_seconds(*arguments, 4) == pytest.approx(alone)
-    assert all_reduce_seconds(*arguments, 3) == pytest.approx(alone * 4 / 3)
+    prices = Prices(1e-5, 2e-5, 1e-9, 0, 0, 0, 0, 3e-5)
+    # A ring of four: 6 rounds of one message, 1.5 vectors, one operation. Who shares
+    # a core computes while others wait.
+    wait, compute = 6 * 1e-5, 6 * 2e-5 + 1.5e6 * 1e-9 + 3e-5
+    for cores, longer in ((None, 1), (4, 1), (3, 4 / 3), (2, 2)):
+        seconds = all_reduce_seconds(
+            "ring", Grid(2, 2), Topology(1, 4, cores=cores), prices, 1e6
+        )
+        assert seconds == pytest.approx(wait + longer * compute)
+
+
+def test_each_bucket_starts_anew():
+    topology, grid = Topology(1, 4), Grid(2, 2)
+    for algorithm in ALGORITHMS:
+        buckets = [work_of(algorithm, grid, topology, n) for n in (500, 500, 200)]
+        expected = buckets[0] + buckets[1] + buckets[2]
+        found = work_of(algorithm, grid, topology, 1200, buckets=3)
+        assert dataclasses.astuple(found) == pytest.approx(
+            dataclasses.astuple(expected)
+        )
 
 
 def test_dear_rounds_gather_dear_messages_make_squares_dear_bytes_make_rings():
-    free = Prices(0, 0, 0, 0, 0, 0, 0)
+    free = Prices(0, 0, 0, 0, 0, 0, 0, 0)
     topology = Topology(1, 16)
     waiting = dataclasses.replace(free, host_round=1.0)
     # One round gathers all.
@@ -152,16 +164,22 @@ def test_dear_rounds_gather_dear_messages_make_squares_dear_bytes_make_rings():
     assert cheapest_algorithm(Grid(4, 4), topology, sending, 100) == "gather"
     moving = dataclasses.replace(free, host_byte=1.0, copied_byte=1.0)
     assert cheapest_algorithm(Grid(4, 4), topology, moving, 100) == "ring"
+    among = ("torus", "gather")
+    assert cheapest_algorithm(Grid(4, 4), topology, moving, 100, among) == "torus"
+    starting = dataclasses.replace(free, collective=1.0)
+    assert cheapest_algorithm(Grid(4, 4), topology, starting, 100) == "ring"
 
 
 def test_one_rank_has_a_grid():
-    assert cheapest_grid(Topology(1, 1), Prices(1, 1, 1, 1, 1, 1, 1), 100) == Grid(1, 1)
+    assert cheapest_grid(Topology(1, 1), Prices(1, 1, 1, 1, 1, 1, 1, 1), 100) == Grid(
+        1, 1
+    )
 
 
 def test_rows_are_hosts_where_there_are_several():
-    prices = Prices(1, 1, 1, 1, 1, 1, 1)
+    prices = Prices(1, 1, 1, 1, 1, 1, 1, 1)
     assert cheapest_grid(Topology(3, 4), prices, 100) == Grid(3, 4)
-    sending = Prices(0, 0, 0, 0, 1, 0, 0)
+    sending = Prices(0, 0, 0, 0, 1, 0, 0, 0)
     assert cheapest_grid(Topology(16, 1), sending, 100) == Grid(4, 4)
 
 
@@ -184,7 +202,7 @@ def test_topology_of_hosts(hosts, expected):
     [(4, 2, 2.0), (3, 2, 1.5), (2, 2, 1.0), (1, 2, 1.0), (64, None, 1.0)],
 )
 def test_ranks_share_cores(ranks_per_host, cores, factor):
-    assert oversubscription(Topology(5, ranks_per_host), cores) == factor
+    assert Topology(5, ranks_per_host, cores=cores).ranks_per_core == factor
 
 
 def test_grids_of_twelve():

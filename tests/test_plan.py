@@ -17,6 +17,7 @@ PRICES = [
     *("--latency-us", "100", "--overhead-us", "0", "--bandwidth-gb", "1"),
     *("--network-latency-us", "200", "--network-overhead-us", "50"),
     *("--network-bandwidth-gb", "0.5", "--copy-bandwidth-gb", "10"),
+    *("--collective-us", "30"),
 ]
 BENCH = {
     "format": 1,
@@ -28,6 +29,8 @@ BENCH = {
     "hosts": 1,
     "ranks_per_host": 4,
     "cores_per_host": 2,
+    "wire_dtype": "float32",
+    "bucket_bytes": 1_000_000_000,
     # A rank alone would take 100 us a message and 1 ns a byte: a ring of four has 6
     # messages and 1.5 vectors. Two cores for four ranks double that.
     "all_reduce": [
@@ -80,25 +83,41 @@ def test_ring_and_torus_by_hand(answer):
     given = ("--ranks", 4, "--hosts", 2, "--parameters", 1_000_000)
     answered = answer(*given, "--compute-ms", 20, *PRICES)
     ring = candidate(answered, "ring")
-    # 6 messages of 1 MB over the network at 0.5 GB/s, each after 200 + 50 us.
+    # 6 messages of 1 MB over the network at 0.5 GB/s, each after 200 + 50 us; one
+    # operation.
     assert (ring["rounds"], ring["messages"], ring["sent_mb"]) == (6, 6, 6.0)
     assert ring["network_mb"] == 6.0
-    assert ring["seconds"] == pytest.approx(6 * 250e-6 + 0.012)
+    assert ring["seconds"] == pytest.approx(30e-6 + 6 * 250e-6 + 0.012)
     torus = candidate(answered, "torus", [2, 2])
     # 2 MB to the neighbour and back; 2 x 1 MB over a card that two ranks share;
-    # 3 x 4 MB copied.
+    # 3 x 4 MB copied; three operations.
     assert (torus["messages"], torus["sent_mb"], torus["network_mb"]) == (4, 6.0, 2.0)
-    seconds = 2 * 100e-6 + 0.004 + 2 * 250e-6 + 2 * 0.004 + 0.0012
+    seconds = 90e-6 + 2 * 100e-6 + 0.004 + 2 * 250e-6 + 2 * 0.004 + 0.0012
     assert torus["seconds"] == pytest.approx(seconds)
     assert ring["chosen"] and not torus["chosen"]
-    assert ring["efficiency_no_overlap"] == pytest.approx(20 / 33.5)
+    assert ring["efficiency_no_overlap"] == pytest.approx(20 / 33.53)
     assert ring["efficiency_full_overlap"] == 1.0
     # Half of the bytes on the wire, a card for each.
     answered = answer(*given, "--cards", 2, "--wire-dtype", "bfloat16", *PRICES)
     torus = candidate(answered, "torus", [2, 2])
     assert torus["sent_mb"] == 3.0 and torus["chosen"]
-    assert torus["seconds"] == pytest.approx(2e-4 + 0.002 + 5e-4 + 0.002 + 0.0006)
+    assert torus["seconds"] == pytest.approx(
+        9e-5 + 2e-4 + 0.002 + 5e-4 + 0.002 + 0.0006
+    )
     assert "efficiency_no_overlap" not in torus
+
+
+def test_gradients_travel_in_buckets(answer):
+    words = ("--ranks", 4, "--parameters", 1_000_000, *PRICES)
+    whole, cut = (
+        candidate(answer(*words, "--bucket-bytes", size), "ring")
+        for size in (4_000_000, 1_500_000)
+    )
+    # Three of them: three times the start, the same bytes.
+    assert (whole["messages"], cut["messages"]) == (6, 18)
+    assert cut["sent_mb"] == whole["sent_mb"] == 6.0
+    more = 2 * (30e-6 + 6 * 100e-6)
+    assert cut["seconds"] - whole["seconds"] == pytest.approx(more)
 
 
 def test_every_factorisation_is_a_candidate(answer):
@@ -112,13 +131,15 @@ def test_every_factorisation_is_a_candidate(answer):
 
 
 def test_ranks_that_share_cores_take_longer(answer):
-    words = ("--ranks", 4, "--parameters", 1000, "--compute-ms", 20)
+    words = ("--ranks", 4, "--parameters", 1000, "--compute-ms", 20, *PRICES)
     alone, shared = (
         candidate(answer(*words, "--cores-per-host", cores), "ring") for cores in (4, 2)
     )
-    assert shared["seconds"] == pytest.approx(2 * alone["seconds"])
+    # Not the six rounds, in which others compute.
+    wait = 6 * 100e-6
+    assert shared["seconds"] - wait == pytest.approx(2 * (alone["seconds"] - wait))
     assert shared["efficiency_no_overlap"] == pytest.approx(
-        alone["efficiency_no_overlap"] / 2
+        0.020 / (0.040 + shared["seconds"])
     )
 
 
@@ -128,11 +149,11 @@ def test_bench_gives_prices_model_and_time(answer, bench):
     assert prices["host_message"] == pytest.approx(1e-4, rel=1e-3)
     assert prices["network_byte"] == pytest.approx(1e-9, rel=1e-3)
     assert (answered["model"], answered["parameters"]) == ("MyNet", 1_000_000)
-    assert answered["cores_per_host"] == 2
+    assert answered["topology"]["cores"] == 2
     ring = candidate(answered, "ring")
-    # 2 messages and one vector of 4 MB, on a core each.
+    # 2 messages and one vector of 4 MB, on a core each, where a step takes 5 ms.
     assert ring["seconds"] == pytest.approx(2e-4 + 4e-3, rel=1e-3)
-    assert ring["efficiency_no_overlap"] == pytest.approx(10 / 14.2, rel=1e-3)
+    assert ring["efficiency_no_overlap"] == pytest.approx(5 / 9.2, rel=1e-3)
 
 
 def test_what_is_stated_takes_precedence_over_the_bench(answer, bench):

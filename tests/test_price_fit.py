@@ -23,41 +23,48 @@ from keras_fastnet.collectives.price_fit import (
 SIZES = (1e3, 3e4, 1e6, 3e7, 1e9)
 
 
-def ring_seconds(ranks, nbytes, near, *_):
+START = 7e-4
+"""Price of starting a collective."""
+
+
+def ring_seconds(ranks, nbytes, near, start=START):
     """2 (N - 1) times a chunk from neighbour to neighbour."""
     round_, message, byte = near
-    return 2 * (ranks - 1) * (round_ + message + nbytes / ranks * byte)
+    start = start if ranks > 1 else 0
+    return start + 2 * (ranks - 1) * (round_ + message + nbytes / ranks * byte)
 
 
-def exchange_seconds(ranks, nbytes, near):
+def exchange_seconds(ranks, nbytes, near, start):
     """One vector to every other, all at once."""
     round_, message, byte = near
-    return (round_ if ranks > 1 else 0) + (ranks - 1) * (message + nbytes * byte)
+    start = start + round_ if ranks > 1 else 0
+    return start + (ranks - 1) * (message + nbytes * byte)
 
 
-def torus_seconds(rows, columns, nbytes, row, column, copied):
+def torus_seconds(rows, columns, nbytes, row, column, copied, start=START):
     """An exchange of chunks, a ring along the column, a gather around the row."""
     chunk = nbytes / columns
     return (
-        exchange_seconds(columns, chunk, row)
-        + ring_seconds(rows, chunk, column)
+        exchange_seconds(columns, chunk, row, start)
+        + ring_seconds(rows, chunk, column, start)
+        + start
         + (columns - 1) * (row[0] + row[1] + chunk * row[2])
         + 3 * nbytes * copied
     )
 
 
-def gather_seconds(rows, columns, nbytes, row, column, copied):
+def gather_seconds(rows, columns, nbytes, row, column, copied, start=START):
     """Exchanges of whole vectors; each is sent, received and read by the sum."""
     copies = sum(3 * size for size in (rows, columns) if size > 1)
     return (
-        exchange_seconds(columns, nbytes, row)
-        + exchange_seconds(rows, nbytes, column)
+        exchange_seconds(columns, nbytes, row, start)
+        + exchange_seconds(rows, nbytes, column, start)
         + copies * nbytes * copied
     )
 
 
 def prices_of(near, far, copied):
-    return Prices(*near, *far, copied)
+    return Prices(*near, *far, copied, START)
 
 
 def timed(topology, grids, near, far, copied):
@@ -72,7 +79,7 @@ def timed(topology, grids, near, far, copied):
             made.append(("torus", grid, nbytes, torus_seconds(*shape)))
             made.append(("gather", grid, nbytes, gather_seconds(*shape)))
     return [
-        Measurement(algorithm, grid, topology, nbytes, seconds, None)
+        Measurement(algorithm, grid, topology, nbytes, seconds)
         for algorithm, grid, nbytes, seconds in made
     ]
 
@@ -85,6 +92,11 @@ def on_hosts(near, far, copied, hosts=3, ranks_per_host=4):
     """On several hosts with a card for each rank."""
     topology = Topology(hosts, ranks_per_host, cards=ranks_per_host)
     return timed(topology, [(hosts, ranks_per_host)], near, far, copied)
+
+
+def starts(measurement):
+    """Seconds for starting its collectives."""
+    return START * {"ring": 1, "torus": 3, "gather": 2}[measurement.algorithm]
 
 
 STARTS = st.floats(1e-6, 1e-3)
@@ -124,7 +136,11 @@ def test_noise_does_not_lead_astray(near, copied, seed):
     # here of a grid that was not measured.
     for nbytes in (1e4, 1e8):
         for seconds in (torus_seconds, gather_seconds):
-            predicted = seconds(4, 3, nbytes, learned, learned, fitted.copied_byte)
+            predicted = seconds(
+                *(4, 3, nbytes, learned, learned),
+                fitted.copied_byte,
+                fitted.collective,
+            )
             assert predicted == pytest.approx(
                 seconds(4, 3, nbytes, near, near, copied), rel=0.05
             )
@@ -135,7 +151,9 @@ def test_what_comes_together_is_counted_in():
     # In a row of two, every round has one message.
     pairs = timed(Topology(1, 2), [(1, 2)], near, near, 1e-10)
     fitted = fit_prices(pairs)
+    # The ring has two, the torus and the gather one for each operation.
     assert (fitted.host_round, fitted.host_message) == (0, pytest.approx(3e-4))
+    assert fitted.collective == pytest.approx(START)
     assert fitted.host_byte == pytest.approx(1e-9)
     assert fitted.copied_byte == pytest.approx(1e-10)
 
@@ -149,17 +167,21 @@ def test_where_all_crossed_the_network_a_host_costs_the_same():
 
 def test_shared_cores_are_taken_out():
     near = (1e-4, 2e-4, 1e-9)
-    # Twelve ranks on eight cores take half as long again.
+    # Twelve ranks on eight cores take half as long again, but for waiting.
+    shared = Topology(1, 12, cores=8)
+    waits = on_one_host((1e-4, 0.0, 0.0), 0.0)
     measurements = [
-        dataclasses.replace(m, seconds=m.seconds * 1.5, cores_per_host=8)
-        for m in on_one_host(near, 1e-10)
+        dataclasses.replace(
+            m, seconds=m.seconds * 1.5 - 0.5 * (w.seconds - starts(m)), topology=shared
+        )
+        for m, w in zip(on_one_host(near, 1e-10), waits, strict=True)
     ]
     assert dataclasses.astuple(fit_prices(measurements)) == pytest.approx(
         dataclasses.astuple(prices_of(near, near, 1e-10))
     )
 
 
-@given(st.integers(1, 7), st.integers(0, 2**32 - 1))
+@given(st.integers(1, 8), st.integers(0, 2**32 - 1))
 def test_non_negative_least_squares_against_scipy(columns, seed):
     numbers = np.random.default_rng(seed)
     rows = numbers.normal(size=(columns + 3, columns)) + numbers.uniform(0, 1)
@@ -183,7 +205,7 @@ def test_measurements_that_do_not_tell_prices_apart_are_refused():
         fit_prices(rings_of_one_size)
     with pytest.raises(ValueError, match=r"Received: 0 measurements with no work"):
         fit_prices([])
-    alone = Measurement("ring", Grid(1, 1), Topology(1, 1), 100.0, 1e-6, 1)
+    alone = Measurement("ring", Grid(1, 1), Topology(1, 1), 100.0, 1e-6)
     with pytest.raises(ValueError, match="with no work"):
         fit_prices([alone, alone])
 
@@ -197,6 +219,8 @@ DOCUMENT = {
     "ranks": 4,
     "hosts": 1,
     "ranks_per_host": 4,
+    "wire_dtype": "float32",
+    "bucket_bytes": 16_777_216,
     "cores_per_host": 2,
     "all_reduce": [
         {"algorithm": "ring", "grid": [1, 4], "bytes": 4096, "seconds": 0.0049},
@@ -229,10 +253,11 @@ def written(tmp_path):
 def test_file_is_read(written):
     first, second = read_measurements(written())
     assert first == Measurement(
-        "ring", Grid(1, 4), Topology(1, 4), 4096.0, 0.0049, cores_per_host=2
+        "ring", Grid(1, 4), Topology(1, 4, cores=2), 4096.0, 0.0049
     )
     assert (second.algorithm, second.grid) == ("torus", Grid(2, 2))
-    assert read_weak_scaling(written()) == WeakScaling("ResNet50", 25636712, 0.2, 0.6)
+    # Four ranks computed on two cores at the same time.
+    assert read_weak_scaling(written()) == WeakScaling("ResNet50", 25636712, 0.1, 0.6)
     assert read_weak_scaling(written(weak_scaling=None)) is None
 
 
@@ -242,6 +267,7 @@ def test_file_is_read(written):
         ({"format": 2}, '"format": 1'),
         ({"ranks": 5}, '"ranks" is not'),
         ({"hosts": 0}, '"hosts" is 0'),
+        ({"bucket_bytes": 0}, '"bucket_bytes" is 0'),
         ({"cores_per_host": 1.5}, '"cores_per_host" is 1.5'),
         ({"all_reduce": 3}, "int"),
         ({"all_reduce": [{"algorithm": "ring"}]}, "'grid' is missing"),
@@ -257,6 +283,14 @@ def test_malformed_files_are_refused(written, changes, message):
         read_measurements(path)
     assert f"Received: {path} (" in str(refusal.value)
     assert message in str(refusal.value)
+
+
+def test_what_travels_is_read(written):
+    entries = [{**DOCUMENT["all_reduce"][0], "bytes": n} for n in (1000, 1001, 4000)]
+    changes = {"all_reduce": entries, "bucket_bytes": 1000}
+    assert [m.buckets for m in read_measurements(written(**changes))] == [1, 2, 4]
+    halves = read_measurements(written(**changes, wire_dtype="bfloat16"))
+    assert [(m.nbytes, m.buckets) for m in halves] == [(500, 1), (500.5, 2), (2000, 4)]
 
 
 def test_malformed_weak_scaling_is_refused(written):

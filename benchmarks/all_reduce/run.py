@@ -1,134 +1,110 @@
-"""Times sums over 4, 9 and 16 local ranks: ring, torus, gather and the choice.
+"""Times sums over 4, 9 and 16 local ranks with `fastnet bench`, and tests the plan.
 
 python benchmarks/all_reduce/run.py
-python benchmarks/all_reduce/run.py --ranks 4 --rounds 3
+python benchmarks/all_reduce/run.py --measured    # only the tables and the predictions
+
+Each number of ranks has a file of its own beside this script, `ranks-4.json` and so
+on, which `fastnet plan --bench` reads.
 """
 
 import argparse
-import dataclasses
-import datetime
-import importlib.metadata
 import json
-import os
 import pathlib
-import platform
 import statistics
+import subprocess
 import sys
-import tempfile
 
-from keras_fastnet.cli import launcher
-from keras_fastnet.collectives.cost_model import Topology, all_reduce_seconds
-from keras_fastnet.collectives.grid import Grid
-from keras_fastnet.collectives.price_fit import Measurement, fit_prices
+from keras_fastnet.cli.bench_report import as_text
+from keras_fastnet.collectives.cost_model import Prices, all_reduce_seconds
+from keras_fastnet.collectives.price_fit import (
+    Measurement,
+    fit_prices,
+    read_measurements,
+)
 
 HERE = pathlib.Path(__file__).parent
-SIZES = (4_096, 65_536, 1_048_576, 16_777_216, 100_000_000)
-COLUMNS = ("tensorflow", "ring", "torus", "gather", "auto")
-CORES = len(os.sched_getaffinity(0))
+SIZES = "4KiB,64KiB,1MiB,16MiB,100MB"
+RANKS = (4, 9, 16)
 
 
-def measure(ranks: int, sizes: list[int], rounds: int) -> list[dict]:
-    """Returns the times of all contestants with so many ranks."""
-    with tempfile.TemporaryDirectory() as folder:
-        output = pathlib.Path(folder) / "times.json"
-        words = [str(HERE / "worker.py"), "--rounds", rounds, "--output", output]
-        words += ["--sizes", *sizes]
-        code = launcher.run(ranks, [str(word) for word in words])
-        if code != 0:
-            sys.exit(f"The benchmark failed with {ranks} ranks.")
-        return json.loads(output.read_text())
+def file_of(ranks: int) -> pathlib.Path:
+    """Returns the file with what was measured with so many ranks."""
+    return HERE / f"ranks-{ranks}.json"
 
 
-def measurements(ranks: int, rows: list[dict]) -> list[Measurement]:
-    """Returns what the cost model has a prediction for."""
-    return [
-        Measurement(
-            algorithm=row["algorithm"],
-            grid=Grid(*row["grid"]),
-            topology=Topology(hosts=1, ranks_per_host=ranks),
-            nbytes=row["bytes"],
-            seconds=row["seconds"],
-            cores_per_host=CORES,
-        )
-        for row in rows
-        if row["algorithm"] in ("ring", "torus", "gather")
-    ]
+def measure(ranks: int, sizes: str, repeats: int) -> None:
+    """Writes the file of so many ranks."""
+    command = [sys.executable, "-m", "keras_fastnet.cli", "bench"]
+    command += ["--workers", str(ranks), "--sizes", sizes]
+    command += ["--repeats", str(repeats), "--output", str(file_of(ranks))]
+    if subprocess.run(command, stdout=subprocess.DEVNULL).returncode != 0:
+        sys.exit(f"The benchmark failed with {ranks} ranks.")
 
 
-def prediction_errors(fitted: list[Measurement], tested: list[Measurement]) -> dict:
-    """Returns how far predictions are from the measured times, relative to them."""
-    prices = fit_prices(fitted)
-    errors = [
-        abs(
-            all_reduce_seconds(
-                m.algorithm, m.grid, m.topology, prices, m.nbytes, m.cores_per_host
-            )
-            / m.seconds
-            - 1
-        )
-        for m in tested
-    ]
-    return {
-        "prices": dataclasses.asdict(prices),
-        "median_error": round(statistics.median(errors), 3),
-        "largest_error": round(max(errors), 3),
+def error(measured: Measurement, prices: Prices) -> float:
+    """Returns how far the prediction is off, relative to what was measured."""
+    predicted = all_reduce_seconds(
+        measured.algorithm,
+        measured.grid,
+        measured.topology,
+        prices,
+        measured.nbytes,
+        measured.buckets,
+    )
+    return predicted / measured.seconds - 1
+
+
+def prediction(learned_from: list[int], asked: int) -> str:
+    """Returns a row that says how well one number of ranks is predicted."""
+    learned = [m for ranks in learned_from for m in read_measurements(file_of(ranks))]
+    prices = fit_prices(learned)
+    errors = [error(m, prices) for m in read_measurements(file_of(asked))]
+    sizes = [abs(e) for e in errors]
+    within = sum(size <= 0.25 for size in sizes)
+    return (
+        f"| {asked} | {', '.join(map(str, learned_from))} | "
+        f"{statistics.median(sizes):.0%} | {min(errors):+.0%} to {max(errors):+.0%} | "
+        f"{within} of {len(errors)} |"
+    )
+
+
+def over_ring(document: dict) -> str:
+    """Returns the time of "auto" over that of both rings, by size."""
+    seconds = {
+        (row["bytes"], row["algorithm"]): row["seconds"]
+        for row in document["all_reduce"]
     }
-
-
-def table(ranks: int, rows: list[dict]) -> str:
-    """Returns milliseconds by size as a Markdown table."""
-    lines = [
-        f"| {ranks} ranks, bytes | {' | '.join(COLUMNS)} | auto / ring |",
-        "| --- " * (len(COLUMNS) + 2) + "|",
+    cells = [
+        f"{size:,} B: {seconds[size, 'auto'] / seconds[size, 'ring']:.2f}, "
+        f"{seconds[size, 'auto'] / seconds[size, 'tensorflow']:.2f}"
+        for size in sorted({size for size, _ in seconds})
     ]
-    for size in sorted({row["bytes"] for row in rows}):
-        times = {r["algorithm"]: r["seconds"] for r in rows if r["bytes"] == size}
-        cells = [
-            f"{1e3 * times[name]:.1f} ms" if name in times else "" for name in COLUMNS
-        ]
-        ratio = times["auto"] / times["ring"]
-        lines.append(f"| {size:,} | {' | '.join(cells)} | {ratio:.2f} |")
-    return "\n".join(lines)
+    return "auto over our ring, over TensorFlow's: " + "; ".join(cells)
 
 
 def main() -> None:
-    """Writes the result file."""
+    """Measures and reports."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--ranks", type=int, nargs="+", default=[4, 9, 16])
-    parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--output", type=pathlib.Path, default=HERE / "result.json")
+    parser.add_argument("--ranks", type=int, nargs="+", default=list(RANKS))
+    parser.add_argument("--sizes", default=SIZES, help="as of `fastnet bench`")
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--measured", action="store_true", help="measure nothing")
     arguments = parser.parse_args()
-    found = {
-        ranks: measure(ranks, arguments.sizes, arguments.rounds)
-        for ranks in arguments.ranks
-    }
-    usable = {ranks: measurements(ranks, rows) for ranks, rows in found.items()}
-    result = {
-        "conditions": {
-            "date": datetime.date.today().isoformat(),
-            "command": " ".join(["python", *sys.argv]),
-            "cores": CORES,
-            "rounds": arguments.rounds,
-            "python": platform.python_version(),
-            "versions": {
-                name: importlib.metadata.version(name)
-                for name in ("tensorflow", "keras", "keras-fastnet")
-            },
-        },
-        "all_reduce": {str(ranks): rows for ranks, rows in found.items()},
-        "prediction": {
-            str(ranks): prediction_errors(usable[ranks], usable[ranks])
-            for ranks in arguments.ranks
-        },
-    }
-    arguments.output.write_text(json.dumps(result, indent=1) + "\n")
-    for ranks, rows in found.items():
-        print(table(ranks, rows), end="\n\n")
-    for ranks, errors in result["prediction"].items():
-        print(ranks, "ranks:", errors)
+    for ranks in arguments.ranks:
+        if not arguments.measured:
+            measure(ranks, arguments.sizes, arguments.repeats)
+        document = json.loads(file_of(ranks).read_text())
+        print(as_text(document), over_ring(document), sep="\n", end="\n\n")
+    print("| predicted ranks | prices from | median error | errors | within 25 % |")
+    print("| --- | --- | --- | --- | --- |")
+    for ranks in arguments.ranks:
+        print(prediction([ranks], ranks))
+        print(prediction(arguments.ranks, ranks))
+        others = [other for other in arguments.ranks if other != ranks]
+        if others:
+            print(prediction(others, ranks))
 
 
 if __name__ == "__main__":

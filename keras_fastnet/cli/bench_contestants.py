@@ -17,9 +17,6 @@ from keras_fastnet.strategies.torus_cross_device_ops import TorusCrossDeviceOps
 
 # Gathering whole vectors is for small ones.
 _LARGEST_GATHER = 2**20
-# Up to here one collective is timed, which is what the cost model is about; beyond,
-# what training does.
-_LARGEST_BUCKET = 16 * 2**20
 _PATTERN = np.arange(61, dtype=np.float32)
 # A few roundings to the 8 significant bits of bfloat16.
 _TOLERANCE = 0.02
@@ -82,14 +79,14 @@ class Contest:
         found = [Contestant("tensorflow", flat, peer)]
         # Any grid will do: a ring looks at all ranks only.
         anywhere = next(iter(self._transports))
-        ring = self._operations("ring", anywhere, nbytes)
+        ring = self._operations("ring", anywhere)
         found.append(Contestant("ring", flat, ring))
         for grid in self._transports:
             if grid.columns > 1:  # With one column the torus is the ring.
-                torus = self._operations("torus", grid, nbytes)
+                torus = self._operations("torus", grid)
                 found.append(Contestant("torus", grid, torus))
             if nbytes <= _LARGEST_GATHER:
-                gather = self._operations("gather", grid, nbytes)
+                gather = self._operations("gather", grid)
                 found.append(Contestant("gather", grid, gather))
         own = self._extended._cross_device_ops
         return [*found, Contestant("auto", self._strategy.grid, own)]
@@ -165,17 +162,14 @@ class Contest:
         sums = run.get_concrete_function()()
         return self._strategy.experimental_local_results(sums)[0].numpy().tolist()
 
-    def _operations(
-        self, algorithm: Algorithm, grid: Grid, nbytes: int
-    ) -> TorusCrossDeviceOps:
+    def _operations(self, algorithm: Algorithm, grid: Grid) -> TorusCrossDeviceOps:
         transport, reduction = self._transports[grid], self._extended.reduction
         groups = zip(transport.rows, transport.columns, transport.everyone, strict=True)
-        one_bucket = nbytes <= _LARGEST_BUCKET
         reducers = [
             AllReducer(
                 *three,
                 lambda _: algorithm,
-                bucket_bytes=None if one_bucket else reduction.bucket_bytes,
+                bucket_bytes=reduction.bucket_bytes,
                 wire_dtype=reduction.wire_dtype,
             )
             for three in groups

@@ -78,6 +78,7 @@ def measure(options: BenchOptions) -> dict[str, Any] | None:
         "ranks_per_host": topology.ranks_per_host,
         "cores_per_host": available_cpus(),
         "wire_dtype": options.wire_dtype,
+        "bucket_bytes": strategy.extended.reduction.bucket_bytes,
         "rounds": options.repeats,
         "all_reduce": rows,
     }

@@ -6,12 +6,14 @@ import json
 from keras_fastnet.cli import plan_plot, plan_published, plan_report
 from keras_fastnet.cli.errors import UsageError
 from keras_fastnet.cli.plan_question import DEFAULT_PRICES, WIRE_DTYPES, question_of
+from keras_fastnet.collectives.choice import DEFAULT_BUCKET_BYTES
 
 _DESCRIPTION = """\
 Predict what summing the gradients costs on a cluster, which grid TorusStrategy would
 choose there, and how efficient training would be. Nothing is run.
 
-The model is linear: so much for each round of messages, each message and each byte.
+The model is linear: so much for each collective operation, each round of messages,
+each message and each byte.
 Measure these prices with `fastnet bench`, or state them.
 """
 
@@ -83,6 +85,14 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
         help="dtype in which gradients are sent (default: %(default)s)",
     )
     model.add_argument(
+        "--bucket-bytes",
+        type=int,
+        default=DEFAULT_BUCKET_BYTES,
+        metavar="B",
+        help="size of a bucket of float32 gradients, as in TorusStrategy "
+        "(default: %(default)d)",
+    )
+    model.add_argument(
         "--compute-ms",
         type=float,
         metavar="MS",
@@ -107,6 +117,7 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
         ("network-overhead-us", "US", "the same between hosts"),
         ("network-bandwidth-gb", "GB", "gigabytes a second of one network card"),
         ("copy-bandwidth-gb", "GB", "gigabytes a second copied in memory"),
+        ("collective-us", "US", "microseconds that a rank works to start a collective"),
     ):
         default = DEFAULT_PRICES[name.replace("-", "_")]
         prices.add_argument(

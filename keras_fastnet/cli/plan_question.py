@@ -21,6 +21,7 @@ DEFAULT_PRICES = {
     "network_overhead_us": 10.0,
     "network_bandwidth_gb": 1.25,
     "copy_bandwidth_gb": 10.0,
+    "collective_us": 20.0,
 }
 """Round figures for servers with 10 Gbit Ethernet."""
 _FIELDS = {
@@ -31,6 +32,7 @@ _FIELDS = {
     "network_overhead_us": "network_message",
     "network_bandwidth_gb": "network_byte",
     "copy_bandwidth_gb": "copied_byte",
+    "collective_us": "collective",
 }
 _MOST_RANKS = 1_000_000
 
@@ -41,10 +43,10 @@ class Question:
 
     Attributes:
         topology: The ranks' hosts.
-        cores_per_host: Processor cores of each host. None for enough of them.
         model: Name of the model, or None.
         parameters: Number of gradients.
         wire_dtype: Their dtype when sent.
+        bucket_bytes: Size of a bucket of gradients, before that.
         prices: The machine's prices.
         prices_from: Where the prices come from.
         compute_seconds: A step of one rank alone, if it is known.
@@ -52,10 +54,10 @@ class Question:
     """
 
     topology: Topology
-    cores_per_host: int | None
     model: str | None
     parameters: int
     wire_dtype: str
+    bucket_bytes: int
     prices: Prices
     prices_from: str
     compute_seconds: float | None
@@ -65,6 +67,11 @@ class Question:
     def nbytes(self) -> int:
         """Bytes of one rank's gradients."""
         return self.parameters * WIRE_DTYPES[self.wire_dtype]
+
+    @property
+    def buckets(self) -> int:
+        """In how many buckets they are sent."""
+        return math.ceil(self.parameters * WIRE_DTYPES["float32"] / self.bucket_bytes)
 
 
 def question_of(arguments: argparse.Namespace) -> Question:
@@ -123,11 +130,11 @@ def _complete(arguments: argparse.Namespace) -> Question:
     compute, compute_from = _compute(arguments.compute_ms, steps, model, parameters)
     prices, prices_from = _prices(arguments)
     return Question(
-        topology=Topology(hosts, ranks // hosts, arguments.cards),
-        cores_per_host=cores,
+        topology=Topology(hosts, ranks // hosts, arguments.cards, cores),
         model=model,
         parameters=parameters,
         wire_dtype=arguments.wire_dtype,
+        bucket_bytes=arguments.bucket_bytes,
         prices=prices,
         prices_from=prices_from,
         compute_seconds=compute,
@@ -136,7 +143,9 @@ def _complete(arguments: argparse.Namespace) -> Question:
 
 
 def _check_numbers(arguments: argparse.Namespace) -> None:
-    integers = ("ranks", "hosts", "parameters", "cards", "cores_per_host")
+    integers = (
+        *("ranks", "hosts", "parameters", "cards", "cores_per_host", "bucket_bytes"),
+    )
     for name in (*integers, *DEFAULT_PRICES, "compute_ms"):
         value = getattr(arguments, name)
         if value is None or 0 < value < math.inf:
@@ -171,7 +180,7 @@ def _cores_of(paths: list[str]) -> int | None:
     """Returns the number of cores of the measured hosts, if they are alike."""
     from keras_fastnet.collectives.price_fit import read_measurements
 
-    cores = {m.cores_per_host for path in paths for m in read_measurements(path)}
+    cores = {m.topology.cores for path in paths for m in read_measurements(path)}
     return cores.pop() if len(cores) == 1 else None
 
 

@@ -11,7 +11,6 @@ from keras_fastnet.collectives.cost_model import (
     all_reduce_seconds,
     cheapest_algorithm,
     cheapest_grid,
-    oversubscription,
     work_of,
 )
 from keras_fastnet.collectives.grid import Grid, grids_of
@@ -49,17 +48,18 @@ class Candidate:
 
 def candidates(question: Question) -> list[Candidate]:
     """Returns the ring, the torus on every grid, and gathering on the chosen grid."""
-    topology, prices, nbytes = question.topology, question.prices, question.nbytes
+    topology, prices = question.topology, question.prices
+    nbytes, buckets = question.nbytes, question.buckets
     # A card for each rank: `Work` then counts bytes, not waits for a card.
     apart = dataclasses.replace(topology, cards=topology.ranks_per_host)
-    best_grid = cheapest_grid(topology, prices, nbytes)
-    best = cheapest_algorithm(best_grid, topology, prices, nbytes)
+    best_grid = cheapest_grid(topology, prices, nbytes / buckets)
+    best = cheapest_algorithm(best_grid, topology, prices, nbytes / buckets)
     ways: list[tuple[Algorithm, Grid]] = [("ring", best_grid)]
     ways += [("torus", grid) for grid in grids_of(topology.ranks)]
     ways += [("gather", best_grid)]
     found = []
     for algorithm, grid in ways:
-        work = work_of(algorithm, grid, apart, nbytes)
+        work = work_of(algorithm, grid, apart, nbytes, buckets)
         found.append(
             Candidate(
                 algorithm=algorithm,
@@ -92,7 +92,7 @@ def predicted_seconds(
         topology,
         question.prices,
         question.nbytes,
-        question.cores_per_host,
+        question.buckets,
     )
 
 
@@ -104,7 +104,9 @@ def torus_grid(question: Question, topology: Topology) -> Grid:
         topology: The ranks' hosts, of the question or fewer.
     """
     if topology.hosts > 1 and topology.ranks_per_host > 1:
-        return cheapest_grid(topology, question.prices, question.nbytes)
+        return cheapest_grid(
+            topology, question.prices, question.nbytes / question.buckets
+        )
     return min(
         grids_of(topology.ranks),
         key=lambda grid: predicted_seconds(question, topology, "torus", grid),
@@ -124,7 +126,7 @@ def efficiencies(
     alone = question.compute_seconds
     if alone is None:
         raise ValueError("The time of a step's computation must be known.")
-    compute = alone * oversubscription(topology, question.cores_per_host)
+    compute = alone * topology.ranks_per_core
     return alone / (compute + all_reduce), alone / max(compute, all_reduce)
 
 
@@ -147,7 +149,7 @@ def as_text(question: Question) -> str:
     ]
     head = ("sum", "grid", "rounds", "messages", "MB sent", "MB network", "ms", "")
     model = f"{question.model}, " if question.model else ""
-    cores = question.cores_per_host
+    cores = topology.cores
     lines = [
         fact(
             "cluster",
@@ -158,7 +160,7 @@ def as_text(question: Question) -> str:
         fact(
             "gradients",
             f"{model}{question.parameters:,} in {question.wire_dtype}, "
-            f"{question.nbytes / 1e6:,.3f} MB",
+            f"{question.nbytes / 1e6:,.3f} MB in {_count(question.buckets, 'bucket')}",
         ),
         fact(
             "in a host",
@@ -169,6 +171,7 @@ def as_text(question: Question) -> str:
             "network",
             _price(prices.network_round, prices.network_message, prices.network_byte),
         ),
+        fact("a collective", f"{prices.collective * 1e6:,.1f} us to start"),
         fact("prices", question.prices_from),
         "",
         *table([head, *rows], left=2),

@@ -8,8 +8,8 @@ from keras_fastnet.collectives.cost_model import (
     Algorithm,
     Prices,
     Topology,
+    cheapest_algorithm,
     cheapest_grid,
-    work_of,
 )
 from keras_fastnet.collectives.grid import Grid, check_grid
 
@@ -23,7 +23,11 @@ _DEFAULT_PRICES = Prices(
     network_message=2e-4,
     network_byte=1 / 1.1e9,
     copied_byte=1 / 5e9,
+    collective=6e-4,
 )
+DEFAULT_BUCKET_BYTES = 16 * 2**20
+"""Size of a bucket of gradients, chosen by `benchmarks/weak_scaling` and
+`benchmarks/all_reduce`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,11 +48,8 @@ class Choice:
 
     def algorithm_for(self, nbytes: int) -> Algorithm:
         """Returns the cheapest of the algorithms for a vector of `nbytes`."""
-        return min(
-            self.algorithms,
-            key=lambda algorithm: self.prices.seconds(
-                work_of(algorithm, self.grid, self.topology, nbytes)
-            ),
+        return cheapest_algorithm(
+            self.grid, self.topology, self.prices, nbytes, self.algorithms
         )
 
 

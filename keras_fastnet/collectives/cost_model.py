@@ -7,7 +7,8 @@ measurements.
 
 It is the usual model of start-up times and bandwidth (Thakur, Rabenseifner and Gropp
 2005, section 3), with the start-up divided into waiting and sending, as messages of an
-exchange travel together, and one more term for copies in memory.
+exchange travel together, and two more terms: for starting a collective, and for copies
+in memory.
 """
 
 import dataclasses
@@ -38,11 +39,14 @@ class Topology:
         ranks_per_host: Ranks on each. Where hosts have different numbers, 1: then
             nothing is known to be near.
         cards: Network cards of each host, which its ranks share.
+        cores: Processor cores of each host, which its ranks share. `None` for enough
+            of them.
     """
 
     hosts: int
     ranks_per_host: int
     cards: int = 1
+    cores: int | None = None
 
     @classmethod
     def of(cls, hosts: Sequence[str]) -> "Topology":
@@ -56,6 +60,13 @@ class Topology:
     def ranks(self) -> int:
         """Number of ranks."""
         return self.hosts * self.ranks_per_host
+
+    @property
+    def ranks_per_core(self) -> float:
+        """How much longer a rank computes than on a core of its own."""
+        if self.cores is None:
+            return 1.0
+        return max(1.0, self.ranks_per_host / self.cores)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +82,7 @@ class Work:
         network_bytes: Their bytes, times the ranks that share a network card.
         copied_bytes: Bytes read or written in local sums and copies, beyond those
             of a ring.
+        collectives: Collective operations that it starts.
     """
 
     host_rounds: float = 0.0
@@ -80,6 +92,7 @@ class Work:
     network_messages: float = 0.0
     network_bytes: float = 0.0
     copied_bytes: float = 0.0
+    collectives: float = 0.0
 
     def __add__(self, other: "Work") -> "Work":
         return Work(
@@ -91,10 +104,26 @@ class Work:
             )
         )
 
+    def __mul__(self, times: float) -> "Work":
+        return Work(*(times * amount for amount in dataclasses.astuple(self)))
+
+    def on_shared_cores(self, ranks_per_core: float) -> "Work":
+        """Returns the work that takes as long on a core of one's own.
+
+        Args:
+            ranks_per_core: How many ranks share a core. All takes so much longer but
+                waiting, in which others compute.
+        """
+        return dataclasses.replace(
+            self * ranks_per_core,
+            host_rounds=self.host_rounds,
+            network_rounds=self.network_rounds,
+        )
+
 
 @dataclasses.dataclass(frozen=True)
 class Prices:
-    """Seconds for each unit of `Work`.
+    """Seconds for each unit of `Work`, on a core of one's own.
 
     Attributes:
         host_round: For waiting until a message within a host has come.
@@ -104,6 +133,7 @@ class Prices:
         network_message: For sending and receiving one, however short.
         network_byte: For each byte of it, on a network card of one's own.
         copied_byte: For each byte read or written in memory.
+        collective: For starting a collective operation.
     """
 
     host_round: float
@@ -113,6 +143,7 @@ class Prices:
     network_message: float
     network_byte: float
     copied_byte: float
+    collective: float
 
     def seconds(self, work: Work) -> float:
         """Returns the predicted time of `work`."""
@@ -124,32 +155,101 @@ class Prices:
         )
 
 
-def oversubscription(topology: Topology, cores_per_host: int | None) -> float:
-    """Returns how much longer everything takes where ranks share processor cores.
-
-    `Prices` are those of a rank with a core of its own: a measurement is divided by
-    this factor, a prediction multiplied.
-
-    Args:
-        topology: The ranks' hosts.
-        cores_per_host: Processor cores of each host. None for enough of them.
-    """
-    if cores_per_host is None:
-        return 1.0
-    return max(1.0, topology.ranks_per_host / cores_per_host)
-
-
 def work_of(
-    algorithm: Algorithm, grid: Grid, topology: Topology, nbytes: float
+    algorithm: Algorithm,
+    grid: Grid,
+    topology: Topology,
+    nbytes: float,
+    buckets: int = 1,
 ) -> Work:
-    """Returns what one rank does to sum vectors of `nbytes` over all ranks.
+    """Returns what one rank does to sum vectors over all ranks.
 
     Args:
         algorithm: The algorithm.
         grid: The grid; a ring does not look at its shape.
         topology: The ranks' hosts. Rows hold ranks of one host where they fit.
-        nbytes: Bytes of each rank's vector.
+        nbytes: Bytes that each rank has to sum.
+        buckets: Vectors that they are sent in, one after the other.
     """
+    start = _work_of_vector(algorithm, grid, topology, 0.0)
+    return start * (buckets - 1) + _work_of_vector(algorithm, grid, topology, nbytes)
+
+
+def all_reduce_seconds(
+    algorithm: Algorithm,
+    grid: Grid,
+    topology: Topology,
+    prices: Prices,
+    nbytes: float,
+    buckets: int = 1,
+) -> float:
+    """Returns the predicted time of an all-reduce.
+
+    Args:
+        algorithm: The algorithm.
+        grid: The grid.
+        topology: The ranks' hosts.
+        prices: The machine's prices.
+        nbytes: Bytes that each rank has to sum.
+        buckets: Vectors that they are sent in, one after the other.
+    """
+    work = work_of(algorithm, grid, topology, nbytes, buckets)
+    return prices.seconds(work.on_shared_cores(topology.ranks_per_core))
+
+
+def cheapest_algorithm(
+    grid: Grid,
+    topology: Topology,
+    prices: Prices,
+    nbytes: float,
+    among: Sequence[Algorithm] = ALGORITHMS,
+) -> Algorithm:
+    """Returns the algorithm that is predicted to be the fastest.
+
+    Args:
+        grid: The grid.
+        topology: The ranks' hosts.
+        prices: The machine's prices.
+        nbytes: Bytes of each rank's vector.
+        among: The algorithms to choose from.
+    """
+    return min(
+        among,
+        key=lambda name: all_reduce_seconds(name, grid, topology, prices, nbytes),
+    )
+
+
+def cheapest_grid(topology: Topology, prices: Prices, *sizes: float) -> Grid:
+    """Returns the grid for a cluster.
+
+    Ranks on one host form a row, so that only the sums of a host cross the network.
+    Where there is one rank per host, or one host, it is the grid with the lowest
+    geometric mean of the times, each by the cheapest algorithm.
+
+    Args:
+        topology: The ranks' hosts.
+        prices: The machine's prices.
+        *sizes: Bytes of the vectors to sum.
+    """
+    if topology.hosts > 1 and topology.ranks_per_host > 1:
+        return Grid(topology.hosts, topology.ranks_per_host)
+    if topology.ranks == 1:
+        return Grid(1, 1)  # Nothing is sent; there is no logarithm of its time.
+
+    def mean_of_logarithms(grid: Grid) -> float:
+        total = 0.0
+        for nbytes in sizes:
+            best = cheapest_algorithm(grid, topology, prices, nbytes)
+            seconds = all_reduce_seconds(best, grid, topology, prices, nbytes)
+            total += math.log(seconds)
+        return total
+
+    return min(grids_of(topology.ranks), key=mean_of_logarithms)
+
+
+def _work_of_vector(
+    algorithm: Algorithm, grid: Grid, topology: Topology, nbytes: float
+) -> Work:
     ranks, rows, columns = grid.size, grid.rows, grid.columns
     if algorithm == "ring":
         # In every round one rank of each host sends to the next host, and the
@@ -179,80 +279,6 @@ def work_of(
     )
 
 
-def all_reduce_seconds(
-    algorithm: Algorithm,
-    grid: Grid,
-    topology: Topology,
-    prices: Prices,
-    nbytes: float,
-    cores_per_host: int | None = None,
-) -> float:
-    """Returns the predicted time of an all-reduce.
-
-    Args:
-        algorithm: The algorithm.
-        grid: The grid.
-        topology: The ranks' hosts.
-        prices: The machine's prices.
-        nbytes: Bytes of each rank's vector.
-        cores_per_host: Processor cores of each host. None for enough of them.
-    """
-    alone = prices.seconds(work_of(algorithm, grid, topology, nbytes))
-    return alone * oversubscription(topology, cores_per_host)
-
-
-def cheapest_algorithm(
-    grid: Grid, topology: Topology, prices: Prices, nbytes: float
-) -> Algorithm:
-    """Returns the algorithm that is predicted to be the fastest.
-
-    Args:
-        grid: The grid.
-        topology: The ranks' hosts.
-        prices: The machine's prices.
-        nbytes: Bytes of each rank's vector.
-    """
-    return min(
-        ALGORITHMS,
-        key=lambda name: prices.seconds(work_of(name, grid, topology, nbytes)),
-    )
-
-
-def cheapest_grid(topology: Topology, prices: Prices, *sizes: float) -> Grid:
-    """Returns the grid for a cluster.
-
-    Ranks on one host form a row, so that only the sums of a host cross the network.
-    Where there is one rank per host, or one host, it is the grid with the lowest
-    geometric mean of the times, each by the cheapest algorithm.
-
-    Args:
-        topology: The ranks' hosts.
-        prices: The machine's prices.
-        *sizes: Bytes of the vectors to sum.
-    """
-    if topology.hosts > 1 and topology.ranks_per_host > 1:
-        return Grid(topology.hosts, topology.ranks_per_host)
-    if topology.ranks == 1:
-        return Grid(1, 1)  # Nothing is sent; there is no logarithm of its time.
-
-    def mean_of_logarithms(grid: Grid) -> float:
-        return sum(
-            math.log(
-                prices.seconds(
-                    work_of(
-                        cheapest_algorithm(grid, topology, prices, nbytes),
-                        grid,
-                        topology,
-                        nbytes,
-                    )
-                )
-            )
-            for nbytes in sizes
-        )
-
-    return min(grids_of(topology.ranks), key=mean_of_logarithms)
-
-
 def _ring(leave_host: bool, rounds: int, nbytes: float, sharing: float = 1.0) -> Work:
     """Messages one after the other, each of `nbytes`."""
     return _messages(leave_host, rounds, rounds, nbytes, sharing)
@@ -266,12 +292,17 @@ def _exchange(leave_host: bool, messages: int, nbytes: float, sharing: float) ->
 def _messages(
     leave_host: bool, rounds: int, messages: int, nbytes: float, sharing: float
 ) -> Work:
+    collectives = min(messages, 1)
     if leave_host:
         return Work(
             network_rounds=rounds,
             network_messages=messages,
             network_bytes=messages * nbytes * sharing,
+            collectives=collectives,
         )
     return Work(
-        host_rounds=rounds, host_messages=messages, host_bytes=messages * nbytes
+        host_rounds=rounds,
+        host_messages=messages,
+        host_bytes=messages * nbytes,
+        collectives=collectives,
     )

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,6 @@ from keras_fastnet.collectives.cost_model import (
     Prices,
     Topology,
     Work,
-    oversubscription,
     work_of,
 )
 from keras_fastnet.collectives.grid import Grid
@@ -32,6 +32,7 @@ _BY_IMPORTANCE = (
     "network_messages",
     "host_bytes",
     "network_bytes",
+    "collectives",
     "host_rounds",
     "network_rounds",
     "copied_bytes",
@@ -46,9 +47,9 @@ class Measurement:
         algorithm: How the sum was computed.
         grid: The grid.
         topology: The ranks' hosts.
-        nbytes: Bytes of each rank's vector.
+        nbytes: Bytes that each rank had to sum.
         seconds: What it took.
-        cores_per_host: Processor cores of each host. None for enough of them.
+        buckets: Vectors that they were sent in.
     """
 
     algorithm: Algorithm
@@ -56,7 +57,7 @@ class Measurement:
     topology: Topology
     nbytes: float
     seconds: float
-    cores_per_host: int | None
+    buckets: int = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +67,7 @@ class WeakScaling:
     Attributes:
         model: Name of the model.
         parameters: Number of its parameters.
-        compute_seconds: A step of one rank alone.
+        compute_seconds: A step of one rank alone, on a core of its own.
         step_seconds: A step of all ranks.
     """
 
@@ -144,17 +145,9 @@ def read_measurements(path: str | Path) -> list[Measurement]:
     """
     document = _read(path)
     try:
-        topology = Topology(
-            hosts=_positive_integer(document, "hosts"),
-            ranks_per_host=_positive_integer(document, "ranks_per_host"),
-        )
-        cores = _positive_integer(document, "cores_per_host")
-        # Sizes are those of `float32` vectors; the others have half the bytes.
-        travels = 1.0 if document.get("wire_dtype", "float32") == "float32" else 0.5
-        if topology.ranks != document["ranks"]:
-            raise ValueError('"ranks" is not "hosts" times "ranks_per_host"')
+        topology = _topology(document)
         return [
-            _measurement(entry, topology, cores, travels)
+            _measurement(entry, topology, document)
             for entry in document["all_reduce"]
             if entry["algorithm"] not in _NOT_MODELLED
         ]
@@ -179,7 +172,9 @@ def read_weak_scaling(path: str | Path) -> WeakScaling | None:
         return WeakScaling(
             model=str(entry["model"]),
             parameters=_positive_integer(entry, "parameters"),
-            compute_seconds=_positive(entry, "compute_seconds"),
+            # All ranks computed at the same time.
+            compute_seconds=_positive(entry, "compute_seconds")
+            / _topology(document).ranks_per_core,
             step_seconds=_positive(entry, "step_seconds"),
         )
     except (KeyError, TypeError, ValueError) as error:
@@ -193,17 +188,16 @@ def _row(measurement: Measurement) -> list[float]:
         measurement.grid,
         measurement.topology,
         measurement.nbytes,
-    )
-    factor = oversubscription(measurement.topology, measurement.cores_per_host)
-    alone = measurement.seconds / factor
-    return [amount / alone for amount in dataclasses.astuple(work)]
+        measurement.buckets,
+    ).on_shared_cores(measurement.topology.ranks_per_core)
+    return [amount / measurement.seconds for amount in dataclasses.astuple(work)]
 
 
 def _non_negative_least_squares(rows: np.ndarray) -> np.ndarray:
     """Returns x >= 0 with rows @ x closest to 1.
 
     The best x is the unbounded solution over the columns where it is not zero. There
-    are at most seven, so each subset is tried.
+    are at most eight, so each subset is tried.
     """
     ones = np.ones(len(rows))
     best = np.zeros(rows.shape[1])
@@ -242,8 +236,19 @@ def _malformed(path: str | Path, error: Exception) -> ValueError:
     )
 
 
+def _topology(document: dict[str, Any]) -> Topology:
+    topology = Topology(
+        hosts=_positive_integer(document, "hosts"),
+        ranks_per_host=_positive_integer(document, "ranks_per_host"),
+        cores=_positive_integer(document, "cores_per_host"),
+    )
+    if topology.ranks != document["ranks"]:
+        raise ValueError('"ranks" is not "hosts" times "ranks_per_host"')
+    return topology
+
+
 def _measurement(
-    entry: dict, topology: Topology, cores: int, travels: float
+    entry: dict, topology: Topology, document: dict[str, Any]
 ) -> Measurement:
     if entry["algorithm"] not in ALGORITHMS:
         raise ValueError(f"unknown algorithm {entry['algorithm']!r}")
@@ -251,13 +256,16 @@ def _measurement(
     grid = Grid(rows, columns)
     if grid.size != topology.ranks:
         raise ValueError(f"grid {grid} is not one of {topology.ranks} ranks")
+    # Sizes are those of `float32` vectors; the others have half the bytes.
+    travels = 1.0 if document["wire_dtype"] == "float32" else 0.5
+    nbytes = _positive(entry, "bytes")
     return Measurement(
         algorithm=entry["algorithm"],
         grid=grid,
         topology=topology,
-        nbytes=_positive(entry, "bytes") * travels,
+        nbytes=nbytes * travels,
         seconds=_positive(entry, "seconds"),
-        cores_per_host=cores,
+        buckets=math.ceil(nbytes / _positive(document, "bucket_bytes")),
     )
 
 

@@ -70,7 +70,8 @@ class PublishedSystem:
 
     @property
     def prices(self) -> Prices:
-        """The hardware's prices. Latency counts as waiting, once a round."""
+        """The hardware's prices. Latency counts as waiting, once a round; starting
+        a collective is part of it."""
         return Prices(
             host_round=self.host_latency_us.number * 1e-6,
             host_message=0.0,
@@ -79,6 +80,7 @@ class PublishedSystem:
             network_message=0.0,
             network_byte=1e-9 / self.network_gb.number,
             copied_byte=1e-9 / self.copy_gb.number,
+            collective=0.0,
         )
 
 

@@ -5,8 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-# Our choice: enough buckets of ResNet-50's 102 MB to overlap, few for a small model.
-DEFAULT_BUCKET_BYTES = 16 * 2**20
+from keras_fastnet.collectives.choice import DEFAULT_BUCKET_BYTES
 
 _WIRE_DTYPES = {"bfloat16": tf.bfloat16, "float16": tf.float16}
 
