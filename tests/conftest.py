@@ -1,9 +1,11 @@
 """Pools of worker processes, shared by all distributed tests, and the launcher."""
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -37,6 +39,18 @@ def environment() -> dict[str, str]:
     ours = ("TF_", "OMP_", "PYTEST", "COV_")
     kept = {k: v for k, v in os.environ.items() if not k.startswith(ours)}
     return {**kept, "CUDA_VISIBLE_DEVICES": "", "TERM": "xterm"}
+
+
+@pytest.fixture
+def bench_file(tmp_path) -> Callable[..., str]:
+    """Writes what `fastnet bench` would, with entries changed, and returns its path."""
+
+    def write(document: dict[str, Any], **changes: Any) -> str:
+        path = tmp_path / "bench.json"
+        path.write_text(json.dumps({**document, **changes}))
+        return str(path)
+
+    return write
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ import pytest
 
 from keras_fastnet import cli
 from keras_fastnet.cli import launcher
-from keras_fastnet.cli.bench_options import BenchOptions, check_model
+from keras_fastnet.cli.applications import application_named
+from keras_fastnet.cli.bench_options import BenchOptions
 from keras_fastnet.cli.bench_report import as_text
 from keras_fastnet.cli.bench_timing import time_in_turn
 from keras_fastnet.cli.errors import UsageError
@@ -74,7 +75,9 @@ def test_local_workers(fastnet, tmp_path):
     assert read_weak_scaling(path).parameters == 4_231_976  # Keras's, trainable
 
     read = read_measurements(path)
-    assert {m.topology for m in read} == {Topology(1, 2)}
+    assert {m.topology for m in read} == {
+        Topology(1, 2, cores=document["cores_per_host"])
+    }
     assert [m.algorithm for m in read] == ["ring", "torus", "gather", "ring", "torus"]
     assert [m.nbytes for m in read] == [4096] * 3 + [2e6] * 2
     plan = fastnet("plan", "--ranks", 8, "--bench", path)
@@ -171,9 +174,9 @@ def test_options_reach_the_workers(monkeypatch, tmp_path):
 
 
 def test_models_are_looked_up_by_name():
-    check_model("ResNet50", ["ResNet50", "resnet"])
+    assert application_named("resnet50", ["ResNet50", "resnet"]) == "ResNet50"
     with pytest.raises(UsageError, match="Close to it: ResNet50"):
-        check_model("resnet", ["ResNet50", "resnet"])
+        application_named("resnet", ["ResNet50", "resnet"])
 
 
 def test_functions_take_turns():

@@ -1,7 +1,6 @@
 """Workers on hosts of their own: network namespaces joined by rate-limited links."""
 
 import concurrent.futures
-import json
 import re
 import subprocess
 import sys
@@ -10,7 +9,6 @@ import time
 import pytest
 
 from tests.distributed.worker_pool import WorkerError, WorkerPool
-from tests.hosts.layout_note import LayoutNote
 from tests.hosts.network import Network
 from tests.test_parity import assert_parity
 
@@ -103,18 +101,15 @@ def test_fit_equals_one_device_and_crosses_the_links(
         assert sent > gradient_bytes * one[0]["iterations"]
 
 
-def test_ranks_of_a_host_form_a_row(network, two_hosts, tmp_path):
-    note = LayoutNote(tmp_path)
-    two_hosts.run("fit", epochs=1, fit_options={"callbacks": [note]})
+def test_ranks_of_a_host_form_a_row(network, two_hosts):
     first, second = network.address(0), network.address(1)
-    for rank in range(4):
-        seen = json.loads((tmp_path / f"{rank}.json").read_text())
-        assert seen["grid"] == [2, 2]
-        described = [
+    for grid, described in two_hosts.run("layout"):
+        assert grid == (2, 2)
+        places = [
             set(re.findall(r"(\d) \(([\d.]+)\)", line))
-            for line in seen["description"].splitlines()
+            for line in described.splitlines()
         ]
-        rows = [row for row in described if row]
+        rows = [row for row in places if row]
         assert rows == [{("0", first), ("2", first)}, {("1", second), ("3", second)}]
 
 

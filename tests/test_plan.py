@@ -1,6 +1,7 @@
 """`fastnet plan`: its answers against arithmetic by hand, and what it refuses."""
 
 import argparse
+import functools
 import json
 import re
 import subprocess
@@ -47,15 +48,9 @@ BENCH = {
 
 
 @pytest.fixture
-def bench(tmp_path):
-    """Writes a bench file with some entries changed, and returns its path."""
-
-    def write(**changes):
-        path = tmp_path / "bench.json"
-        path.write_text(json.dumps({**BENCH, **changes}))
-        return str(path)
-
-    return write
+def bench(bench_file):
+    """Writes the file above with some entries changed, and returns its path."""
+    return functools.partial(bench_file, BENCH)
 
 
 @pytest.fixture
@@ -172,6 +167,7 @@ def test_time_of_another_model_is_not_taken(answer, bench):
 
 def test_text(fastnet):
     words = ("--ranks", 16, "--hosts", 4, "--parameters", 25_000_000)
+    words += ("--bucket-bytes", 100_000_000)
     result = fastnet("plan", *words, "--compute-ms", 100)
     assert result.returncode == 0, result.stderr
     lines = result.stdout.splitlines()

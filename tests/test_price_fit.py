@@ -1,7 +1,7 @@
 """Prices that are learned from timed all-reduces, and the files they are read from."""
 
 import dataclasses
-import json
+import functools
 
 import numpy as np
 import pytest
@@ -239,15 +239,9 @@ DOCUMENT = {
 
 
 @pytest.fixture
-def written(tmp_path):
-    """Writes a document with some entries changed, and returns its path."""
-
-    def write(**changes):
-        path = tmp_path / "bench.json"
-        path.write_text(json.dumps({**DOCUMENT, **changes}))
-        return path
-
-    return write
+def written(bench_file):
+    """Writes the document with some entries changed, and returns its path."""
+    return functools.partial(bench_file, DOCUMENT)
 
 
 def test_file_is_read(written):

@@ -9,11 +9,10 @@ import tempfile
 from pathlib import Path
 
 from keras_fastnet.cli import launcher
+from keras_fastnet.cli.applications import application_named
 from keras_fastnet.cli.bench_options import (
     DEFAULT_SIZES,
-    WIRE_DTYPES,
     BenchOptions,
-    check_model,
     check_output,
     check_ranks,
     options_of,
@@ -21,6 +20,7 @@ from keras_fastnet.cli.bench_options import (
 from keras_fastnet.cli.bench_report import as_text, write
 from keras_fastnet.cli.errors import UsageError
 from keras_fastnet.cli.machine import visible_gpus
+from keras_fastnet.collectives.cost_model import WIRE_BYTES
 
 _DESCRIPTION = """\
 Time how long it takes to sum a vector over all ranks: with TensorFlow's own
@@ -87,8 +87,8 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
     )
     parser.add_argument(
         "--wire-dtype",
-        choices=WIRE_DTYPES,
-        default=WIRE_DTYPES[0],
+        choices=WIRE_BYTES,
+        default="float32",
         help="what TorusStrategy's contestants round float32 to while it travels "
         "(default: %(default)s, no rounding)",
     )
@@ -144,7 +144,7 @@ def execute(arguments: argparse.Namespace) -> int:
         # With GPUs a worker may have several ranks: it counts them itself.
         check_ranks(arguments.workers, options.grids)
     if options.model is not None:
-        check_model(options.model, _names_of_models())
+        application_named(options.model, _names_of_models())
     return _launch(arguments.workers, options)
 
 

@@ -2,21 +2,18 @@
 
 import argparse
 import dataclasses
-import difflib
 import json
 import os
 import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
-from keras_fastnet.cli.errors import UsageError
+from keras_fastnet.cli.errors import UsageError, check_integer
 from keras_fastnet.collectives.grid import Grid, grids_of
 
 DEFAULT_SIZES = "4KiB,16KiB,64KiB,256KiB,1MiB,4MiB,16MiB"
-WireDtype = Literal["float32", "bfloat16", "float16"]
-WIRE_DTYPES: tuple[WireDtype, ...] = get_args(WireDtype)
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "KiB": 2**10, "MiB": 2**20}
 _FLOAT_BYTES = 4
 
@@ -40,7 +37,7 @@ class BenchOptions:
     sizes: tuple[int, ...]
     grids: tuple[Grid, ...]
     repeats: int
-    wire_dtype: WireDtype
+    wire_dtype: Literal["float32", "bfloat16", "float16"]
     model: str | None
     batch: int
     image_size: int
@@ -67,11 +64,8 @@ def options_of(arguments: argparse.Namespace) -> BenchOptions:
     """
     for name in ("workers", "repeats", "batch", "image_size"):
         value = getattr(arguments, name)
-        if value is not None and value < 1:
-            raise UsageError(
-                f"--{name.replace('_', '-')} must be an integer >= 1. "
-                f"Received: {value}. Leave it out for the default, where it has one."
-            )
+        if value is not None:
+            check_integer(f"--{name.replace('_', '-')}", value, 1)
     return BenchOptions(
         sizes=tuple(sorted({_bytes(text) for text in arguments.sizes.split(",")})),
         grids=tuple(dict.fromkeys(_grid(text) for text in arguments.grid)),
@@ -132,25 +126,6 @@ def check_output(output: str) -> None:
         "--output must be a file that can be written. "
         f"Received: {output} ({reason}). Choose another path."
     )
-
-
-def check_model(name: str, names: Sequence[str]) -> None:
-    """Refuses a model that Keras does not have.
-
-    Args:
-        name: The model's name.
-        names: What `keras.applications` has.
-
-    Raises:
-        UsageError: It is none of them.
-    """
-    models = [each for each in names if each[0].isupper()]
-    if name not in models:
-        near = difflib.get_close_matches(name, models, n=4, cutoff=0.4)
-        raise UsageError(
-            "--model must be one of Keras's applications. "
-            f"Received: {name}. Close to it: {', '.join(near) or 'none'}."
-        )
 
 
 def _bytes(text: str) -> int:

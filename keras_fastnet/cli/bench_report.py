@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_fastnet.cli.bench_options import UNITS
+from keras_fastnet.cli.tables import table
 
 _RING = "ring"
 
@@ -43,13 +44,7 @@ def as_text(document: dict[str, Any]) -> str:
         best = min(found.values())
         cells = [_milliseconds(found.get(name), best) for name in columns]
         rows.append([_size(nbytes), *cells, f"{best / found[_RING]:.2f}"])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        first, *others = (
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        lines.append("  ".join([first, *others]).rstrip())
+    lines += table(rows, left=1)
     scaling = document.get("weak_scaling")
     if scaling:
         lines += ["", _training(scaling)]

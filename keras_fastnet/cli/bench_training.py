@@ -10,7 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_fastnet import TorusStrategy
-from keras_fastnet.cli.bench_options import BenchOptions, check_model
+from keras_fastnet.cli.applications import application_named
+from keras_fastnet.cli.bench_options import BenchOptions
 from keras_fastnet.cli.errors import UsageError
 
 _TIMED_STEPS = 3
@@ -80,8 +81,8 @@ class _Trainer:
     """Calls a model's `fit` for a few steps, and returns what each took."""
 
     def __init__(self, strategy: tf.distribute.Strategy, options: BenchOptions):
-        name, side = options.model or "", options.image_size
-        check_model(name, dir(keras.applications))
+        name = application_named(options.model or "", dir(keras.applications))
+        side = options.image_size
         make = getattr(keras.applications, name)
         examples = options.batch * strategy.num_replicas_in_sync
         with strategy.scope():

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from keras_fastnet.cli import launcher
-from keras_fastnet.cli.errors import UsageError
+from keras_fastnet.cli.errors import UsageError, check_integer
 
 # `keras_fastnet/examples` is a link to the `examples` of the checkout, so that a
 # wheel carries them too.
@@ -71,11 +71,7 @@ def execute(arguments: argparse.Namespace) -> int:
     ):
         if value is None:
             continue
-        if value < 1:
-            raise UsageError(
-                f"{option} must be an integer >= 1. Received: {value}. "
-                "Leave it out for the default."
-            )
+        check_integer(option, value, 1)
         command += [option, str(value)]
     if importlib.util.find_spec("sklearn") is None:
         raise UsageError(

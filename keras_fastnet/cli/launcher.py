@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, TextIO
 
 from keras_fastnet.cli.cluster_environment import worker_environments
-from keras_fastnet.cli.errors import UsageError
+from keras_fastnet.cli.errors import UsageError, check_integer
 from keras_fastnet.cli.machine import available_cpus, visible_gpus
 from keras_fastnet.cli.output import Display, WorkerOutput
 from keras_fastnet.cli.ports import reserved_ports
@@ -77,11 +77,11 @@ def run(
     stdout = stdout or sys.stdout
     stderr = stderr or sys.stderr
     environment = os.environ if environment is None else environment
-    _check_integer("--workers", workers, 1)
+    check_integer("--workers", workers, 1)
     if threads_per_worker is not None:
-        _check_integer("--threads-per-worker", threads_per_worker, 1)
+        check_integer("--threads-per-worker", threads_per_worker, 1)
     if gpus_per_worker is not None:
-        _check_integer("--gpus-per-worker", gpus_per_worker, 0)
+        check_integer("--gpus-per-worker", gpus_per_worker, 0)
     _check_grace_seconds(grace_seconds)
     check_command(command)
     _check_no_cluster(environment)
@@ -155,14 +155,6 @@ def _describe(variables: Sequence[Mapping[str, str]], command: Sequence[str]) ->
         parts += [f"{key}={shlex.quote(value)} \\\n" for key, value in worker.items()]
         parts.append(f"{shlex.join(interpreter_command(command))}\n")
     return "".join(parts)
-
-
-def _check_integer(option: str, value: int, minimum: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
-        raise UsageError(
-            f"{option} must be an integer >= {minimum}. Received: {value}. "
-            f"Pass, for example, `{option} 2`."
-        )
 
 
 def _check_grace_seconds(value: float) -> None:

@@ -5,8 +5,9 @@ import json
 
 from keras_fastnet.cli import plan_plot, plan_published, plan_report
 from keras_fastnet.cli.errors import UsageError
-from keras_fastnet.cli.plan_question import DEFAULT_PRICES, WIRE_DTYPES, question_of
+from keras_fastnet.cli.plan_question import DEFAULT_PRICES, question_of
 from keras_fastnet.collectives.choice import DEFAULT_BUCKET_BYTES
+from keras_fastnet.collectives.cost_model import WIRE_BYTES
 
 _DESCRIPTION = """\
 Predict what summing the gradients costs on a cluster, which grid TorusStrategy would
@@ -80,7 +81,7 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
     )
     model.add_argument(
         "--wire-dtype",
-        choices=WIRE_DTYPES,
+        choices=WIRE_BYTES,
         default="float32",
         help="dtype in which gradients are sent (default: %(default)s)",
     )

@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from keras_fastnet.cli.plan_report import fact, table
+from keras_fastnet.cli.tables import fact, table
 from keras_fastnet.collectives.published import PUBLISHED_SYSTEMS, Value, predict
 
 

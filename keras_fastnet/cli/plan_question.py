@@ -3,16 +3,15 @@
 import argparse
 import contextlib
 import dataclasses
-import difflib
 import math
 import os
 import sys
 from collections.abc import Iterator
 
+from keras_fastnet.cli.applications import application_named
 from keras_fastnet.cli.errors import UsageError
-from keras_fastnet.collectives.cost_model import Prices, Topology
+from keras_fastnet.collectives.cost_model import WIRE_BYTES, Prices, Topology
 
-WIRE_DTYPES = {"float32": 4, "bfloat16": 2, "float16": 2}
 DEFAULT_PRICES = {
     "latency_us": 10.0,
     "overhead_us": 10.0,
@@ -66,12 +65,12 @@ class Question:
     @property
     def nbytes(self) -> int:
         """Bytes of one rank's gradients."""
-        return self.parameters * WIRE_DTYPES[self.wire_dtype]
+        return self.parameters * WIRE_BYTES[self.wire_dtype]
 
     @property
     def buckets(self) -> int:
         """In how many buckets they are sent."""
-        return math.ceil(self.parameters * WIRE_DTYPES["float32"] / self.bucket_bytes)
+        return math.ceil(self.parameters * WIRE_BYTES["float32"] / self.bucket_bytes)
 
 
 def question_of(arguments: argparse.Namespace) -> Question:
@@ -108,9 +107,11 @@ def _complete(arguments: argparse.Namespace) -> Question:
             f"Received: --ranks {ranks} --hosts {hosts}. "
             f"These fit: {', '.join(_divisors_near(ranks, hosts))}."
         )
-    steps, cores = _scalings(arguments.bench), arguments.cores_per_host
-    if cores is None and arguments.bench:
-        cores = _cores_of(arguments.bench)
+    measurements, steps = _benches(arguments.bench)
+    measured_cores = {m.topology.cores for m in measurements}
+    cores = arguments.cores_per_host
+    if cores is None and len(measured_cores) == 1:
+        cores = measured_cores.pop()
     model, parameters = arguments.model, arguments.parameters
     if model is not None and parameters is not None:
         raise UsageError(
@@ -128,7 +129,7 @@ def _complete(arguments: argparse.Namespace) -> Question:
     elif model is not None:
         model, parameters = _count_parameters(model)
     compute, compute_from = _compute(arguments.compute_ms, steps, model, parameters)
-    prices, prices_from = _prices(arguments)
+    prices, prices_from = _prices(arguments, measurements)
     return Question(
         topology=Topology(hosts, ranks // hosts, arguments.cards, cores),
         model=model,
@@ -143,9 +144,8 @@ def _complete(arguments: argparse.Namespace) -> Question:
 
 
 def _check_numbers(arguments: argparse.Namespace) -> None:
-    integers = (
-        *("ranks", "hosts", "parameters", "cards", "cores_per_host", "bucket_bytes"),
-    )
+    counts = ("ranks", "hosts", "cards", "cores_per_host")
+    integers = (*counts, "parameters", "bucket_bytes")
     for name in (*integers, *DEFAULT_PRICES, "compute_ms"):
         value = getattr(arguments, name)
         if value is None or 0 < value < math.inf:
@@ -167,21 +167,17 @@ def _divisors_near(ranks: int, hosts: int) -> list[str]:
     return [str(n) for n in sorted(sorted(divisors, key=lambda n: abs(n - hosts))[:4])]
 
 
-def _scalings(paths: list[str]) -> list:
+def _benches(paths: list[str]) -> tuple[list, list]:
+    """Returns the timed all-reduces and training steps of all files."""
     if not paths:
-        return []
+        return [], []
     # NumPy takes a tenth of a second that help and refusals need not wait for.
-    from keras_fastnet.collectives.price_fit import read_weak_scaling
+    from keras_fastnet.collectives.price_fit import read_measurements, read_weak_scaling
 
-    return [found for path in paths if (found := read_weak_scaling(path))]
-
-
-def _cores_of(paths: list[str]) -> int | None:
-    """Returns the number of cores of the measured hosts, if they are alike."""
-    from keras_fastnet.collectives.price_fit import read_measurements
-
-    cores = {m.topology.cores for path in paths for m in read_measurements(path)}
-    return cores.pop() if len(cores) == 1 else None
+    return (
+        [measured for path in paths for measured in read_measurements(path)],
+        [found for path in paths if (found := read_weak_scaling(path))],
+    )
 
 
 def _compute(
@@ -195,7 +191,7 @@ def _compute(
     return None, ""
 
 
-def _prices(arguments: argparse.Namespace) -> tuple[Prices, str]:
+def _prices(arguments: argparse.Namespace, measurements: list) -> tuple[Prices, str]:
     given = {
         name: value
         for name in DEFAULT_PRICES
@@ -203,9 +199,8 @@ def _prices(arguments: argparse.Namespace) -> tuple[Prices, str]:
     }
     sources = []
     if arguments.bench:
-        from keras_fastnet.collectives.price_fit import fit_prices, read_measurements
+        from keras_fastnet.collectives.price_fit import fit_prices
 
-        measurements = [m for path in arguments.bench for m in read_measurements(path)]
         prices = fit_prices(measurements)
         sources.append(f"fitted to {len(measurements)} measurements")
         if all(m.topology.hosts == 1 for m in measurements) and arguments.hosts > 1:
@@ -236,19 +231,7 @@ def _count_parameters(name: str) -> tuple[str, int]:
     with _silent_stderr():
         import keras
 
-    applications = {
-        entry.lower(): entry
-        for entry in dir(keras.applications)
-        if entry[0].isupper() and callable(getattr(keras.applications, entry))
-    }
-    found = applications.get(name.lower())
-    if found is None:
-        near = difflib.get_close_matches(name.lower(), applications, n=4, cutoff=0.4)
-        close = ", ".join(applications[entry] for entry in near) or "none"
-        raise UsageError(
-            "--model must be one of Keras's applications. Received: "
-            f"{name}. Close to it: {close}. For other models, give --parameters."
-        )
+    found = application_named(name, dir(keras.applications))
     with _silent_stderr():
         model = getattr(keras.applications, found)(weights=None)
     return found, sum(math.prod(weight.shape) for weight in model.trainable_weights)

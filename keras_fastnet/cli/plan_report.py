@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_fastnet.cli.plan_question import Question
+from keras_fastnet.cli.tables import fact, table
 from keras_fastnet.collectives.cost_model import (
     Algorithm,
     Topology,
@@ -215,23 +216,6 @@ def as_json(question: Question) -> dict[str, Any]:
         "nbytes": question.nbytes,
         "candidates": entries,
     }
-
-
-def table(rows: Sequence[Sequence[str]], left: int) -> list[str]:
-    """Aligns cells, those of the first `left` columns to the left."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) if index < left else cell.rjust(width)
-            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
-
-
-def fact(name: str, value: str) -> str:
-    """Returns one line of a list of facts."""
-    return f"{name:<16}{value}"
 
 
 def _count(number: int, noun: str) -> str:

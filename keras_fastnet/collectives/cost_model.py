@@ -29,6 +29,9 @@ Algorithm = Literal["ring", "torus", "gather"]
 """
 ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
 
+WIRE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+"""Bytes of one `float32` value as it travels, by the dtype that it travels as."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Topology:

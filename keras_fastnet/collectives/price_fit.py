@@ -1,10 +1,11 @@
 """A machine's prices, learned from all-reduces that were timed on it."""
 
+import contextlib
 import dataclasses
 import itertools
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from keras_fastnet.collectives.cost_model import (
     ALGORITHMS,
+    WIRE_BYTES,
     Algorithm,
     Prices,
     Topology,
@@ -143,16 +145,13 @@ def read_measurements(path: str | Path) -> list[Measurement]:
     Raises:
         ValueError: There is no such file, or it is of another format.
     """
-    document = _read(path)
-    try:
+    with _document(path) as document:
         topology = _topology(document)
         return [
             _measurement(entry, topology, document)
             for entry in document["all_reduce"]
             if entry["algorithm"] not in _NOT_MODELLED
         ]
-    except (KeyError, TypeError, ValueError) as error:
-        raise _malformed(path, error) from error
 
 
 def read_weak_scaling(path: str | Path) -> WeakScaling | None:
@@ -164,8 +163,7 @@ def read_weak_scaling(path: str | Path) -> WeakScaling | None:
     Raises:
         ValueError: There is no such file, or it is of another format.
     """
-    document = _read(path)
-    try:
+    with _document(path) as document:
         entry = document.get("weak_scaling")
         if entry is None:
             return None
@@ -177,8 +175,6 @@ def read_weak_scaling(path: str | Path) -> WeakScaling | None:
             / _topology(document).ranks_per_core,
             step_seconds=_positive(entry, "step_seconds"),
         )
-    except (KeyError, TypeError, ValueError) as error:
-        raise _malformed(path, error) from error
 
 
 def _row(measurement: Measurement) -> list[float]:
@@ -213,19 +209,21 @@ def _non_negative_least_squares(rows: np.ndarray) -> np.ndarray:
     return best
 
 
-def _read(path: str | Path) -> dict[str, Any]:
+@contextlib.contextmanager
+def _document(path: str | Path) -> Iterator[dict[str, Any]]:
+    """Yields a file's content, and names the file in errors about it."""
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
+        if not isinstance(document, dict) or document.get("format") != FORMAT:
+            raise ValueError(f'no JSON object with "format": {FORMAT}')
+        yield document
     except OSError as error:
         raise ValueError(
             f"A bench file must be readable. Received: {path} ({error.strerror}). "
             "Write one with `fastnet bench`."
         ) from error
-    except ValueError as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise _malformed(path, error) from error
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise _malformed(path, ValueError(f'no JSON object with "format": {FORMAT}'))
-    return document
 
 
 def _malformed(path: str | Path, error: Exception) -> ValueError:
@@ -256,8 +254,8 @@ def _measurement(
     grid = Grid(rows, columns)
     if grid.size != topology.ranks:
         raise ValueError(f"grid {grid} is not one of {topology.ranks} ranks")
-    # Sizes are those of `float32` vectors; the others have half the bytes.
-    travels = 1.0 if document["wire_dtype"] == "float32" else 0.5
+    # Sizes are those of `float32` vectors.
+    travels = WIRE_BYTES[document["wire_dtype"]] / WIRE_BYTES["float32"]
     nbytes = _positive(entry, "bytes")
     return Measurement(
         algorithm=entry["algorithm"],
