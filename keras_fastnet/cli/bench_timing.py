@@ -36,6 +36,7 @@ def time_in_turn(
     def seconds(function: Callable[[], Any], calls: int) -> float:
         begun = time.perf_counter()
         for _ in range(calls):
+            result = None  # What is long is not held twice.
             result = function()
         finish(result)
         return (time.perf_counter() - begun) / calls
