@@ -8,19 +8,28 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from keras_fastnet import optimizers, schedules, strategies
-    from keras_fastnet.optimizers import LARS
+    from keras_fastnet import callbacks, optimizers, schedules, strategies
+    from keras_fastnet.optimizers import LARS, LargeBatchOptimizer
     from keras_fastnet.strategies import TorusStrategy
 
 __version__ = "0.1.0"
 
 _HOME = {
     "LARS": "keras_fastnet.optimizers",
+    "LargeBatchOptimizer": "keras_fastnet.optimizers",
     "TorusStrategy": "keras_fastnet.strategies",
 }
-_SUBPACKAGES = ("optimizers", "schedules", "strategies")
+_SUBPACKAGES = ("callbacks", "optimizers", "schedules", "strategies")
 
-__all__ = ["LARS", "TorusStrategy", "optimizers", "schedules", "strategies"]
+__all__ = [
+    "LARS",
+    "LargeBatchOptimizer",
+    "TorusStrategy",
+    "callbacks",
+    "optimizers",
+    "schedules",
+    "strategies",
+]
 
 
 def __getattr__(name: str) -> object:

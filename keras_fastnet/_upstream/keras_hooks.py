@@ -1,14 +1,15 @@
-"""The places where Keras 3 has to learn about several workers.
+"""The places where Keras 3 has to learn about several workers and micro-batches.
 
 Keras offers no public seam here, so some of its functions are wrapped, once, when the
-first `TorusStrategy` is made. Every wrapper asks whether such a strategy is active and
-otherwise calls Keras's own code, so that nothing else changes. keras#20585 is the
-thread whose end would let this file go.
+first `TorusStrategy` or `LargeBatchOptimizer` is made. Every wrapper asks whether one
+of them is active and otherwise calls Keras's own code, so that nothing else changes.
+keras#20585 is the thread whose end would let most of this file go.
 """
 
+import contextlib
 import functools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -16,6 +17,7 @@ import keras
 import tensorflow as tf
 from keras.src.backend.tensorflow import optimizer as tf_optimizer
 from keras.src.backend.tensorflow import trainer as tf_trainer
+from keras.src.callbacks.callback_list import CallbackList
 from keras.src.losses import loss as keras_loss
 from keras.src.optimizers import base_optimizer, loss_scale_optimizer
 from keras.src.random import seed_generator
@@ -39,6 +41,10 @@ class HookedStrategy:
         """Returns a first batch of a result of `epoch_data`, without taking it."""
         raise NotImplementedError
 
+    def examples_of_first(self, data: Any) -> int:
+        """Returns the examples of the first global batch of an `epoch_data`."""
+        raise NotImplementedError
+
     def reduced_gradients(self, gradients: list[Any]) -> AbstractContextManager:
         """Sums the gradients over all replicas, for the time of the context."""
         raise NotImplementedError
@@ -48,12 +54,31 @@ class HookedStrategy:
         raise NotImplementedError
 
 
+class HookedOptimizer:
+    """What the hooks ask a Keras optimizer for. A mixin."""
+
+    micro_batch: int = 0
+    """Examples of the first global batch of the data that Keras was last given."""
+
+    def epoch_data(self, dataset: Any) -> Any:
+        """Returns what Keras iterates over in one epoch, on one device."""
+        raise NotImplementedError
+
+    def counted_step(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        """Wraps a model's train step, on one device."""
+        raise NotImplementedError
+
+    def finish_update(self) -> None:
+        """Uses the micro-batches that are left at the end of an epoch."""
+        raise NotImplementedError
+
+
 _hooks: list[tuple[Any, str, Callable[..., Any]]] = []
 _installed: set[tuple[Any, str]] = set()
 _strategies: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
-def install(strategy: HookedStrategy) -> None:
+def heed(strategy: HookedStrategy) -> None:
     """Makes Keras heed `strategy`.
 
     Args:
@@ -63,6 +88,15 @@ def install(strategy: HookedStrategy) -> None:
         ImportError: This Keras lacks what must be wrapped.
     """
     _strategies.add(strategy)
+    install()
+
+
+def install() -> None:
+    """Wraps the functions of Keras, where that has not been done.
+
+    Raises:
+        ImportError: This Keras lacks what must be wrapped.
+    """
     for owner, name, wrapper in _hooks:
         if (owner, name) in _installed:
             continue
@@ -121,6 +155,30 @@ def model_of(step: Callable[..., Any]) -> keras.Model | None:
     return None
 
 
+@contextlib.contextmanager
+def reduced(gradients: list[Any]) -> Iterator[list[Any]]:
+    """Sums gradients over the replicas, unless they are sums already.
+
+    Args:
+        gradients: This replica's, `None` where there is none.
+
+    Yields:
+        The sums. Optimizers that are called within take them as such.
+    """
+    strategy = _in_replica()
+    if strategy is None or strategy.step.reduced:
+        yield gradients
+        return
+    with strategy.reduced_gradients(gradients) as sums:
+        yield sums
+
+
+def keras_step() -> Any:
+    """Returns the `ReplicaStep` of the Keras step that this code is part of, if any."""
+    strategy = _in_replica()
+    return None if strategy is None or strategy.step.share is None else strategy.step
+
+
 def _wrapped(original: Callable, wrapper: Callable) -> Callable:
     @functools.wraps(original)
     def function(*args: Any, **kwargs: Any) -> Any:
@@ -143,12 +201,6 @@ def _in_replica() -> HookedStrategy | None:
         return None
     strategy = tf.distribute.get_strategy()
     return strategy if isinstance(strategy, HookedStrategy) else None
-
-
-def _keras_step() -> Any:
-    """The `ReplicaStep` of the Keras step that this code is part of."""
-    strategy = _in_replica()
-    return None if strategy is None or strategy.step.share is None else strategy.step
 
 
 # A model without the strategy would train on every worker by itself, in silence.
@@ -196,10 +248,19 @@ def _keep_batches(original, iterator):
 # averages it over the replicas, which fails for structures and unequal shares.
 @_hook(tf_trainer.TensorFlowTrainer, "_maybe_symbolic_build")
 def _peek(original, model, iterator=None, data_batch=None):
-    strategy = model._distribute_strategy
+    strategy, optimizer = model._distribute_strategy, model.optimizer
     if iterator is not None and isinstance(strategy, HookedStrategy):
-        data_batch = strategy.peek(iterator._get_iterator())
+        data = iterator._get_iterator()
+        if isinstance(optimizer, HookedOptimizer):
+            optimizer.micro_batch = strategy.examples_of_first(data)
+        data_batch = strategy.peek(data)
         iterator = None
+    elif iterator is not None and _counts(model):
+        data = iterator._fastnet_data = optimizer.epoch_data(
+            iterator._distributed_dataset
+        )
+        # As under a strategy: a function that makes variables is traced twice.
+        model._symbolic_build(data_batch=data.peek())
     return original(model, iterator=iterator, data_batch=data_batch)
 
 
@@ -207,13 +268,13 @@ def _peek(original, model, iterator=None, data_batch=None):
 # examples it has.
 @_hook(keras_loss, "scale_loss_for_distribution")
 def _weigh(original, value):
-    step = _keras_step()
+    step = keras_step()
     return original(value) if step is None else step.weigh(value)
 
 
 @_hook(keras_loss, "unscale_loss_for_distribution")
 def _unweigh(original, value):
-    step = _keras_step()
+    step = keras_step()
     return original(value) if step is None else step.unweigh(value)
 
 
@@ -222,10 +283,7 @@ def _unweigh(original, value):
 @_hook(base_optimizer.BaseOptimizer, "apply")
 @_hook(loss_scale_optimizer.LossScaleOptimizer, "apply")
 def _reduce_first(original, optimizer, grads, trainable_variables=None):
-    strategy = _in_replica()
-    if strategy is None or strategy.step.reduced:
-        return original(optimizer, grads, trainable_variables)
-    with strategy.reduced_gradients(grads) as sums:
+    with reduced(grads) as sums:
         return original(optimizer, sums, trainable_variables)
 
 
@@ -235,6 +293,52 @@ def _reduce_once(original, optimizer, grads_and_vars):
     if strategy is not None and strategy.step.reduced:
         return list(grads_and_vars)
     return original(optimizer, grads_and_vars)
+
+
+# Micro-batches: an optimizer that adds them up has to know how many examples each
+# holds, and when an epoch has no more of them. Several replicas are told by the step.
+@_hook(tf_trainer.TensorFlowTrainer, "_make_function")
+def _count_examples(original, model, step):
+    if _counts(model) and step == model.train_step:
+        step = model.optimizer.counted_step(step)
+    return original(model, step)
+
+
+def _counts(model: keras.Model) -> bool:
+    """Whether an optimizer has to be told, on one device, what a step holds."""
+    return (
+        isinstance(model.optimizer, HookedOptimizer)
+        and model.distribute_strategy.num_replicas_in_sync == 1
+    )
+
+
+_in_epoch: "weakref.WeakSet[CallbackList]" = weakref.WeakSet()
+
+
+@_hook(CallbackList, "on_epoch_begin")
+def _begin_epoch(original, callbacks, *args, **kwargs):
+    _in_epoch.add(callbacks)
+    return original(callbacks, *args, **kwargs)
+
+
+# Before validation within `fit`, which calls it on the same list.
+@_hook(CallbackList, "on_test_begin")
+def _finish_before_validation(original, callbacks, *args, **kwargs):
+    _finish_update(callbacks)
+    return original(callbacks, *args, **kwargs)
+
+
+@_hook(CallbackList, "on_epoch_end")
+def _finish_epoch(original, callbacks, *args, **kwargs):
+    _finish_update(callbacks)
+    _in_epoch.discard(callbacks)
+    return original(callbacks, *args, **kwargs)
+
+
+def _finish_update(callbacks: CallbackList) -> None:
+    optimizer = getattr(callbacks.model, "optimizer", None)
+    if callbacks in _in_epoch and isinstance(optimizer, HookedOptimizer):
+        optimizer.finish_update()
 
 
 # Random streams: all replicas hold the same seed state, and so drop the same units.

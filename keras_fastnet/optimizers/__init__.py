@@ -1,5 +1,6 @@
 """Optimizers for large batches."""
 
+from keras_fastnet.optimizers.large_batch_optimizer import LargeBatchOptimizer
 from keras_fastnet.optimizers.lars import LARS
 
-__all__ = ["LARS"]
+__all__ = ["LARS", "LargeBatchOptimizer"]

@@ -1,7 +1,7 @@
 """Validation of an optimizer's arguments."""
 
 import math
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 
@@ -44,6 +44,30 @@ def checked_number(
     ):
         raise ValueError(f"{rule}. Received: {argument}={value!r}. {hint}")
     return number
+
+
+def checked_integer(argument: str, value: Any, *, at_least: int) -> int:
+    """Returns `value` if it is an integer in its range.
+
+    Args:
+        argument: The name to use in an error.
+        value: What the user gave for it.
+        at_least: The smallest value allowed.
+
+    Raises:
+        TypeError: If `value` is not an integer.
+        ValueError: If it is out of range.
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        kind: type[Exception] = TypeError
+    elif value < at_least:
+        kind = ValueError
+    else:
+        return int(value)
+    raise kind(
+        f"`{argument}` must be an integer >= {at_least}. Received: {argument}="
+        f"{value!r}. Pass, for example, `{argument}={at_least}`."
+    )
 
 
 def check_bool(argument: str, value: Any) -> bool:

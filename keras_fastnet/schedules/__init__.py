@@ -1,5 +1,11 @@
 """Learning-rate schedules for large batches."""
 
+from keras_fastnet.schedules.decays import Constant, Cosine, Polynomial, Steps
+from keras_fastnet.schedules.scaling import (
+    ScaledRate,
+    linear_scaling,
+    square_root_scaling,
+)
 from keras_fastnet.schedules.warmup_polynomial import (
     gradual_warmup,
     polynomial_decay,
@@ -8,8 +14,15 @@ from keras_fastnet.schedules.warmup_polynomial import (
 from keras_fastnet.schedules.warmup_polynomial_decay import WarmupPolynomialDecay
 
 __all__ = [
+    "Constant",
+    "Cosine",
+    "Polynomial",
+    "ScaledRate",
+    "Steps",
     "WarmupPolynomialDecay",
     "gradual_warmup",
+    "linear_scaling",
     "polynomial_decay",
+    "square_root_scaling",
     "warmup_polynomial",
 ]

@@ -89,6 +89,19 @@ class KerasSupport(HookedStrategy, tf.distribute.MultiWorkerMirroredStrategy):
             return batch
         return self._local_results(batch.data)[0]
 
+    def examples_of_first(self, data: EpochData) -> int:
+        """Returns the number of examples in the first global batch.
+
+        Args:
+            data: A result of `epoch_data`.
+        """
+        batch = data.peek()
+        if isinstance(batch, GlobalBatch):
+            examples = self.experimental_local_results(batch.examples)[0]
+        else:
+            examples = count_examples(batch)
+        return int(examples)
+
     @property
     def step(self) -> ReplicaStep:
         """What this thread's replica knows of its step."""

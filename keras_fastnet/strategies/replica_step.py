@@ -16,10 +16,13 @@ class ReplicaStep(threading.local):
     Attributes:
         share: The replica's part of the global batch's examples, `n_r / n`, a
             scalar `float32` tensor; `None` outside Keras's steps.
+        examples: Number of examples in the whole global batch, a scalar `int64` tensor;
+            `None` outside Keras's steps.
         reduced: Whether the optimizer is being given sums over all replicas.
     """
 
     share: tf.Tensor | None = None
+    examples: tf.Tensor | None = None
     reduced: bool = False
 
     @contextlib.contextmanager
@@ -31,10 +34,11 @@ class ReplicaStep(threading.local):
             total: The global batch's.
         """
         self.share = tf.cast(own / total, tf.float32)
+        self.examples = total
         try:
             yield
         finally:
-            self.share = None
+            self.share = self.examples = None
 
     @contextlib.contextmanager
     def with_reduced_gradients(self) -> Iterator[None]:

@@ -104,7 +104,7 @@ class TorusStrategy(KerasSupport):
             upstream.strategy_with_extended(self, extended)
         if not any("GPU" in device for device in extended.worker_devices):
             keep_freed_memory()
-        keras_hooks.install(self)
+        keras_hooks.heed(self)
 
     @property
     def grid(self) -> Grid:

@@ -16,6 +16,10 @@ import tensorflow as tf
 import keras_fastnet
 
 OPTIMIZERS = {
+    "plain": lambda **kw: keras.optimizers.SGD(0.1, **kw),
+    "nesterov": lambda **kw: keras.optimizers.SGD(
+        0.1, momentum=0.9, nesterov=True, **kw
+    ),
     "sgd": lambda **kw: keras.optimizers.SGD(0.1, momentum=0.9, **kw),
     "lars": lambda **kw: keras_fastnet.LARS(2.0, weight_decay=1e-3, **kw),
     # With Keras's epsilon of 1e-7 Adam divides rounding errors by rounding errors.
@@ -86,6 +90,7 @@ def fit(
     normalization: str | None = None,
     data: str = "arrays",
     optimizer_options: dict[str, Any] | None = None,
+    accumulation_steps: int | None = None,
     compile_options: dict[str, Any] | None = None,
     fit_options: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
@@ -93,8 +98,11 @@ def fit(
     x, y = examples(count)
     with scope(strategy):
         model = network(normalization)
+        made = OPTIMIZERS[optimizer](**(optimizer_options or {}))
+        if accumulation_steps is not None:
+            made = keras_fastnet.LargeBatchOptimizer(made, accumulation_steps)
         model.compile(
-            optimizer=OPTIMIZERS[optimizer](**(optimizer_options or {})),
+            optimizer=made,
             loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
             metrics=["accuracy"],
             **(compile_options or {}),
@@ -275,7 +283,7 @@ def batch_statistics(strategy: Any) -> list[np.ndarray]:
     return [np.array(v) for v in model.layers[0].non_trainable_variables[:2]]
 
 
-def overflow(strategy: Any) -> dict[str, Any]:
+def overflow(strategy: Any, *, accumulation_steps: int | None = None) -> dict[str, Any]:
     """Trains in float16 where the last replica's gradient is infinite at first."""
     x, y = examples(32)
     x[-1] = 60_000.0  # Overflows once multiplied by the loss scale.
@@ -288,11 +296,18 @@ def overflow(strategy: Any) -> dict[str, Any]:
             ]
         )
         optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1e-6))
+        if accumulation_steps is not None:
+            optimizer = keras_fastnet.LargeBatchOptimizer(
+                keras.optimizers.SGD(1e-6), accumulation_steps, loss_scaling=True
+            )
         model.compile(
             optimizer=optimizer,
             loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         )
     before = model.get_weights()
+    # Of several micro-batches only the last overflows.
+    for _ in range((accumulation_steps or 1) - 1):
+        model.train_on_batch(x[:-1], y[:-1])
     model.train_on_batch(x, y)
     return {
         "before": before,
@@ -382,6 +397,11 @@ def refusal(strategy: Any, *, case: str) -> str:
         dataset = dataset.batch(16)
     if case == "jit":
         options["jit_compile"] = True
+    if case == "other strategy":
+        strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+        options["optimizer"] = keras_fastnet.LargeBatchOptimizer(
+            keras.optimizers.SGD(0.1)
+        )
     with scope(None if case == "no scope" else strategy):
         model = network()
         model.compile(
@@ -435,3 +455,24 @@ def page_faults(strategy: Any, *, nbytes: int, times: int) -> int:
         ctypes.memset(block, 1, nbytes)
         libc.free(block)
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+def fit_growing(strategy: Any) -> dict[str, Any]:
+    """Grows the batch from one micro-batch to four, with warm-up and decay."""
+    x, y = examples(150)
+    with scope(strategy):
+        model = network()
+        model.compile(
+            optimizer=keras_fastnet.LargeBatchOptimizer(keras_fastnet.LARS(1.0)),
+            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        )
+    callbacks = [
+        keras_fastnet.callbacks.LearningRateWarmup(
+            2.0, 1, keras_fastnet.schedules.Cosine(2), start=0.5
+        ),
+        keras_fastnet.callbacks.BatchGrowth({0: 32, 1: 64, 2: 128}),
+    ]
+    history = model.fit(
+        x, y, batch_size=32, epochs=3, shuffle=False, verbose=0, callbacks=callbacks
+    )
+    return {**state(model), "history": history.history}

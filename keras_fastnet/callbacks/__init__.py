@@ -1,0 +1,6 @@
+"""Callbacks for training with large batches."""
+
+from keras_fastnet.callbacks.batch_growth import BatchGrowth
+from keras_fastnet.callbacks.learning_rate_warmup import LearningRateWarmup
+
+__all__ = ["BatchGrowth", "LearningRateWarmup"]

@@ -1,0 +1,132 @@
+"""A callback that grows the global batch during one `fit`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+
+from keras_fastnet.callbacks.reporting import learning_rate_of, say
+from keras_fastnet.optimizers import LargeBatchOptimizer
+from keras_fastnet.optimizers.arguments import check_bool, checked_integer
+
+
+class BatchGrowth(keras.callbacks.Callback):
+    """Grows the global batch at given epochs.
+
+    The batch-size control of Mikami et al. 2018 (arXiv 1811.05233, section 2.1): a
+    small batch at first, where the loss is steep, and larger ones later. What the data
+    yields stays the same: it is the micro-batch, of which a
+    `keras_fastnet.LargeBatchOptimizer` makes updates, so neither memory nor the traced
+    function changes.
+
+    The epoch logs get `global_batch` and `learning_rate`; list the callback before
+    `TensorBoard` or `CSVLogger`. Each phase is announced in one line.
+
+    Args:
+        phases: The global batch from an epoch on, such as `{0: 8_192, 30: 32_768}`.
+            Epochs count from 0, the first of them is 0, and they increase. Each global
+            batch is a multiple of the micro-batch, which is what `fit` is given:
+            `batch_size`, or the batches of the dataset.
+        linear_scaling: Whether the learning rate grows with the batch (Goyal et al.
+            2017, arXiv 1706.02677, section 2.1), beside what a schedule says.
+            Defaults to `False`: it follows the schedule alone.
+
+    Raises:
+        TypeError: A phase is no pair of integers.
+        ValueError: There is no phase from epoch 0 on, or epochs do not increase. From
+            `fit`, before the first step: the optimizer is no `LargeBatchOptimizer`, or
+            a global batch is no multiple of the micro-batch.
+
+    Example:
+
+    ```python
+    model.compile(optimizer=LargeBatchOptimizer(LARS(2.0)), loss="mse")
+    model.fit(x, y, batch_size=1024, epochs=90,
+              callbacks=[BatchGrowth({0: 8_192, 30: 32_768})])
+    ```
+    """
+
+    def __init__(self, phases: Mapping[int, int], *, linear_scaling: bool = False):
+        super().__init__()
+        self.phases = _checked_phases(phases)
+        self.linear_scaling = check_bool("linear_scaling", linear_scaling)
+
+    def global_batch_at(self, epoch: int) -> int:
+        """Returns the global batch of an epoch.
+
+        Args:
+            epoch: The epoch, from 0.
+        """
+        return self.phases[max(start for start in self.phases if start <= epoch)]
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Checks the phases against optimizer and data."""
+        optimizer = self.model.optimizer
+        if not isinstance(optimizer, LargeBatchOptimizer):
+            raise ValueError(
+                "BatchGrowth needs an optimizer that makes updates of several "
+                f"micro-batches. Received: {type(optimizer).__name__}. Compile with "
+                "`LargeBatchOptimizer(optimizer)`."
+            )
+        micro_batch = optimizer.micro_batch
+        for epoch, global_batch in self.phases.items():
+            if global_batch % micro_batch:
+                raise ValueError(
+                    "Every global batch must be a multiple of the micro-batch, which "
+                    f"is what the data yields. Received: {global_batch:,} from epoch "
+                    f"{epoch} on, in micro-batches of {micro_batch:,}. Near it: "
+                    f"{_multiples_near(global_batch, micro_batch)}."
+                )
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Sets the number of micro-batches."""
+        optimizer = self.model.optimizer
+        global_batch = self.global_batch_at(epoch)
+        steps = global_batch // optimizer.micro_batch
+        if self.linear_scaling:
+            factor = global_batch / self.phases[0]
+            growth = factor / optimizer.learning_rate_factor
+            optimizer.learning_rate_factor = factor
+            if growth != 1:
+                optimizer.learning_rate = learning_rate_of(optimizer) * growth
+        if epoch in self.phases or steps != optimizer.accumulation_steps:
+            say(
+                self.model,
+                f"epoch {epoch + 1}: global batch {global_batch:,} = {steps} "
+                f"micro-batch(es) of {optimizer.micro_batch:,}, learning rate "
+                f"{learning_rate_of(optimizer):.4g}",
+            )
+        optimizer.accumulation_steps = steps
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Adds to the epoch's logs."""
+        if logs is not None:
+            logs["global_batch"] = self.global_batch_at(epoch)
+            logs["learning_rate"] = learning_rate_of(self.model.optimizer)
+
+
+def _checked_phases(phases: Any) -> dict[int, int]:
+    if not isinstance(phases, Mapping) or not phases:
+        raise TypeError(
+            "`phases` must be a dict of global batches by epoch. "
+            f"Received: {phases!r}. Pass, for example, `{{0: 8192, 30: 32768}}`."
+        )
+    checked = {
+        checked_integer("epoch of a phase", epoch, at_least=0): checked_integer(
+            "global batch", global_batch, at_least=1
+        )
+        for epoch, global_batch in phases.items()
+    }
+    epochs = list(checked)
+    if epochs[0] != 0 or epochs != sorted(epochs):
+        raise ValueError(
+            "`phases` must begin with epoch 0, and epochs must increase. "
+            f"Received epochs: {epochs}. Pass, for example, `{{0: 8192, 30: 32768}}`."
+        )
+    return checked
+
+
+def _multiples_near(number: int, factor: int) -> str:
+    below = number // factor * factor
+    near = [multiple for multiple in (below, below + factor) if multiple > 0]
+    return " and ".join(f"{multiple:,}" for multiple in near)

@@ -1,0 +1,142 @@
+"""A callback for gradual warm-up, and what comes after it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from keras_fastnet.callbacks.reporting import learning_rate_of, say
+from keras_fastnet.optimizers.arguments import checked_number
+from keras_fastnet.schedules.decays import Constant, Decay
+from keras_fastnet.schedules.warmup_polynomial import gradual_warmup
+
+
+class LearningRateWarmup(keras.callbacks.Callback):
+    """Raises the learning rate gradually, then hands over to a decay.
+
+    The rate is a function of the fractional epoch, of the part of the examples that
+    has been seen, and is set before every update: growing batches do not distort it,
+    and micro-batches of one update have one rate (Goyal et al. 2017, arXiv 1706.02677,
+    section 2.2).
+
+    ```python
+    if epoch < warmup_epochs:
+        rate = start + (peak - start) * epoch / warmup_epochs
+    else:
+        rate = peak * then(epoch - warmup_epochs)
+    ```
+
+    With `steps_per_execution=k` the rate is set every k steps.
+
+    Args:
+        peak: The rate at the end of the warm-up, such as
+            `schedules.linear_scaling(0.1, 32_768)`.
+        warmup_epochs: Epochs of the warm-up, above 0; may be fractional.
+        then: What follows: one of `schedules.Constant`, `Polynomial`, `Cosine` and
+            `Steps`, or a function from epochs since the warm-up to a part of the peak.
+            Defaults to `schedules.Constant()`.
+        start: The rate at the start, below the peak. Defaults to `0.0`; Goyal et al.
+            start from the rate of one worker.
+        steps_per_epoch: Batches in an epoch, for data whose number of batches Keras
+            does not know. Defaults to `None`: Keras's.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: The warm-up does not rise. From `fit`, before the first step: the
+            optimizer has a `LearningRateSchedule`, or the batches of an epoch are not
+            known.
+
+    Example:
+
+    ```python
+    warmup = LearningRateWarmup(
+        peak=linear_scaling(0.1, 32_768), warmup_epochs=5, then=Polynomial(85)
+    )
+    model.fit(x, y, batch_size=32_768, epochs=90, callbacks=[warmup])
+    ```
+    """
+
+    def __init__(
+        self,
+        peak: float,
+        warmup_epochs: float,
+        then: Decay | None = None,
+        *,
+        start: float = 0.0,
+        steps_per_epoch: int | None = None,
+    ):
+        super().__init__()
+        self.peak = checked_number("peak", peak, above=0.0)
+        self.warmup_epochs = checked_number("warmup_epochs", warmup_epochs, above=0.0)
+        self.start = checked_number("start", start, at_least=0.0)
+        if self.start >= self.peak:
+            raise ValueError(
+                "A warm-up must end above where it starts. "
+                f"Received: start={start}, peak={peak}. Lower `start`."
+            )
+        self.then: Callable[[float], float] = Constant() if then is None else then
+        self.steps_per_epoch = steps_per_epoch
+        self._derivation = getattr(peak, "derivation", f"{self.peak:g}")
+        self._epoch = 0
+        self._steps = 0
+        self._rate: float | None = None
+
+    def rate_at(self, epoch: float) -> float:
+        """Returns the learning rate at a fractional epoch.
+
+        Args:
+            epoch: Epochs done, from 0.
+        """
+        if epoch < self.warmup_epochs:
+            return gradual_warmup(
+                epoch / self.warmup_epochs, start=self.start, peak=self.peak
+            )
+        return self.peak * self.then(epoch - self.warmup_epochs)
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Checks the optimizer and the data."""
+        optimizer = self.model.optimizer
+        inner = getattr(optimizer, "inner_optimizer", optimizer)
+        if not isinstance(inner.get_config()["learning_rate"], float):
+            raise ValueError(
+                "LearningRateWarmup sets the learning rate, so the optimizer must not "
+                "have a schedule of its own. Received: an optimizer with a "
+                "LearningRateSchedule. Pass it a number, such as "
+                f"`{type(inner).__name__}(learning_rate={self.peak:g})`."
+            )
+        steps = self.steps_per_epoch or self.params.get("steps")
+        if not steps:
+            raise ValueError(
+                "The number of batches in an epoch must be known, to say what part of "
+                "it is done. Received: data of unknown length. Pass "
+                "`steps_per_epoch=...` to LearningRateWarmup."
+            )
+        self._steps = steps
+        self._rate = None
+        say(
+            self.model,
+            f"learning rate {self.start:g} to {self._derivation}, over "
+            f"{self.warmup_epochs:g} epoch(s); then {self.then}",
+        )
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Notes the epoch."""
+        self._epoch = epoch
+
+    def on_train_batch_begin(
+        self, batch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        """Sets the rate of the update that the batch belongs to."""
+        optimizer = self.model.optimizer
+        micro_batches = getattr(optimizer, "accumulation_steps", 1)
+        first = batch - batch % micro_batches
+        done = self._epoch + min(first / self._steps, 1.0)
+        factor = getattr(optimizer, "learning_rate_factor", 1.0)
+        rate = factor * self.rate_at(done)
+        if rate != self._rate:
+            optimizer.learning_rate = self._rate = rate
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Adds the rate of the last update to the epoch's logs."""
+        if logs is not None:
+            logs["learning_rate"] = learning_rate_of(self.model.optimizer)

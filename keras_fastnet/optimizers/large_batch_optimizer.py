@@ -1,0 +1,336 @@
+"""An optimizer that makes one update of several micro-batches."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from keras_fastnet._upstream import keras_hooks
+from keras_fastnet.optimizers.arguments import checked_integer, checked_number
+from keras_fastnet.optimizers.dense_gradient import dense
+from keras_fastnet.strategies.epoch_data import EpochData
+from keras_fastnet.strategies.global_batch import count_examples
+
+
+@keras.saving.register_keras_serializable(package="keras_fastnet")
+class LargeBatchOptimizer(
+    keras_hooks.HookedOptimizer, keras.optimizers.LossScaleOptimizer
+):
+    """Adds up gradients of micro-batches and updates with their mean.
+
+    A batch that does not fit into memory is trained as `accumulation_steps`
+    micro-batches, which are what the data yields. Each replica adds up its own
+    gradients in float32; once per update they are summed over the replicas, divided by
+    the number of examples, unscaled where the loss is scaled, tested for overflow and
+    given to the inner optimizer, which clips and updates. So k micro-batches of n
+    examples take the update of one batch of k n, on any number of workers.
+
+    An update has the mean over its *examples*: micro-batches may differ in size. Those
+    left at the end of an epoch make a last update, before validation: nothing is
+    dropped or carried over. `iterations` counts updates, and so do learning rate
+    schedules.
+
+    `BatchNormalization` is the exception: it takes the statistics of each micro-batch,
+    of all replicas with `synchronized=True`, as it would on more devices.
+
+    It needs memory for the sums: four bytes for each weight. Sparse gradients are made
+    dense. Several replicas need a `TorusStrategy`.
+
+    Args:
+        inner_optimizer: A Keras optimizer, such as `LARS`, without
+            `gradient_accumulation_steps`, `loss_scale_factor` or loss scaling of its
+            own.
+        accumulation_steps: Number of micro-batches in an update. May be set between
+            epochs, also while `fit` runs: nothing is traced anew. Defaults to `1`.
+        loss_scaling: Whether the loss is scaled against underflow, as by Keras's
+            `LossScaleOptimizer`: an update with a gradient that is infinite or NaN on
+            any replica is skipped on all, and the scale halved. Defaults to `None`:
+            where the global dtype policy computes in `float16` when the optimizer is
+            made.
+        initial_scale: The first scale. Defaults to Keras's `2.0**15`.
+        dynamic_growth_steps: After how many finite updates the scale doubles.
+            Defaults to Keras's `2000`.
+        name: Name of the optimizer. Defaults to one made from the class.
+
+    Raises:
+        TypeError: `inner_optimizer` is no Keras optimizer, or `accumulation_steps` no
+            integer.
+        ValueError: The inner optimizer accumulates or scales by itself, or
+            `accumulation_steps` is below 1.
+
+    Example:
+
+    ```python
+    optimizer = LargeBatchOptimizer(LARS(2.0), accumulation_steps=8)
+    model.compile(optimizer=optimizer, loss="mse")
+    model.fit(x, y, batch_size=4096)  # updates with 32,768 examples
+    ```
+    """
+
+    def __init__(
+        self,
+        inner_optimizer: keras.optimizers.Optimizer,
+        accumulation_steps: int = 1,
+        *,
+        loss_scaling: bool | None = None,
+        initial_scale: float = 2.0**15,
+        dynamic_growth_steps: int = 2000,
+        name: str | None = None,
+    ):
+        _check_inner(inner_optimizer)
+        steps = checked_integer("accumulation_steps", accumulation_steps, at_least=1)
+        super().__init__(
+            inner_optimizer,
+            initial_scale=initial_scale,
+            dynamic_growth_steps=dynamic_growth_steps,
+            name=name,
+        )
+        if loss_scaling is None:
+            policy = keras.config.dtype_policy()
+            loss_scaling = policy.compute_dtype == "float16"
+        self.loss_scaling = loss_scaling
+        self._steps = steps
+        self._factor = 1.0
+        self._counted: Any = None
+        self._used: list[int] = []
+        keras_hooks.install()
+
+    def build(self, variables: Any) -> None:
+        """Makes the variables of this and of the inner optimizer.
+
+        Args:
+            variables: The model's trainable variables.
+        """
+        variables = list(variables)
+        for variable in variables:
+            if getattr(variable, "overwrite_with_gradient", False):
+                raise ValueError(
+                    "A variable that is overwritten with its gradient, as float8 "
+                    "training has, cannot be accumulated. Received: "
+                    f"{variable.path}. Train in another dtype."
+                )
+        super().build(variables)
+        self._sums = [
+            self.add_variable(
+                shape=variable.shape,
+                dtype="float64" if variable.dtype == "float64" else "float32",
+                name=f"{variable.path.replace('/', '_')}_sum",
+            )
+            for variable in variables
+        ]
+        scalar = functools.partial(self.add_variable, shape=())
+        self._examples = scalar(dtype="float32", name="examples")
+        self._micro_batches = scalar(dtype="int32", name="micro_batches")
+        self._steps_variable = scalar(
+            initializer=keras.initializers.Constant(self._steps),
+            dtype="int32",
+            name="accumulation_steps",
+        )
+        self._factor_variable = scalar(
+            initializer=keras.initializers.Constant(self._factor),
+            dtype="float32",
+            name="learning_rate_factor",
+        )
+        self._finish = tf.function(self._finish_on_all_replicas)
+
+    @property
+    def accumulation_steps(self) -> int:
+        """Number of micro-batches in an update."""
+        if not self.built:
+            return self._steps
+        return int(keras.ops.convert_to_numpy(self._steps_variable))
+
+    @accumulation_steps.setter
+    def accumulation_steps(self, steps: int) -> None:
+        self._steps = checked_integer("accumulation_steps", steps, at_least=1)
+        if self.built:
+            self._steps_variable.assign(self._steps)
+
+    @property
+    def learning_rate_factor(self) -> float:
+        """What callbacks have multiplied the learning rate by, for a grown batch."""
+        if not self.built:
+            return self._factor
+        return float(keras.ops.convert_to_numpy(self._factor_variable))
+
+    @learning_rate_factor.setter
+    def learning_rate_factor(self, factor: float) -> None:
+        self._factor = checked_number("learning_rate_factor", factor, above=0.0)
+        if self.built:
+            self._factor_variable.assign(self._factor)
+
+    def apply(self, grads: Any, trainable_variables: Any = None) -> None:
+        """Adds a micro-batch, and updates if it is the last of the update.
+
+        Args:
+            grads: Gradients, dense or sparse; `None` where there is none.
+            trainable_variables: Their variables. Defaults to those that the
+                optimizer was built with.
+
+        Raises:
+            ValueError: There are several replicas, and no `TorusStrategy`.
+        """
+        _check_strategy()
+        if not self.built:
+            with keras.name_scope(self.name):
+                self.build(trainable_variables)
+        variables = self._trainable_variables
+        if trainable_variables is not None:
+            variables = list(trainable_variables)
+        present = {
+            self._get_variable_index(variable): dense(gradient)
+            for gradient, variable in zip(grads, variables, strict=True)
+            if gradient is not None
+        }
+        self._used = sorted(present)
+        sums = [self._sums[index].value for index in self._used]
+        gradients = [
+            tf.cast(present[index], total.dtype)
+            for index, total in zip(self._used, sums, strict=True)
+        ]
+        examples = self._examples_of_micro_batch()
+        seen = self._micro_batches.value
+        first = tf.equal(seen, 0)
+
+        def add() -> None:
+            def begin() -> None:
+                for total, gradient in zip(sums, gradients, strict=True):
+                    total.assign(_weighed(examples, gradient))
+                self._examples.assign(examples)
+
+            def go_on() -> None:
+                for total, gradient in zip(sums, gradients, strict=True):
+                    total.assign_add(_weighed(examples, gradient))
+                self._examples.assign_add(examples)
+
+            tf.cond(first, begin, go_on)
+            self._micro_batches.assign_add(1)
+
+        def update() -> None:
+            def means() -> list[tf.Tensor]:
+                every = self._examples.value + examples
+                return [
+                    (total + _weighed(examples, gradient)) / tf.cast(every, total.dtype)
+                    for total, gradient in zip(sums, gradients, strict=True)
+                ]
+
+            self._update(tf.cond(first, lambda: gradients, means))
+
+        tf.cond(seen + 1 >= self._steps_variable.value, update, add)
+
+    def finish_update(self) -> None:
+        """Updates with the micro-batches that are left, if there are any.
+
+        `fit` calls it at the end of every epoch, before validation. Under a strategy it
+        is called outside of `strategy.run`, on all workers.
+        """
+        if self.built and int(keras.ops.convert_to_numpy(self._micro_batches)) > 0:
+            self._finish()
+
+    def epoch_data(self, dataset: Any) -> EpochData:
+        """Returns the data of every epoch, on one device, whose end is no update.
+
+        Args:
+            dataset: A `tf.data.Dataset`.
+        """
+        data = EpochData(lambda: iter(dataset))
+        self.micro_batch = int(count_examples(data.peek()))
+        return data
+
+    def counted_step(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns a model's train step that says how many examples it has.
+
+        Args:
+            step: A function of one batch, on one device.
+        """
+
+        @functools.wraps(step)
+        def counted(data: Any) -> Any:
+            self._counted = count_examples(data)
+            try:
+                return step(data)
+            finally:
+                self._counted = None
+
+        return counted
+
+    def scale_loss(self, loss: Any) -> Any:
+        """Returns the loss, scaled where `loss_scaling` is on."""
+        return super().scale_loss(loss) if self.loss_scaling else loss
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the configuration, from which `from_config` makes a copy."""
+        return {
+            **super().get_config(),
+            "accumulation_steps": self.accumulation_steps,
+            "loss_scaling": self.loss_scaling,
+        }
+
+    def _examples_of_micro_batch(self) -> tf.Tensor:
+        """Examples of all replicas; 1 outside of Keras's steps, for equal weights."""
+        step = keras_hooks.keras_step()
+        counted = self._counted if step is None else step.examples
+        return tf.cast(1 if counted is None else counted, tf.float32)
+
+    def _finish_on_all_replicas(self) -> None:
+        self._distribution_strategy.run(self._update_with_sums)
+
+    def _update_with_sums(self) -> None:
+        sums = [self._sums[index].value for index in self._used]
+        self._update(
+            [total / tf.cast(self._examples.value, total.dtype) for total in sums]
+        )
+
+    def _update(self, gradients: list[tf.Tensor]) -> None:
+        """Updates with this replica's part of the mean over the examples."""
+        variables = [self._trainable_variables[index] for index in self._used]
+        with keras_hooks.reduced(gradients) as sums:
+            if self.loss_scaling:
+                super().apply(sums, variables)
+            else:
+                self.inner_optimizer.apply(sums, variables)
+        self._micro_batches.assign(0)
+
+
+def _weighed(examples: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
+    return tf.cast(examples, gradient.dtype) * gradient
+
+
+def _check_inner(optimizer: Any) -> None:
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise TypeError(
+            "`inner_optimizer` must be a Keras optimizer. "
+            f"Received: {optimizer!r}. Pass, for example, `LARS(1.0)`."
+        )
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        raise ValueError(
+            "LargeBatchOptimizer scales the loss itself. Received: inner_optimizer="
+            f"{type(optimizer).__name__}. Pass the optimizer that is inside of it, and "
+            "`loss_scaling=True`."
+        )
+    for name, instead in (
+        ("gradient_accumulation_steps", "`accumulation_steps`"),
+        ("loss_scale_factor", "`loss_scaling=True`"),
+    ):
+        value = getattr(optimizer, name, None)
+        if value is not None:
+            raise ValueError(
+                f"The inner optimizer must not have `{name}`. Received: {name}="
+                f"{value}. Leave it out, and pass {instead} to LargeBatchOptimizer."
+            )
+
+
+def _check_strategy() -> None:
+    strategy = tf.distribute.get_strategy()
+    if strategy.num_replicas_in_sync > 1 and not isinstance(
+        strategy, keras_hooks.HookedStrategy
+    ):
+        raise ValueError(
+            "LargeBatchOptimizer needs a TorusStrategy where there are several "
+            "replicas: others clip and test for overflow before they reduce. "
+            f"Received: {type(strategy).__name__} with "
+            f"{strategy.num_replicas_in_sync} replicas. Make the model in the scope of "
+            "a `keras_fastnet.TorusStrategy()`."
+        )

@@ -1,0 +1,137 @@
+"""What a learning rate does after its warm-up, as functions of the epoch.
+
+Each class makes a function of the fractional epochs since the warm-up, whose value
+multiplies the peak. Batch growth does not distort them, as they do not count updates.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+
+from keras_fastnet.optimizers.arguments import checked_number
+from keras_fastnet.schedules.warmup_polynomial import polynomial_decay
+
+Decay = Callable[[float], float]
+"""Epochs since the warm-up to the part of the peak, 1 at the start."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Constant:
+    """The peak for ever.
+
+    Example:
+
+    >>> Constant()(17.5)
+    1.0
+    """
+
+    def __call__(self, epochs: float) -> float:
+        """Returns 1.
+
+        Args:
+            epochs: Epochs since the warm-up.
+        """
+        return 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Polynomial:
+    """A polynomial decay to `end` of the peak.
+
+    Attributes:
+        epochs: Epochs from the end of the warm-up to the end of the decay, above 0.
+        end: What is left at the end, as a part of the peak. Defaults to `0.0`.
+        power: The exponent. Defaults to `2.0` (You et al. 2017, arXiv 1708.03888).
+
+    Example:
+
+    >>> [Polynomial(80)(epochs) for epochs in (0, 40, 80, 90)]
+    [1.0, 0.25, 0.0, 0.0]
+    """
+
+    epochs: float
+    end: float = 0.0
+    power: float = 2.0
+
+    def __post_init__(self) -> None:
+        checked_number("epochs", self.epochs, above=0.0)
+        checked_number("end", self.end, at_least=0.0)
+        checked_number("power", self.power, above=0.0)
+
+    def __call__(self, epochs: float) -> float:
+        """Returns the part of the peak.
+
+        Args:
+            epochs: Epochs since the warm-up.
+        """
+        done = min(epochs / self.epochs, 1.0)
+        return polynomial_decay(done, peak=1.0, end=self.end, power=self.power)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cosine:
+    """A half cosine to `end` of the peak (Loshchilov and Hutter, arXiv 1608.03983).
+
+    Attributes:
+        epochs: Epochs from the end of the warm-up to the end of the decay, above 0.
+        end: What is left at the end, as a part of the peak. Defaults to `0.0`.
+
+    Example:
+
+    >>> [round(Cosine(80)(epochs), 3) for epochs in (0, 40, 80, 90)]
+    [1.0, 0.5, 0.0, 0.0]
+    """
+
+    epochs: float
+    end: float = 0.0
+
+    def __post_init__(self) -> None:
+        checked_number("epochs", self.epochs, above=0.0)
+        checked_number("end", self.end, at_least=0.0)
+
+    def __call__(self, epochs: float) -> float:
+        """Returns the part of the peak.
+
+        Args:
+            epochs: Epochs since the warm-up.
+        """
+        done = min(epochs / self.epochs, 1.0)
+        return self.end + (1 - self.end) * (1 + math.cos(math.pi * done)) / 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Steps:
+    """The peak times a factor from each of some epochs on.
+
+    Attributes:
+        factors: The part of the peak by epochs since the warm-up; they increase. With 5
+            epochs of warm-up, Goyal et al.'s epochs 30, 60 and 80 (arXiv 1706.02677,
+            section 5.1) are `{25: 0.1, 55: 0.01, 75: 0.001}`.
+
+    Example:
+
+    >>> [Steps({25: 0.1, 55: 0.01})(epochs) for epochs in (0, 24.9, 25, 60)]
+    [1.0, 1.0, 0.1, 0.01]
+    """
+
+    factors: Mapping[float, float]
+
+    def __post_init__(self) -> None:
+        epochs = list(self.factors)
+        for epoch, factor in self.factors.items():
+            checked_number("epoch of a step", epoch, at_least=0.0)
+            checked_number("factor", factor, at_least=0.0)
+        if not epochs or epochs != sorted(epochs):
+            raise ValueError(
+                "`factors` must have epochs that increase. "
+                f"Received: {self.factors}. Pass, for example, `{{25: 0.1, 55: 0.01}}`."
+            )
+
+    def __call__(self, epochs: float) -> float:
+        """Returns the part of the peak.
+
+        Args:
+            epochs: Epochs since the warm-up.
+        """
+        passed = [factor for start, factor in self.factors.items() if start <= epochs]
+        return passed[-1] if passed else 1.0

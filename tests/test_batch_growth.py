@@ -1,0 +1,209 @@
+"""One `fit` that grows its batch and warms its rate up, against a table by hand."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_fastnet import LARS, LargeBatchOptimizer
+from keras_fastnet.callbacks import BatchGrowth, LearningRateWarmup
+from keras_fastnet.schedules import Constant, Polynomial, Steps, linear_scaling
+
+# 34 micro-batches of 1,024: one of 32,768 and two left, 8 of 4,096 and two left.
+EXAMPLES = 34 * 1024
+PHASES = {0: 1_024, 1: 4_096, 2: 32_768}
+# By hand: the first micro-batch of every update.
+UPDATES = [list(range(34)), [0, 4, 8, 12, 16, 20, 24, 28, 32], [0, 32]]
+
+
+class Watch(keras.callbacks.Callback):
+    """Notes the rate of every update."""
+
+    def __init__(self):
+        super().__init__()
+        self.updates = []
+
+    def _note(self):
+        done = int(self.model.optimizer.iterations.numpy())
+        new = done - sum(map(len, self.updates))
+        rate = float(self.model.optimizer.learning_rate.numpy())
+        self.updates[-1] += [rate] * new
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.updates.append([])
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._note()
+
+    def on_epoch_end(self, epoch, logs=None):
+        self._note()
+
+
+def data(count=EXAMPLES):
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(count, 4)).astype("float32")
+    return x, x.sum(axis=1, keepdims=True)
+
+
+def compiled(optimizer, traces=None):
+    class Counting(keras.Sequential):
+        def train_step(self, data):
+            if traces is not None:
+                traces.append(data)
+            return super().train_step(data)
+
+    model = Counting([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile(optimizer=optimizer, loss="mse")
+    return model
+
+
+def test_one_fit_that_grows_and_warms_up(capsys):
+    watch, traces = Watch(), []
+    model = compiled(LargeBatchOptimizer(keras.optimizers.SGD(1e-4)), traces)
+    warmup = LearningRateWarmup(0.02, 1, Polynomial(2), start=0.01)
+    history = model.fit(
+        *data(),
+        batch_size=1024,
+        epochs=3,
+        verbose=0,
+        shuffle=False,
+        callbacks=[warmup, BatchGrowth(PHASES), watch],
+    ).history
+    assert len(traces) == 1
+    rates = [
+        [0.01 + 0.01 * first / 34 for first in UPDATES[0]],
+        [0.02 * (1 - first / 34 / 2) ** 2 for first in UPDATES[1]],
+        [0.02 * (1 - (1 + first / 34) / 2) ** 2 for first in UPDATES[2]],
+    ]
+    assert [len(epoch) for epoch in watch.updates] == [34, 9, 2]
+    for seen, expected in zip(watch.updates, rates, strict=True):
+        np.testing.assert_allclose(seen, expected, rtol=1e-6)
+    assert history["global_batch"] == [1_024, 4_096, 32_768]
+    np.testing.assert_allclose(history["learning_rate"], [r[-1] for r in rates])
+    printed = capsys.readouterr().out
+    assert "epoch 2: global batch 4,096 = 4 micro-batch(es) of 1,024" in printed
+    assert printed.count("global batch") == 3
+    assert printed.count("over 1 epoch(s); then Polynomial(epochs=2") == 1
+
+
+def test_every_example_counts_once_in_every_epoch():
+    """Weights are those of `fit` after `fit` with the larger batch."""
+    x, y = data(5 * 64 + 7)
+    grown = compiled(LargeBatchOptimizer(LARS(0.5, trust_coefficient=0.02)))
+    stepped = compiled(LARS(0.5, trust_coefficient=0.02))
+    stepped.set_weights(grown.get_weights())
+    grown.fit(
+        x, y, 64, epochs=3, verbose=0, shuffle=False,
+        callbacks=[BatchGrowth({0: 64, 1: 128, 2: 256})],
+    )  # fmt: skip
+    for size in (64, 128, 256):
+        stepped.fit(x, y, size, verbose=0, shuffle=False)
+    for mine, theirs in zip(grown.get_weights(), stepped.get_weights(), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("warm", [True, False])
+def test_linear_scaling_is_for_who_asks(warm):
+    watch = Watch()
+    model = compiled(LargeBatchOptimizer(keras.optimizers.SGD(1e-3)))
+    callbacks = [BatchGrowth({0: 64, 2: 256}, linear_scaling=True), watch]
+    if warm:
+        callbacks.insert(0, LearningRateWarmup(1e-3, 1e-3))
+    model.fit(*data(256), 64, epochs=4, verbose=0, callbacks=callbacks)
+    rates = [[0.0, *[1e-3] * 3] if warm else [1e-3] * 4, [1e-3] * 4, [4e-3], [4e-3]]
+    for seen, expected in zip(watch.updates, rates, strict=True):
+        np.testing.assert_allclose(seen, expected, rtol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+def test_rate_of_an_unknown_number_of_batches():
+    dataset = tf.data.Dataset.from_tensor_slices(data(96)).batch(32)
+    dataset = dataset.filter(lambda *_: True)
+    watch = Watch()
+    model = compiled(LargeBatchOptimizer(keras.optimizers.SGD(1e-3)))
+    callbacks = [BatchGrowth({0: 32}), watch]
+    with pytest.raises(ValueError, match=r"unknown length. Pass `steps_per_epoch"):
+        model.fit(
+            dataset, shuffle=False, verbose=0, callbacks=[LearningRateWarmup(1e-2, 1)]
+        )
+    warmup = LearningRateWarmup(3e-2, 1, steps_per_epoch=3)
+    callbacks.insert(0, warmup)
+    model.fit(dataset, shuffle=False, verbose=0, epochs=2, callbacks=callbacks)
+    # Three updates and not four: the end of the data is none.
+    for seen, expected in zip(
+        watch.updates, [[0, 1e-2, 2e-2], [3e-2] * 3], strict=True
+    ):
+        np.testing.assert_allclose(seen, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("phases", "error", "words"),
+    [
+        ({}, TypeError, "must be a dict"),
+        ([1024], TypeError, "must be a dict"),
+        ({1: 64}, ValueError, "begin with epoch 0"),
+        ({0: 64, 5: 128, 3: 256}, ValueError, "[0, 5, 3]"),
+        ({0: 64.0}, TypeError, "global batch=64.0"),
+        ({0: 0}, ValueError, "global batch=0"),
+        ({0: 64, 1: 100}, ValueError, "Near it: 64 and 128."),
+        ({0: 16}, ValueError, "Near it: 64."),
+    ],
+)
+def test_wrong_phases_are_refused(phases, error, words):
+    model = compiled(LargeBatchOptimizer(LARS(1.0)))
+    before = model.get_weights()
+    with pytest.raises(error, match="Received") as refusal:
+        model.fit(*data(256), 64, verbose=0, callbacks=[BatchGrowth(phases)])
+    assert words in str(refusal.value)
+    for mine, theirs in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_other_optimizers_are_refused():
+    with pytest.raises(ValueError, match=r"Received: LARS. Compile with"):
+        compiled(LARS(1.0)).fit(*data(64), verbose=0, callbacks=[BatchGrowth({0: 64})])
+    schedule = keras.optimizers.schedules.CosineDecay(1.0, 10)
+    for optimizer in (LARS(schedule), LargeBatchOptimizer(LARS(schedule))):
+        with pytest.raises(ValueError, match=r"LARS\(learning_rate=2\)"):
+            compiled(optimizer).fit(
+                *data(64), verbose=0, callbacks=[LearningRateWarmup(2.0, 5)]
+            )
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "words"),
+    [
+        ({"peak": 0.1, "start": 0.1}, ValueError, "end above where it starts"),
+        ({"peak": -1.0}, ValueError, "peak=-1.0"),
+        ({"peak": 0.1, "warmup_epochs": 0}, ValueError, "warmup_epochs=0"),
+    ],
+)
+def test_wrong_warmups_are_refused(settings, error, words):
+    with pytest.raises(error, match="Received") as refusal:
+        LearningRateWarmup(**{"warmup_epochs": 5, **settings})
+    assert words in str(refusal.value)
+
+
+def test_facebooks_schedule():
+    """Goyal et al. 2017, section 5.1: 256 GPUs of 32 images."""
+    warmup = LearningRateWarmup(
+        linear_scaling(0.1, 8192),
+        warmup_epochs=5,
+        then=Steps({25: 0.1, 55: 0.01, 75: 0.001}),
+        start=0.1,
+    )
+    for epoch, rate in {0: 0.1, 2.5: 1.65, 5: 3.2, 29.9: 3.2, 30: 0.32, 60: 0.032,
+                        80: 0.0032}.items():  # fmt: skip
+        assert warmup.rate_at(epoch) == pytest.approx(rate)
+    assert Constant()(100) == 1.0
+
+
+@pytest.mark.distributed
+def test_workers_grow_together(one_device, two_workers, four_workers):
+    (one,) = one_device.run("fit_growing")
+    for workers in (two_workers, four_workers):
+        for result in workers.run("fit_growing"):
+            assert result["iterations"] == one["iterations"] == 5 + 3 + 2
+            assert result["history"]["global_batch"] == [32, 64, 128]
+            for mine, theirs in zip(result["weights"], one["weights"], strict=True):
+                np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5)

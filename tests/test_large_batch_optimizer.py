@@ -1,0 +1,267 @@
+"""Micro-batches take the update of one batch; overflow is agreed on."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_fastnet import LARS, LargeBatchOptimizer
+from tests.distributed import jobs
+from tests.test_parity import assert_parity
+
+# Two updates of 8 micro-batches of 32 in an epoch, and one of what is left: three
+# micro-batches and a part of one.
+COUNT = 2 * 256 + 3 * 32 + 5
+EPOCHS = 2
+WHOLE = {"count": COUNT, "batch_size": 256, "epochs": EPOCHS}
+MICRO = {
+    "count": COUNT,
+    "batch_size": 32,
+    "epochs": EPOCHS,
+    "accumulation_steps": 8,
+    "fit_options": {"validation_data": jobs.examples(50, seed=1)},
+}
+CLIPPING = [{}, {"clipnorm": 1e-2}, {"global_clipnorm": 1e-2}, {"clipvalue": 1e-3}]
+
+
+@pytest.fixture(
+    params=[
+        "one_device",
+        pytest.param("two_workers", marks=pytest.mark.smoke),
+        "four_workers",
+        "two_by_two",
+        "one_by_two",
+    ]
+)
+def devices(request):
+    """One device and each kind of cluster in turn."""
+    return request.getfixturevalue(request.param)
+
+
+def without_validation(results):
+    """Leaves out the optimizer's own variables and what only one of the two logs."""
+    for result in results:
+        validation = result["history"].pop("val_loss", None)
+        result["history"].pop("val_accuracy", None)
+        yield result, validation
+
+
+def assert_equal_updates(one_device, devices, **settings):
+    whole = one_device.run("fit", **WHOLE, **settings)
+    micro, validations = zip(
+        *without_validation(devices.run("fit", **MICRO, **settings)), strict=True
+    )
+    assert whole[0]["iterations"] == 3 * EPOCHS
+    assert_parity(whole, micro)
+    return validations
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("optimizer", ["plain", "sgd", "nesterov", "lars", "adam"])
+def test_micro_batches_equal_one_batch(one_device, devices, optimizer):
+    assert_equal_updates(one_device, devices, optimizer=optimizer)
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("clipping", CLIPPING[1:])
+def test_clipping_acts_on_the_mean(one_device, devices, clipping):
+    assert_equal_updates(one_device, devices, optimizer_options=clipping)
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"optimizer_options": {"use_ema": True, "ema_overwrite_frequency": 2}},
+        {"compile_options": {"steps_per_execution": 3}},
+        {"compile_options": {"run_eagerly": True}},
+    ],
+    ids=["ema", "steps_per_execution", "eagerly"],
+)
+def test_with_what_keras_offers(one_device, two_workers, options):
+    for devices in (one_device, two_workers):
+        assert_equal_updates(one_device, devices, **options)
+
+
+def test_under_xla(one_device):
+    assert_equal_updates(
+        one_device, one_device, optimizer="lars", compile_options={"jit_compile": True}
+    )
+
+
+@pytest.mark.distributed
+def test_validation_comes_after_the_last_update(one_device, two_workers):
+    for devices in (one_device, two_workers):
+        (result, *_) = devices.run("fit", **MICRO)
+        model = jobs.network()
+        model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        model.set_weights(result["weights"])
+        expected = model.evaluate(*jobs.examples(50, seed=1), verbose=0)
+        assert result["history"]["val_loss"][-1] == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.distributed
+@pytest.mark.smoke
+def test_overflow_of_one_replica_skips_the_update_on_all(two_workers, two_by_two):
+    for devices in (two_workers, two_by_two):
+        for result in devices.run("overflow", accumulation_steps=3):
+            for before, after in zip(result["before"], result["after"], strict=True):
+                np.testing.assert_array_equal(before, after)
+            assert (result["scale"], result["updates"]) == (2.0**14, 0)
+
+
+def small(optimizer, **options):
+    keras.utils.set_random_seed(3)
+    model = jobs.network()
+    model.compile(
+        optimizer=optimizer,
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        **options,
+    )
+    return model
+
+
+def assert_same_weights(one, other):
+    for mine, theirs in zip(one.get_weights(), other.get_weights(), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_steps_change_between_epochs_without_tracing_anew():
+    x, y = jobs.examples(64)
+    traces = []
+
+    class Counting(keras.layers.Layer):
+        def call(self, inputs):
+            traces.append(inputs.shape)
+            return inputs
+
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential(
+        [keras.Input((8, 8, 1)), Counting(), *jobs.network().layers]
+    )
+    optimizer = LargeBatchOptimizer(LARS(1.0))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer=optimizer, loss=loss)
+    reference = keras.models.clone_model(model)
+    reference.set_weights(model.get_weights())
+    reference.compile(optimizer=LARS(1.0), loss=loss)
+
+    class Grow(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            optimizer.accumulation_steps = 2**epoch
+
+    options = {"batch_size": 8, "shuffle": False, "verbose": 0}
+    model.fit(x, y, epochs=4, callbacks=[Grow()], **options)
+    before = len(traces)
+    model.fit(x, y, **options)
+    assert len(traces) == before
+    assert optimizer.iterations.numpy() == 8 + 4 + 2 + 1 + 1
+    for size in (8, 16, 32, 64, 64):
+        reference.fit(x, y, batch_size=size, shuffle=False, verbose=0)
+    assert_same_weights(model, reference)
+
+
+def test_saved_in_the_middle_of_an_update(tmp_path):
+    x, y = jobs.examples(128)
+    optimizer = LargeBatchOptimizer(LARS(1.0), 4, loss_scaling=True)
+    model = small(optimizer)
+    for start in (0, 16, 32, 48, 64):  # an update and one micro-batch
+        model.train_on_batch(x[start : start + 16], y[start : start + 16])
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert loaded.optimizer.get_config() == optimizer.get_config()
+    assert loaded.optimizer.accumulation_steps == 4
+    for start in (80, 96, 112):
+        for each in (model, loaded):
+            each.train_on_batch(x[start : start + 16], y[start : start + 16])
+    assert loaded.optimizer.iterations.numpy() == 2
+    assert_same_weights(model, loaded)
+
+
+def test_schedules_see_updates():
+    rates = keras.optimizers.schedules.PiecewiseConstantDecay([1], [0.5, 0.25])
+    x, y = jobs.examples(96)
+    model = small(LargeBatchOptimizer(keras.optimizers.SGD(rates), 2))
+    reference = small(keras.optimizers.SGD(rates))
+    model.fit(x, y, batch_size=16, shuffle=False, verbose=0)
+    reference.fit(x, y, batch_size=32, shuffle=False, verbose=0)
+    assert_same_weights(model, reference)
+
+
+def test_scaled_loss_changes_nothing_in_float32():
+    x, y = jobs.examples(96)
+    scaled = small(LargeBatchOptimizer(LARS(1.0), 2, loss_scaling=True))
+    plain = small(LargeBatchOptimizer(LARS(1.0), 2))
+    for model in (scaled, plain):
+        model.fit(x, y, batch_size=16, shuffle=False, verbose=0)
+    assert_same_weights(scaled, plain)
+
+
+def test_keras_adds_no_second_loss_scaling():
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        optimizer = LargeBatchOptimizer(LARS(1.0))
+        model = small(optimizer)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    assert optimizer.loss_scaling
+    assert model.optimizer is optimizer
+    assert not LargeBatchOptimizer(LARS(1.0)).loss_scaling
+
+
+def test_by_hand_micro_batches_weigh_the_same():
+    weight = keras.Variable([1.0, 2.0])
+    unused = keras.Variable([5.0])
+    optimizer = LargeBatchOptimizer(keras.optimizers.SGD(1.0), 2)
+    sparse = tf.IndexedSlices(tf.constant([3.0, 4.0]), tf.constant([0, 0]), (2,))
+    optimizer.apply([sparse, None], [weight, unused])
+    np.testing.assert_array_equal(weight, [1.0, 2.0])
+    optimizer.apply([tf.constant([1.0, 2.0]), None])
+    # (7 + 1) / 2 and (0 + 2) / 2
+    np.testing.assert_allclose(weight, [-3.0, 1.0])
+    np.testing.assert_array_equal(unused, [5.0])
+    optimizer.apply([tf.constant([1.0, 1.0]), None])
+    optimizer.finish_update()
+    np.testing.assert_allclose(weight, [-4.0, 0.0])
+    optimizer.finish_update()
+    assert optimizer.iterations.numpy() == 2
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "words"),
+    [
+        (lambda: LargeBatchOptimizer("sgd"), TypeError, "must be a Keras optimizer"),
+        (lambda: LargeBatchOptimizer(LARS(1.0), 0), ValueError, "accumulation_steps=0"),
+        (lambda: LargeBatchOptimizer(LARS(1.0), 2.0), TypeError, "must be an integer"),
+        (
+            lambda: LargeBatchOptimizer(LARS(1.0, gradient_accumulation_steps=2)),
+            ValueError,
+            "pass `accumulation_steps`",
+        ),
+        (
+            lambda: LargeBatchOptimizer(keras.optimizers.SGD(loss_scale_factor=2.0)),
+            ValueError,
+            "`loss_scaling=True`",
+        ),
+        (
+            lambda: LargeBatchOptimizer(keras.optimizers.LossScaleOptimizer(LARS(1.0))),
+            ValueError,
+            "inside of it",
+        ),
+        (
+            lambda: small(LargeBatchOptimizer(LARS(1.0))).optimizer.__setattr__(
+                "accumulation_steps", -1
+            ),
+            ValueError,
+            "accumulation_steps=-1",
+        ),
+    ],
+)
+def test_refusals(make, error, words):
+    with pytest.raises(error, match="Received: ") as refusal:
+        make()
+    assert words in str(refusal.value)
+
+
+def test_other_strategies_of_several_replicas_are_refused(one_by_two):
+    assert "TorusStrategy" in one_by_two.run("refusal", case="other strategy")[0]
