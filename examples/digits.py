@@ -1,4 +1,4 @@
-"""Trains on scikit-learn's handwritten digits with a global batch of 32,768.
+"""Trains on scikit-learn's handwritten digits with a batch that grows to 32,768.
 
 python examples/digits.py                     one process
 fastnet run --workers 4 examples/digits.py    four workers; also: fastnet demo
@@ -50,8 +50,11 @@ rows, columns = cos * y - sin * x + 3.5 + down, sin * y + cos * x + 3.5 + right
 where = np.broadcast_arrays(source[:, None, None], rows, columns)
 variants = map_coordinates(train_images[..., 0], where, order=1)[..., None]
 
-updates = args.epochs * -(-EPOCH // args.global_batch)
-warmup, decay = max(1, updates // 10), max(1, updates - updates // 10)
+# A tenth of the epochs to warm up, with a quarter of the batch; then all of it, in four
+# micro-batches, which are what has to fit into memory.
+micro_batch = max(1, args.global_batch // 4)
+warmup = max(1, args.epochs // 10)
+decay = fastnet.schedules.Polynomial(max(1, args.epochs - warmup))
 with strategy.scope():
     model = keras.Sequential([keras.Input((8, 8, 1))])
     for filters, strides in ((16, 1), (32, 2), (64, 2)):
@@ -62,9 +65,9 @@ with strategy.scope():
     model.add(layers.Dropout(0.3))
     model.add(layers.Dense(10, activation="softmax"))
     # The rate and the coefficient were found by short runs at this batch.
-    rate = fastnet.schedules.WarmupPolynomialDecay(4.0, decay, warmup)
+    lars = fastnet.LARS(4.0, trust_coefficient=0.02)
     model.compile(
-        optimizer=fastnet.LARS(rate, trust_coefficient=0.02),
+        optimizer=fastnet.LargeBatchOptimizer(lars),
         loss=keras.losses.CategoricalCrossentropy(label_smoothing=0.1),
         metrics=["accuracy"],
     )
@@ -72,10 +75,14 @@ ends = []  # of the epochs
 clock = keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: ends.append(time.time()))
 history = model.fit(
     *(variants, train_labels[source]),
-    batch_size=args.global_batch,
+    batch_size=micro_batch,
     epochs=args.epochs,
     validation_data=(test_images, test_labels),
-    callbacks=[clock],
+    callbacks=[
+        fastnet.callbacks.LearningRateWarmup(4.0, warmup, then=decay),
+        fastnet.callbacks.BatchGrowth({0: micro_batch, warmup: args.global_batch}),
+        clock,
+    ],
     verbose="auto" if strategy.rank == 0 else 0,
 )
 
@@ -91,7 +98,7 @@ if strategy.rank == 0:
     print(f"""
 workers        {strategy.num_workers}
 global batch   {args.global_batch:,}
-updates        {updates}
+updates        {int(model.optimizer.iterations.numpy())}
 examples/s     {speed} (after the first epoch, with validation)
 test accuracy  {accuracy:.2%} (target {args.target:.0%})
 equal weights  {"yes" if equal else "no"}""")
