@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from keras_fastnet import LARS, LargeBatchOptimizer
 from keras_fastnet.callbacks import BatchGrowth, LearningRateWarmup
-from keras_fastnet.schedules import Constant, Polynomial, Steps, linear_scaling
+from keras_fastnet.schedules import Constant, Polynomial, Steps, linear_scaling, plot
 
 # 34 micro-batches of 1,024: one of 32,768 and two left, 8 of 4,096 and two left.
 EXAMPLES = 34 * 1024
@@ -207,3 +207,9 @@ def test_workers_grow_together(one_device, two_workers, four_workers):
             assert result["history"]["global_batch"] == [32, 64, 128]
             for mine, theirs in zip(result["weights"], one["weights"], strict=True):
                 np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_plot(tmp_path):
+    warmup = LearningRateWarmup(3.2, 5, Polynomial(85))
+    plot({"polynomial": warmup.rate_at}, 90, tmp_path / "rates.png")
+    assert (tmp_path / "rates.png").read_bytes().startswith(b"\x89PNG\r\n")

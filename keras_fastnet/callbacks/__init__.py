@@ -2,5 +2,6 @@
 
 from keras_fastnet.callbacks.batch_growth import BatchGrowth
 from keras_fastnet.callbacks.learning_rate_warmup import LearningRateWarmup
+from keras_fastnet.callbacks.throughput_monitor import ThroughputMonitor
 
-__all__ = ["BatchGrowth", "LearningRateWarmup"]
+__all__ = ["BatchGrowth", "LearningRateWarmup", "ThroughputMonitor"]

@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras_fastnet._upstream import keras_hooks
 from keras_fastnet.optimizers.arguments import checked_integer, checked_number
 from keras_fastnet.optimizers.dense_gradient import dense
-from keras_fastnet.strategies.epoch_data import EpochData
+from keras_fastnet.strategies.epoch_data import EpochData, examples_of
 from keras_fastnet.strategies.global_batch import count_examples
 
 
@@ -112,6 +112,8 @@ class LargeBatchOptimizer(
                     f"{variable.path}. Train in another dtype."
                 )
         super().build(variables)
+        # The LossScaleOptimizer of older Keras does not note the variables.
+        keras.optimizers.Optimizer.build(self, variables)
         self._sums = [
             self.add_variable(
                 shape=variable.shape,
@@ -236,7 +238,7 @@ class LargeBatchOptimizer(
             dataset: A `tf.data.Dataset`.
         """
         data = EpochData(lambda: iter(dataset))
-        self.micro_batch = int(count_examples(data.peek()))
+        self.micro_batch = examples_of(data.peek())
         return data
 
     def counted_step(self, step: Callable[..., Any]) -> Callable[..., Any]:
@@ -263,7 +265,12 @@ class LargeBatchOptimizer(
     def get_config(self) -> dict[str, Any]:
         """Returns the configuration, from which `from_config` makes a copy."""
         return {
-            **super().get_config(),
+            "name": self.name,
+            "inner_optimizer": keras.saving.serialize_keras_object(
+                self.inner_optimizer
+            ),
+            "initial_scale": self.initial_scale,
+            "dynamic_growth_steps": self.dynamic_growth_steps,
             "accumulation_steps": self.accumulation_steps,
             "loss_scaling": self.loss_scaling,
         }

@@ -1,6 +1,7 @@
 """Learning-rate schedules for large batches."""
 
 from keras_fastnet.schedules.decays import Constant, Cosine, Polynomial, Steps
+from keras_fastnet.schedules.plot import plot
 from keras_fastnet.schedules.scaling import (
     ScaledRate,
     linear_scaling,
@@ -22,6 +23,7 @@ __all__ = [
     "WarmupPolynomialDecay",
     "gradual_warmup",
     "linear_scaling",
+    "plot",
     "polynomial_decay",
     "square_root_scaling",
     "warmup_polynomial",

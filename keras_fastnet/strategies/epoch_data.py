@@ -1,9 +1,29 @@
 """What Keras iterates over in one epoch under a `TorusStrategy`."""
 
+import dataclasses
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
+
+from keras_fastnet.strategies.global_batch import GlobalBatch, count_examples
+
+
+@dataclasses.dataclass
+class InputMeter:
+    """What this process has fetched for Keras's loops, since its start.
+
+    Attributes:
+        seconds: How long the loops waited for it.
+        examples: Examples, of all replicas.
+    """
+
+    seconds: float = 0.0
+    examples: int = 0
+
+
+INPUT_METER = InputMeter()
 
 
 class EpochData:
@@ -78,7 +98,9 @@ class EpochDataIterator:
         return self
 
     def __next__(self) -> Any:
-        return self._peeked.pop() if self._peeked else self._fetch()
+        element = self._peeked.pop() if self._peeked else self._fetch()
+        INPUT_METER.examples += examples_of(element)
+        return element
 
     def peek(self) -> Any:
         """Returns the next element without taking it."""
@@ -87,12 +109,26 @@ class EpochDataIterator:
         return self._peeked[0]
 
     def _fetch(self) -> Any:
+        begun = time.perf_counter()
         try:
             element = self._convert(next(self._iterator))
         except StopIteration:
             # Keras ends an epoch on either; this one also passes through `zip`.
             raise tf.errors.OutOfRangeError(None, None, "End of data") from None
+        INPUT_METER.seconds += time.perf_counter() - begun
         if self._check is not None:
             self._check(element)
             self._check = None
         return element
+
+
+def examples_of(element: Any) -> int:
+    """Returns the number of examples in an element, over all replicas.
+
+    Args:
+        element: What `EpochData` yields, outside of a `tf.function`.
+    """
+    if not isinstance(element, GlobalBatch):
+        return int(count_examples(element))
+    # With several devices, a value for each of this worker's.
+    return int(getattr(element.examples, "values", [element.examples])[0])

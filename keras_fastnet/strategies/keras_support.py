@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from keras_fastnet._upstream.keras_hooks import HookedStrategy
 from keras_fastnet.errors import ShardingError
-from keras_fastnet.strategies.epoch_data import EpochData
+from keras_fastnet.strategies.epoch_data import EpochData, examples_of
 from keras_fastnet.strategies.global_batch import (
     GlobalBatch,
     count_examples,
@@ -95,12 +95,7 @@ class KerasSupport(HookedStrategy, tf.distribute.MultiWorkerMirroredStrategy):
         Args:
             data: A result of `epoch_data`.
         """
-        batch = data.peek()
-        if isinstance(batch, GlobalBatch):
-            examples = self.experimental_local_results(batch.examples)[0]
-        else:
-            examples = count_examples(batch)
-        return int(examples)
+        return examples_of(data.peek())
 
     @property
     def step(self) -> ReplicaStep:

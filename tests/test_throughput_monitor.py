@@ -1,0 +1,75 @@
+"""What `ThroughputMonitor` logs agrees with what was trained."""
+
+import time
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_fastnet import LARS, LargeBatchOptimizer
+from keras_fastnet.callbacks import ThroughputMonitor
+
+SPEEDS = {
+    "examples_per_second",
+    "updates_per_second",
+    "seconds_per_update",
+    "input_wait_share",
+}
+
+
+def fit(optimizer, data, **options):
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile(optimizer=optimizer, loss="mse")
+    monitor = ThroughputMonitor()
+    return model.fit(
+        data, shuffle=False, verbose=0, callbacks=[monitor], **options
+    ).history
+
+
+def dataset(count=100, batch=16, seconds=0.0):
+    def slowly():
+        for start in range(0, count, batch):
+            time.sleep(seconds)
+            size = min(batch, count - start)
+            yield np.ones((size, 4), "float32"), np.ones((size, 1), "float32")
+
+    signature = tuple(tf.TensorSpec([None, n], tf.float32) for n in (4, 1))
+    data = tf.data.Dataset.from_generator(slowly, output_signature=signature)
+    return data.apply(tf.data.experimental.assert_cardinality(-(-count // batch)))
+
+
+def test_examples_and_updates():
+    history = fit(LargeBatchOptimizer(LARS(0.1), 2), dataset(), epochs=2)
+    for epoch in range(2):
+        speeds = {key: history[key][epoch] for key in SPEEDS}
+        assert speeds["updates_per_second"] * speeds["seconds_per_update"] == (
+            pytest.approx(1.0)
+        )
+        # 100 examples in 7 micro-batches, 4 updates.
+        ratio = speeds["examples_per_second"] / speeds["updates_per_second"]
+        assert ratio == pytest.approx(100 / 4)
+        assert 0 <= speeds["input_wait_share"] <= 1
+
+
+def test_slow_input_shows():
+    # Each batch takes 50 ms to come and a few to train.
+    history = fit(LargeBatchOptimizer(LARS(0.1)), dataset(seconds=0.05), epochs=2)
+    assert history["input_wait_share"][1] > 0.5
+
+
+def test_data_that_nobody_counts():
+    history = fit(LARS(0.1), dataset())
+    assert SPEEDS & set(history) == {"updates_per_second", "seconds_per_update"}
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("cluster", ["two_workers", "two_by_two"])
+def test_examples_of_all_replicas(request, cluster):
+    workers = request.getfixturevalue(cluster)
+    monitor = ThroughputMonitor()
+    settings = {"count": 70, "batch_size": 32, "accumulation_steps": 2, "epochs": 2}
+    for result in workers.run("fit", **settings, fit_options={"callbacks": [monitor]}):
+        history = result["history"]
+        ratio = history["examples_per_second"][1] / history["updates_per_second"][1]
+        assert ratio == pytest.approx(70 / 2)
