@@ -29,6 +29,8 @@ parser.add_argument("--global-batch", type=int, default=32_768)
 parser.add_argument("--target", type=float, default=0.98, help="test accuracy")
 parser.add_argument("--seed", type=int, default=0)
 args = parser.parse_args()
+if args.global_batch < 4 or args.global_batch % 4:
+    parser.error(f"--global-batch must be a multiple of 4, not {args.global_batch}")
 
 strategy = fastnet.TorusStrategy()
 keras.utils.set_random_seed(args.seed)
@@ -52,7 +54,7 @@ variants = map_coordinates(train_images[..., 0], where, order=1)[..., None]
 
 # A tenth of the epochs to warm up, with a quarter of the batch; then all of it, in four
 # micro-batches, which are what has to fit into memory.
-micro_batch = max(1, args.global_batch // 4)
+micro_batch = args.global_batch // 4
 warmup = max(1, args.epochs // 10)
 decay = fastnet.schedules.Polynomial(max(1, args.epochs - warmup))
 with strategy.scope():

@@ -67,6 +67,8 @@ def test_one_fit_that_grows_and_warms_up(capsys):
         epochs=3,
         verbose=0,
         shuffle=False,
+        # In batches of another size.
+        validation_data=data(100),
         callbacks=[warmup, BatchGrowth(PHASES), watch],
     ).history
     assert len(traces) == 1
@@ -82,6 +84,7 @@ def test_one_fit_that_grows_and_warms_up(capsys):
     np.testing.assert_allclose(history["learning_rate"], [r[-1] for r in rates])
     printed = capsys.readouterr().out
     assert "epoch 2: global batch 4,096 = 4 micro-batch(es) of 1,024" in printed
+    assert "1 micro-batch(es) of 1,024, learning rate 0.01\n" in printed
     assert printed.count("global batch") == 3
     assert printed.count("over 1 epoch(s); then Polynomial(epochs=2") == 1
 

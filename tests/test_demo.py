@@ -37,7 +37,8 @@ def test_target_reached(fastnet):
     rows = table(result.stdout)
     assert rows["workers"] == "2"
     assert rows["global batch"] == "8,192"
-    assert rows["updates"] == "16"
+    # An epoch in batches of 2,048 and one in batches of 8,192.
+    assert rows["updates"] == "40"
     assert re.match(r"[1-9][\d,]+ ", rows["examples/s"])
     assert re.match(r"\d+\.\d\d%.*50%", rows["test accuracy"])
     assert rows["equal weights"] == "yes"
@@ -49,7 +50,8 @@ def test_target_missed(fastnet):
     result = fastnet("demo", "--workers", 2, "--epochs", 1, "--global-batch", 16384)
     assert result.returncode == 1, result.stdout + result.stderr
     rows = table(result.stdout)
-    assert rows["updates"] == "4"
+    # One epoch, in batches of 4,096.
+    assert rows["updates"] == "16"
     assert rows["equal weights"] == "yes"
     assert "98%" in rows["test accuracy"]
 
@@ -73,6 +75,12 @@ def test_numbers_below_one_are_refused(option, capsys):
     assert cli.main(["demo", option, "0"]) == 2
     error = capsys.readouterr().err
     assert f"{option} must be an integer >= 1. Received: 0." in error
+
+
+def test_batch_of_no_four_micro_batches_is_refused(launched, capsys):
+    assert cli.main(["demo", "--global-batch", "10"]) == 2
+    assert "Received: 10. Near it: 12." in capsys.readouterr().err
+    assert not launched
 
 
 def test_missing_scikit_learn(monkeypatch, launched, capsys):

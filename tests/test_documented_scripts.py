@@ -23,6 +23,15 @@ def test_readme_example(fastnet, tmp_path):
 
 
 @pytest.mark.distributed
+def test_batch_growth_example(fastnet):
+    script = ROOT / "examples" / "batch_growth.py"
+    done = fastnet("run", "--workers", 2, script)
+    assert done.returncode == 0, done.stderr
+    # 1,437 images in 12 micro-batches: 4 epochs of 6 updates, 16 of 3 and 20 of 2.
+    assert "112 updates, test accuracy 9" in done.stdout
+
+
+@pytest.mark.distributed
 @pytest.mark.smoke
 def test_multi_worker_tutorial(fastnet):
     """keras#20585: TensorFlow's tutorial with its strategy replaced."""

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_fastnet import LARS, LargeBatchOptimizer
+from keras_fastnet import LARS, LargeBatchOptimizer, TorusStrategy
 from tests.distributed import jobs
 from tests.test_parity import assert_parity
 
@@ -124,6 +124,19 @@ def small(optimizer, **options):
 def assert_same_weights(one, other):
     for mine, theirs in zip(one.get_weights(), other.get_weights(), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "wrapped", [LargeBatchOptimizer, keras.optimizers.LossScaleOptimizer]
+)
+def test_under_a_torus_strategy_of_one_replica(wrapped):
+    x, y = jobs.examples(96)
+    with TorusStrategy().scope():
+        model = small(wrapped(LARS(1.0)))
+    reference = small(LARS(1.0))
+    for each in (model, reference):
+        each.fit(x, y, batch_size=32, epochs=2, shuffle=False, verbose=0)
+    assert_same_weights(model, reference)
 
 
 def test_steps_change_between_epochs_without_tracing_anew():

@@ -50,6 +50,7 @@ class BatchGrowth(keras.callbacks.Callback):
         super().__init__()
         self.phases = _checked_phases(phases)
         self.linear_scaling = check_bool("linear_scaling", linear_scaling)
+        self._micro_batch = 1
 
     def global_batch_at(self, epoch: int) -> int:
         """Returns the global batch of an epoch.
@@ -68,7 +69,8 @@ class BatchGrowth(keras.callbacks.Callback):
                 f"micro-batches. Received: {type(optimizer).__name__}. Compile with "
                 "`LargeBatchOptimizer(optimizer)`."
             )
-        micro_batch = optimizer.micro_batch
+        # Now, before validation: that has batches of its own.
+        micro_batch = self._micro_batch = optimizer.micro_batch
         for epoch, global_batch in self.phases.items():
             if global_batch % micro_batch:
                 raise ValueError(
@@ -82,7 +84,7 @@ class BatchGrowth(keras.callbacks.Callback):
         """Sets the number of micro-batches."""
         optimizer = self.model.optimizer
         global_batch = self.global_batch_at(epoch)
-        steps = global_batch // optimizer.micro_batch
+        steps = global_batch // self._micro_batch
         if self.linear_scaling:
             factor = global_batch / self.phases[0]
             growth = factor / optimizer.learning_rate_factor
@@ -93,7 +95,7 @@ class BatchGrowth(keras.callbacks.Callback):
             say(
                 self.model,
                 f"epoch {epoch + 1}: global batch {global_batch:,} = {steps} "
-                f"micro-batch(es) of {optimizer.micro_batch:,}, learning rate "
+                f"micro-batch(es) of {self._micro_batch:,}, learning rate "
                 f"{learning_rate_of(optimizer):.4g}",
             )
         optimizer.accumulation_steps = steps

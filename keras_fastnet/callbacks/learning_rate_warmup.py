@@ -120,13 +120,22 @@ class LearningRateWarmup(keras.callbacks.Callback):
         )
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Notes the epoch."""
+        """Notes the epoch and sets its first rate."""
         self._epoch = epoch
+        self._set_rate(0)
 
     def on_train_batch_begin(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
         """Sets the rate of the update that the batch belongs to."""
+        self._set_rate(batch)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Adds the rate of the last update to the epoch's logs."""
+        if logs is not None:
+            logs["learning_rate"] = learning_rate_of(self.model.optimizer)
+
+    def _set_rate(self, batch: int) -> None:
         optimizer = self.model.optimizer
         micro_batches = getattr(optimizer, "accumulation_steps", 1)
         first = batch - batch % micro_batches
@@ -135,8 +144,3 @@ class LearningRateWarmup(keras.callbacks.Callback):
         rate = factor * self.rate_at(done)
         if rate != self._rate:
             optimizer.learning_rate = self._rate = rate
-
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Adds the rate of the last update to the epoch's logs."""
-        if logs is not None:
-            logs["learning_rate"] = learning_rate_of(self.model.optimizer)

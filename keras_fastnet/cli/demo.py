@@ -14,16 +14,16 @@ SCRIPT = Path(__file__).parents[1] / "examples" / "digits.py"
 
 _DESCRIPTION = """\
 Train a small network on the 1,797 handwritten digits of scikit-learn, augmented to
-65,536 images an epoch, with a global batch of 32,768 divided among local workers:
-LARS, warm-up, polynomial decay and Keras's own fit. It ends with a table, and with
-exit code 1 if the test accuracy stays below 98 % or the workers' weights differ.
-Takes about a minute on two CPUs.
+65,536 images an epoch, with a global batch that grows from 8,192 to 32,768, divided
+among local workers: LARS, micro-batches, warm-up, polynomial decay and Keras's own fit.
+It ends with a table, and with exit code 1 if the test accuracy stays below 98 % or the
+workers' weights differ. Takes about a minute on two CPUs.
 """
 
 _EPILOG = """\
 examples:
   fastnet demo
-      four workers, a global batch of 32,768
+      four workers, a global batch of up to 32,768
   fastnet demo --workers 1
       the same training in one process
   fastnet demo --global-batch 8192 --epochs 20
@@ -72,6 +72,11 @@ def execute(arguments: argparse.Namespace) -> int:
         if value is None:
             continue
         check_integer(option, value, 1)
+        if option == "--global-batch" and value % 4:
+            raise UsageError(
+                "--global-batch must be a multiple of 4: an update is made of four "
+                f"micro-batches. Received: {value}. Near it: {value // 4 * 4 + 4}."
+            )
         command += [option, str(value)]
     if importlib.util.find_spec("sklearn") is None:
         raise UsageError(

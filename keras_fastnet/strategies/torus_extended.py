@@ -126,8 +126,7 @@ class TorusExtended(upstream.CollectiveAllReduceExtended):
         return devices, kind
 
     def _create_variable(self, next_creator, **kwargs):
-        first_only = tf.VariableAggregation.ONLY_FIRST_REPLICA
-        if kwargs.get("aggregation") == first_only and self._num_replicas_in_sync > 1:
+        if kwargs.get("aggregation") == tf.VariableAggregation.ONLY_FIRST_REPLICA:
             # Keras's counters (iterations, loss scale) take the same value on every
             # replica. TensorFlow would copy the first's by a merge call, which
             # cannot stand in the `tf.cond` of Keras's LossScaleOptimizer.

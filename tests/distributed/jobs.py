@@ -473,6 +473,12 @@ def fit_growing(strategy: Any) -> dict[str, Any]:
         keras_fastnet.callbacks.BatchGrowth({0: 32, 1: 64, 2: 128}),
     ]
     history = model.fit(
-        x, y, batch_size=32, epochs=3, shuffle=False, verbose=0, callbacks=callbacks
+        *(x, y),
+        batch_size=32,
+        epochs=3,
+        shuffle=False,
+        verbose=0,
+        validation_data=examples(20, seed=1),
+        callbacks=callbacks,
     )
     return {**state(model), "history": history.history}
