@@ -16,6 +16,8 @@ from keras_fastnet.cli import launcher
 from keras_fastnet.cli.machine import available_cpus, processor_name
 
 HERE = pathlib.Path(__file__).parent
+# Of one micro-batch each, by when memory has stopped growing.
+STEPS = 64
 
 
 def peak_megabytes(
@@ -49,11 +51,9 @@ def main() -> None:
     micro, whole = arguments.micro_batch, arguments.global_batch
     rows = []
     for workers in arguments.workers:
-        # As many steps with either, as memory creeps up with time.
-        steps = whole // micro
-        plain = peak_megabytes(workers, micro, micro, steps, plain=True)
-        one = peak_megabytes(workers, micro, micro, steps)
-        large = peak_megabytes(workers, whole, micro, steps)
+        plain = peak_megabytes(workers, micro, micro, STEPS, plain=True)
+        one = peak_megabytes(workers, micro, micro, STEPS)
+        large = peak_megabytes(workers, whole, micro, whole // micro)
         rows.append(
             {
                 "workers": workers,
