@@ -9,7 +9,7 @@ PIP_OPTIONS := --quiet --disable-pip-version-check
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-demo: $(VENV)/examples.stamp  ## Train digits at a global batch of 32,768 on four workers.
+demo: $(VENV)/examples.stamp  ## Train digits on four workers, global batch up to 32,768.
 	$(VENV)/bin/fastnet demo
 
 test: $(VENV)/dev.stamp  ## Run all tests.
