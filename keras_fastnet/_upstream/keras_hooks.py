@@ -41,10 +41,6 @@ class HookedStrategy:
         """Returns a first batch of a result of `epoch_data`, without taking it."""
         raise NotImplementedError
 
-    def examples_of_first(self, data: Any) -> int:
-        """Returns the examples of the first global batch of an `epoch_data`."""
-        raise NotImplementedError
-
     def reduced_gradients(self, gradients: list[Any]) -> AbstractContextManager:
         """Sums the gradients over all replicas, for the time of the context."""
         raise NotImplementedError
@@ -252,13 +248,14 @@ def _peek(original, model, iterator=None, data_batch=None):
     if iterator is not None and isinstance(strategy, HookedStrategy):
         data = iterator._get_iterator()
         if isinstance(optimizer, HookedOptimizer):
-            optimizer.micro_batch = strategy.examples_of_first(data)
+            optimizer.micro_batch = data.examples_of_first()
         data_batch = strategy.peek(data)
         iterator = None
     elif iterator is not None and _counts(model):
         data = iterator._fastnet_data = optimizer.epoch_data(
             iterator._distributed_dataset
         )
+        optimizer.micro_batch = data.examples_of_first()
         # As under a strategy: a function that makes variables is traced twice.
         model._symbolic_build(data_batch=data.peek())
     return original(model, iterator=iterator, data_batch=data_batch)

@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from keras_fastnet.cli.errors import UsageError
 
 
-def application_named(name: str, names: Iterable[str]) -> str:
+def application_named(name: str, names: Iterable[str], instead: str = "") -> str:
     """Returns how Keras writes an application's name.
 
     Args:
         name: As the user wrote it, in upper or lower case.
         names: What `keras.applications` has.
+        instead: What else the user can do, a sentence. Defaults to nothing.
 
     Raises:
         UsageError: There is none of that name.
@@ -22,6 +23,6 @@ def application_named(name: str, names: Iterable[str]) -> str:
         close = ", ".join(models[each] for each in near) or "none"
         raise UsageError(
             "--model must be one of Keras's applications. "
-            f"Received: {name}. Close to it: {close}."
+            f"Received: {name}. Close to it: {close}. {instead}".rstrip()
         )
     return models[name.lower()]

@@ -9,10 +9,8 @@ import tensorflow as tf
 
 from keras_fastnet import TorusStrategy
 from keras_fastnet._upstream import tensorflow as upstream
-from keras_fastnet.collectives.all_reducer import AllReducer
 from keras_fastnet.collectives.cost_model import Algorithm
 from keras_fastnet.collectives.grid import Grid
-from keras_fastnet.collectives.tensorflow_transport import TensorFlowTransport
 from keras_fastnet.strategies.torus_cross_device_ops import TorusCrossDeviceOps
 
 # Gathering whole vectors is for small ones.
@@ -48,25 +46,7 @@ class Contest:
     def __init__(self, strategy: TorusStrategy, grids: Sequence[Grid]):
         self._strategy = strategy
         self._extended = strategy.extended
-        devices = self._extended.worker_devices
-        options = self._extended._communication_options
-        self._settings = {
-            "devices": devices,
-            "group_size": strategy.num_replicas_in_sync,
-            "options": options,
-            "collective_keys": self._extended._collective_keys,
-        }
-        self._transports = {
-            grid: TensorFlowTransport(
-                grid,
-                self._extended.hosts,
-                devices,
-                self._extended.rank * len(devices),
-                nccl=self._extended.uses_nccl,
-                timeout_seconds=options.timeout_seconds or 0.0,
-            )
-            for grid in grids
-        }
+        self._transports = {grid: self._extended.transport_on(grid) for grid in grids}
 
     def contestants(self, nbytes: int) -> list[Contestant]:
         """Returns those for a vector of so many bytes.
@@ -75,7 +55,7 @@ class Contest:
             nbytes: Bytes of the vector.
         """
         flat = Grid(self._strategy.num_replicas_in_sync, 1)
-        peer = upstream.CollectiveAllReduce(**self._settings)
+        peer = upstream.CollectiveAllReduce(**self._extended.collective_settings)
         found = [Contestant("tensorflow", flat, peer)]
         # Any grid will do: a ring looks at all ranks only.
         anywhere = next(iter(self._transports))
@@ -169,18 +149,7 @@ class Contest:
         return self._strategy.experimental_local_results(sums)[0].numpy().tolist()
 
     def _operations(self, algorithm: Algorithm, grid: Grid) -> TorusCrossDeviceOps:
-        transport, reduction = self._transports[grid], self._extended.reduction
-        groups = zip(transport.rows, transport.columns, transport.everyone, strict=True)
-        reducers = [
-            AllReducer(
-                *three,
-                lambda _: algorithm,
-                bucket_bytes=reduction.bucket_bytes,
-                wire_dtype=reduction.wire_dtype,
-            )
-            for three in groups
-        ]
-        return TorusCrossDeviceOps(reducers, **self._settings)
+        return self._extended.operations_on(self._transports[grid], lambda _: algorithm)
 
 
 def finish(sums: Sequence[tf.Tensor]) -> None:

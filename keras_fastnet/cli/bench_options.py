@@ -62,10 +62,11 @@ def options_of(arguments: argparse.Namespace) -> BenchOptions:
     Raises:
         UsageError: An argument is wrong.
     """
-    for name in ("workers", "repeats", "batch", "image_size"):
+    examples = {"workers": 4, "repeats": 7, "batch": 8, "image_size": 64}
+    for name, example in examples.items():
         value = getattr(arguments, name)
         if value is not None:
-            check_integer(f"--{name.replace('_', '-')}", value, 1)
+            check_integer(f"--{name.replace('_', '-')}", value, 1, example)
     return BenchOptions(
         sizes=tuple(sorted({_bytes(text) for text in arguments.sizes.split(",")})),
         grids=tuple(dict.fromkeys(_grid(text) for text in arguments.grid)),

@@ -65,13 +65,13 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Runs `fastnet demo` and returns its exit code."""
     command = [str(SCRIPT)]
-    for option, value in (
-        ("--epochs", arguments.epochs),
-        ("--global-batch", arguments.global_batch),
+    for option, value, default in (
+        ("--epochs", arguments.epochs, 30),
+        ("--global-batch", arguments.global_batch, 32_768),
     ):
         if value is None:
             continue
-        check_integer(option, value, 1)
+        check_integer(option, value, 1, example=default)
         if option == "--global-batch" and value % 4:
             raise UsageError(
                 "--global-batch must be a multiple of 4: an update is made of four "

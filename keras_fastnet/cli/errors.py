@@ -9,13 +9,14 @@ class UsageError(ValueError):
     """
 
 
-def check_integer(option: str, value: object, minimum: int) -> None:
+def check_integer(option: str, value: object, minimum: int, example: int = 2) -> None:
     """Refuses what is no integer of at least `minimum`.
 
     Args:
         option: Whose value it is.
         value: What the user gave.
         minimum: The smallest that is allowed.
+        example: A value to propose. Defaults to `2`.
 
     Raises:
         UsageError: It is refused.
@@ -23,5 +24,5 @@ def check_integer(option: str, value: object, minimum: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
         raise UsageError(
             f"{option} must be an integer >= {minimum}. Received: {value}. "
-            f"Pass, for example, `{option} 2`."
+            f"Pass, for example, `{option} {example}`."
         )

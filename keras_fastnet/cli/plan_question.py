@@ -231,7 +231,9 @@ def _count_parameters(name: str) -> tuple[str, int]:
     with _silent_stderr():
         import keras
 
-    found = application_named(name, dir(keras.applications))
+    found = application_named(
+        name, dir(keras.applications), "For other models, give --parameters."
+    )
     with _silent_stderr():
         model = getattr(keras.applications, found)(weights=None)
     return found, sum(math.prod(weight.shape) for weight in model.trainable_weights)

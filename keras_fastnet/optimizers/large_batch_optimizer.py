@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras_fastnet._upstream import keras_hooks
 from keras_fastnet.optimizers.arguments import checked_integer, checked_number
 from keras_fastnet.optimizers.dense_gradient import dense
-from keras_fastnet.strategies.epoch_data import EpochData, examples_of
+from keras_fastnet.strategies.epoch_data import EpochData
 from keras_fastnet.strategies.global_batch import count_examples
 
 
@@ -91,8 +91,13 @@ class LargeBatchOptimizer(
             policy = keras.config.dtype_policy()
             loss_scaling = policy.compute_dtype == "float16"
         self.loss_scaling = loss_scaling
-        self._steps = steps
-        self._factor = 1.0
+        scalar = functools.partial(self.add_variable, shape=())
+        self._examples = scalar(dtype="float32", name="examples")
+        self._micro_batches = scalar(dtype="int32", name="micro_batches")
+        self._steps = scalar(dtype="int32", name="accumulation_steps")
+        self._factor = scalar(dtype="float32", name="learning_rate_factor")
+        self.accumulation_steps = steps
+        self.learning_rate_factor = 1.0
         self._counted: Any = None
         self._used: list[int] = []
         keras_hooks.install()
@@ -122,46 +127,25 @@ class LargeBatchOptimizer(
             )
             for variable in variables
         ]
-        scalar = functools.partial(self.add_variable, shape=())
-        self._examples = scalar(dtype="float32", name="examples")
-        self._micro_batches = scalar(dtype="int32", name="micro_batches")
-        self._steps_variable = scalar(
-            initializer=keras.initializers.Constant(self._steps),
-            dtype="int32",
-            name="accumulation_steps",
-        )
-        self._factor_variable = scalar(
-            initializer=keras.initializers.Constant(self._factor),
-            dtype="float32",
-            name="learning_rate_factor",
-        )
         self._finish = tf.function(self._finish_on_all_replicas)
 
     @property
     def accumulation_steps(self) -> int:
         """Number of micro-batches in an update."""
-        if not self.built:
-            return self._steps
-        return int(keras.ops.convert_to_numpy(self._steps_variable))
+        return int(keras.ops.convert_to_numpy(self._steps))
 
     @accumulation_steps.setter
     def accumulation_steps(self, steps: int) -> None:
-        self._steps = checked_integer("accumulation_steps", steps, at_least=1)
-        if self.built:
-            self._steps_variable.assign(self._steps)
+        self._steps.assign(checked_integer("accumulation_steps", steps, at_least=1))
 
     @property
     def learning_rate_factor(self) -> float:
         """What callbacks have multiplied the learning rate by, for a grown batch."""
-        if not self.built:
-            return self._factor
-        return float(keras.ops.convert_to_numpy(self._factor_variable))
+        return float(keras.ops.convert_to_numpy(self._factor))
 
     @learning_rate_factor.setter
     def learning_rate_factor(self, factor: float) -> None:
-        self._factor = checked_number("learning_rate_factor", factor, above=0.0)
-        if self.built:
-            self._factor_variable.assign(self._factor)
+        self._factor.assign(checked_number("learning_rate_factor", factor, above=0.0))
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> None:
         """Adds a micro-batch, and updates if it is the last of the update.
@@ -220,7 +204,7 @@ class LargeBatchOptimizer(
 
             self._update(tf.cond(first, lambda: gradients, means))
 
-        tf.cond(seen + 1 >= self._steps_variable.value, update, add)
+        tf.cond(seen + 1 >= self._steps.value, update, add)
 
     def finish_update(self) -> None:
         """Updates with the micro-batches that are left, if there are any.
@@ -237,9 +221,7 @@ class LargeBatchOptimizer(
         Args:
             dataset: A `tf.data.Dataset`.
         """
-        data = EpochData(lambda: iter(dataset))
-        self.micro_batch = examples_of(data.peek())
-        return data
+        return EpochData(lambda: iter(dataset))
 
     def counted_step(self, step: Callable[..., Any]) -> Callable[..., Any]:
         """Returns a model's train step that says how many examples it has.

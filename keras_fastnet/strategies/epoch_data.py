@@ -67,6 +67,10 @@ class EpochData:
                 "drops the only batch."
             ) from None
 
+    def examples_of_first(self) -> int:
+        """Returns the number of examples in the first element, over all replicas."""
+        return _examples_of(self.peek())
+
     def __iter__(self) -> "EpochDataIterator":
         iterator = self._begun or self._new_iterator()
         self._begun = None
@@ -99,7 +103,7 @@ class EpochDataIterator:
 
     def __next__(self) -> Any:
         element = self._peeked.pop() if self._peeked else self._fetch()
-        INPUT_METER.examples += examples_of(element)
+        INPUT_METER.examples += _examples_of(element)
         return element
 
     def peek(self) -> Any:
@@ -122,12 +126,8 @@ class EpochDataIterator:
         return element
 
 
-def examples_of(element: Any) -> int:
-    """Returns the number of examples in an element, over all replicas.
-
-    Args:
-        element: What `EpochData` yields, outside of a `tf.function`.
-    """
+def _examples_of(element: Any) -> int:
+    """Returns the number of examples in an element, over all replicas."""
     if not isinstance(element, GlobalBatch):
         return int(count_examples(element))
     # With several devices, a value for each of this worker's.

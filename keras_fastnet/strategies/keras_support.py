@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from keras_fastnet._upstream.keras_hooks import HookedStrategy
 from keras_fastnet.errors import ShardingError
-from keras_fastnet.strategies.epoch_data import EpochData, examples_of
+from keras_fastnet.strategies.epoch_data import EpochData
 from keras_fastnet.strategies.global_batch import (
     GlobalBatch,
     count_examples,
@@ -88,14 +88,6 @@ class KerasSupport(HookedStrategy, tf.distribute.MultiWorkerMirroredStrategy):
         if not isinstance(batch, GlobalBatch):
             return batch
         return self._local_results(batch.data)[0]
-
-    def examples_of_first(self, data: EpochData) -> int:
-        """Returns the number of examples in the first global batch.
-
-        Args:
-            data: A result of `epoch_data`.
-        """
-        return examples_of(data.peek())
 
     @property
     def step(self) -> ReplicaStep:

@@ -1,6 +1,6 @@
 """TorusStrategy's inner half: how values and data cross the replicas."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -8,6 +8,8 @@ import tensorflow as tf
 from keras_fastnet._upstream import tensorflow as upstream
 from keras_fastnet.collectives.all_reducer import AllReducer
 from keras_fastnet.collectives.choice import Choice, choose
+from keras_fastnet.collectives.cost_model import Algorithm
+from keras_fastnet.collectives.grid import Grid
 from keras_fastnet.collectives.tensorflow_transport import TensorFlowTransport
 from keras_fastnet.strategies.global_batch import take_share, with_examples
 from keras_fastnet.strategies.reduction_options import ReductionOptions
@@ -67,22 +69,42 @@ class TorusExtended(upstream.CollectiveAllReduceExtended):
             choice: The grid, and the algorithms that may be used on it.
         """
         self.choice = choice
+        transport = self.transport_on(choice.grid)
+        self.places = transport.places
+        self._cross_device_ops = self.operations_on(transport, choice.algorithm_for)
+
+    def transport_on(self, grid: Grid) -> TensorFlowTransport:
+        """Returns the groups of a grid of all replicas. All workers must ask.
+
+        Args:
+            grid: The grid.
+        """
         devices = self.worker_devices
-        options = self._communication_options
-        transport = TensorFlowTransport(
-            choice.grid,
+        return TensorFlowTransport(
+            grid,
             self.hosts,
             devices,
             self.rank * len(devices),
             nccl=self.uses_nccl,
-            timeout_seconds=options.timeout_seconds or 0.0,
+            timeout_seconds=self._communication_options.timeout_seconds or 0.0,
         )
-        self.places = transport.places
-        self._cross_device_ops = TorusCrossDeviceOps(
+
+    def operations_on(
+        self,
+        transport: TensorFlowTransport,
+        algorithm_for: Callable[[int], Algorithm],
+    ) -> TorusCrossDeviceOps:
+        """Returns what reduces over a transport, with the strategy's options.
+
+        Args:
+            transport: The groups.
+            algorithm_for: Which algorithm to use for a vector of so many bytes.
+        """
+        return TorusCrossDeviceOps(
             [
                 AllReducer(
                     *groups,
-                    choice.algorithm_for,
+                    algorithm_for,
                     bucket_bytes=self.reduction.bucket_bytes,
                     wire_dtype=self.reduction.wire_dtype,
                 )
@@ -93,11 +115,18 @@ class TorusExtended(upstream.CollectiveAllReduceExtended):
                     strict=True,
                 )
             ],
-            devices=devices,
-            group_size=self._num_replicas_in_sync,
-            options=options,
-            collective_keys=self._collective_keys,
+            **self.collective_settings,
         )
+
+    @property
+    def collective_settings(self) -> dict[str, Any]:
+        """What TensorFlow's operations across devices are made with."""
+        return {
+            "devices": self.worker_devices,
+            "group_size": self._num_replicas_in_sync,
+            "options": self._communication_options,
+            "collective_keys": self._collective_keys,
+        }
 
     @property
     def rank(self) -> int:
