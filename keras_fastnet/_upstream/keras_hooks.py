@@ -18,6 +18,7 @@ import tensorflow as tf
 from keras.src.backend.tensorflow import optimizer as tf_optimizer
 from keras.src.backend.tensorflow import trainer as tf_trainer
 from keras.src.callbacks.callback_list import CallbackList
+from keras.src.callbacks.progbar_logger import ProgbarLogger
 from keras.src.losses import loss as keras_loss
 from keras.src.optimizers import base_optimizer, loss_scale_optimizer
 from keras.src.random import seed_generator
@@ -66,6 +67,10 @@ class HookedOptimizer:
 
     def finish_update(self) -> None:
         """Uses the micro-batches that are left at the end of an epoch."""
+        raise NotImplementedError
+
+    def retrace(self) -> None:
+        """Forgets what was traced beside the train function."""
         raise NotImplementedError
 
 
@@ -149,6 +154,27 @@ def model_of(step: Callable[..., Any]) -> keras.Model | None:
         if isinstance(cell.cell_contents, keras.Model):
             return cell.cell_contents
     return None
+
+
+def retrace(model: keras.Model) -> None:
+    """Has the train function traced anew, for an optimizer that has changed.
+
+    Args:
+        model: A compiled model, such as a callback's in `on_train_begin`.
+    """
+    model.make_train_function(force=True)
+    if isinstance(model.optimizer, HookedOptimizer):
+        model.optimizer.retrace()
+
+
+def keep_off_progress_bar(*prefixes: str) -> None:
+    """Keeps logs out of Keras's progress bar, which would not be one line any more.
+
+    Args:
+        prefixes: How the names of the logs begin.
+    """
+    _off_progress_bar.update(prefixes)
+    install()
 
 
 @contextlib.contextmanager
@@ -336,6 +362,16 @@ def _finish_update(callbacks: CallbackList) -> None:
     optimizer = getattr(callbacks.model, "optimizer", None)
     if callbacks in _in_epoch and isinstance(optimizer, HookedOptimizer):
         optimizer.finish_update()
+
+
+_off_progress_bar: set[str] = set()
+
+
+@_hook(ProgbarLogger, "on_epoch_end")
+def _short_bar(original, bar, epoch, logs=None):
+    hidden = tuple(_off_progress_bar)
+    shown = {k: v for k, v in (logs or {}).items() if not k.startswith(hidden)}
+    return original(bar, epoch, shown)
 
 
 # Random streams: all replicas hold the same seed state, and so drop the same units.

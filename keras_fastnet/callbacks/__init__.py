@@ -3,5 +3,11 @@
 from keras_fastnet.callbacks.batch_growth import BatchGrowth
 from keras_fastnet.callbacks.learning_rate_warmup import LearningRateWarmup
 from keras_fastnet.callbacks.throughput_monitor import ThroughputMonitor
+from keras_fastnet.callbacks.trust_ratio_monitor import TrustRatioMonitor
 
-__all__ = ["BatchGrowth", "LearningRateWarmup", "ThroughputMonitor"]
+__all__ = [
+    "BatchGrowth",
+    "LearningRateWarmup",
+    "ThroughputMonitor",
+    "TrustRatioMonitor",
+]

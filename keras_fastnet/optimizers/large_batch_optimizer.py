@@ -127,7 +127,7 @@ class LargeBatchOptimizer(
             )
             for variable in variables
         ]
-        self._finish = tf.function(self._finish_on_all_replicas)
+        self.retrace()
 
     @property
     def accumulation_steps(self) -> int:
@@ -214,6 +214,10 @@ class LargeBatchOptimizer(
         """
         if self.built and int(keras.ops.convert_to_numpy(self._micro_batches)) > 0:
             self._finish()
+
+    def retrace(self) -> None:
+        """Has the update of left micro-batches traced anew."""
+        self._finish = tf.function(self._finish_on_all_replicas)
 
     def epoch_data(self, dataset: Any) -> EpochData:
         """Returns the data of every epoch, on one device, whose end is no update.

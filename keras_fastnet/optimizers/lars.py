@@ -13,6 +13,7 @@ from keras_fastnet.optimizers.exclusions import Exclusions
 from keras_fastnet.optimizers.momentum_update import momentum_update
 from keras_fastnet.optimizers.treatment_table import treatment_table
 from keras_fastnet.optimizers.trust_ratio import l2_norm, trust_ratio
+from keras_fastnet.optimizers.trust_ratio_record import TrustRatioRecord
 
 
 @keras.saving.register_keras_serializable(package="keras_fastnet")
@@ -146,6 +147,7 @@ class LARS(keras.optimizers.Optimizer):
             exclude_from_weight_decay,
             exclude_from_adaptation,
         )
+        self._record: TrustRatioRecord | None = None
 
     def build(self, variables: list[Any]) -> None:
         """Creates the momentum buffers and decides what each variable gets.
@@ -203,13 +205,16 @@ class LARS(keras.optimizers.Optimizer):
         rate = tf.cast(keras.ops.convert_to_tensor(learning_rate), dtype)
         weight_decay = self.weight_decay if treatment.decayed else 0.0
         if treatment.adapted:
-            rate *= trust_ratio(
-                l2_norm(tf.cast(variable, dtype)),
-                l2_norm(gradient),
+            norms = l2_norm(tf.cast(variable, dtype)), l2_norm(gradient)
+            ratio = trust_ratio(
+                *norms,
                 trust_coefficient=self.trust_coefficient,
                 weight_decay=weight_decay,
                 epsilon=self.epsilon,
             )
+            rate *= ratio
+            if self._record is not None:
+                self._record.note(index, ratio, *norms)
         momentum_update(
             variable,
             self._buffers[index].value if self.momentum else None,
@@ -219,6 +224,30 @@ class LARS(keras.optimizers.Optimizer):
             weight_decay=weight_decay,
             nesterov=self.nesterov,
         )
+
+    def record_trust_ratios(self) -> TrustRatioRecord:
+        """Begins to record trust ratios and norms, until `stop_recording`.
+
+        Functions that were traced before record nothing.
+        `keras_fastnet.callbacks.TrustRatioMonitor` takes care of that.
+
+        Returns:
+            Where to read them.
+
+        Raises:
+            ValueError: The optimizer is not built.
+        """
+        if not self.built:
+            raise ValueError(
+                "`record_trust_ratios` needs an optimizer that is built. Received: "
+                "one before `build`. Call `optimizer.build(model.trainable_variables)`."
+            )
+        self._record = TrustRatioRecord(self._treatments, self._distribution_strategy)
+        return self._record
+
+    def stop_recording(self) -> None:
+        """Ends what `record_trust_ratios` began, for what is traced from now on."""
+        self._record = None
 
     def describe(self, variables: Any = None) -> str:
         """Says which tensors are decayed and adapted, and why others are not.

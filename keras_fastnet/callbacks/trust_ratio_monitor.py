@@ -1,0 +1,85 @@
+"""A callback that logs the trust ratios of LARS."""
+
+from typing import Any
+
+import keras
+
+from keras_fastnet._upstream import keras_hooks
+from keras_fastnet.optimizers.lars import LARS
+from keras_fastnet.optimizers.trust_ratio_record import TrustRatioRecord
+
+
+class TrustRatioMonitor(keras.callbacks.Callback):
+    """Adds to the logs of every epoch what LARS made of each tensor.
+
+    | Key | Mean over the epoch's updates |
+    | --- | --- |
+    | `trust_ratio/<path>` | The factor of the tensor's learning rate |
+    | `weight_norm/<path>` | The norm of its weights, before the update |
+    | `gradient_norm/<path>` | The norm of its gradient, as LARS was given it: the mean \
+over the global batch, unscaled and clipped |
+    | `trust_ratio_min`, `trust_ratio_max` | The smallest and the largest `trust_ratio` |
+
+    `<path>` is `variable.path`. There is an entry for every tensor that is adapted:
+    not for biases, normalization layers and other exclusions, nor for updates that
+    were skipped for an overflow. The progress bar shows the smallest and the largest
+    only. List it before `TensorBoard` or `CSVLogger`.
+
+    Without the callback nothing is computed. With it LARS writes four numbers for each
+    tensor and update, ADDED_COST of its update of ResNet-50 on a CPU
+    (benchmarks/optimizer_update), and `fit` traces the train function anew where it had
+    one, once at its beginning.
+
+    Raises:
+        ValueError: From `fit`, before the first step: the optimizer is neither `LARS`
+            nor a `LargeBatchOptimizer` with one.
+
+    Example:
+
+    ```python
+    board = keras.callbacks.TensorBoard("logs")
+    model.fit(x, y, callbacks=[TrustRatioMonitor(), board])
+    ```
+    """
+
+    PREFIXES = ("trust_ratio/", "weight_norm/", "gradient_norm/")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._record: TrustRatioRecord | None = None
+        keras_hooks.keep_off_progress_bar(*self.PREFIXES)
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Checks the optimizer, and has it record."""
+        optimizer = self.model.optimizer
+        lars = getattr(optimizer, "inner_optimizer", optimizer)
+        if not isinstance(lars, LARS):
+            raise ValueError(
+                "TrustRatioMonitor watches LARS. Received: an optimizer of type "
+                f"{type(lars).__name__}. Compile with `LARS(...)` or "
+                "`LargeBatchOptimizer(LARS(...))`, or leave the callback out."
+            )
+        if not optimizer.built:
+            # On one device Keras leaves that to the first step.
+            optimizer.build(self.model.trainable_variables)
+        self._record = lars.record_trust_ratios()
+        keras_hooks.retrace(self.model)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Adds to the logs."""
+        if logs is None or self._record is None:
+            return
+        means = self._record.take()
+        for path, mean in means.items():
+            for name, value in mean._asdict().items():
+                logs[f"{name}/{path}"] = value
+        if means:
+            ratios = [mean.trust_ratio for mean in means.values()]
+            logs["trust_ratio_min"], logs["trust_ratio_max"] = min(ratios), max(ratios)
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Ends the recording."""
+        optimizer = self.model.optimizer
+        getattr(optimizer, "inner_optimizer", optimizer).stop_recording()
+        self._record = None
+        keras_hooks.retrace(self.model)

@@ -1,0 +1,178 @@
+"""`TrustRatioMonitor` against the trust ratios of a training done in NumPy."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_fastnet import LARS, LargeBatchOptimizer
+from keras_fastnet.callbacks import BatchGrowth, TrustRatioMonitor
+
+GENERATOR = np.random.default_rng(0)
+X = GENERATOR.normal(size=(80, 4)).astype("float32")
+Y = GENERATOR.normal(size=(80, 3)).astype("float32")
+SETTINGS = {"momentum": 0.9, "weight_decay": 0.01, "trust_coefficient": 0.1}
+
+
+def compiled(optimizer):
+    layer = keras.layers.Dense(3, name="head")
+    model = keras.Sequential([keras.Input((4,)), layer], name="model")
+    model.compile(optimizer=optimizer, loss="mse")
+    return model
+
+
+def fit(model, *callbacks, epochs=2, batch_size=32, verbose=0):
+    return model.fit(
+        X, Y, batch_size, epochs, shuffle=False, verbose=verbose, callbacks=callbacks
+    ).history
+
+
+def trained_in_numpy(kernel, bias, batch, epochs):
+    """Algorithm 1 for the kernel, momentum for the bias; means of each epoch."""
+    kernel, bias = kernel.astype("float64"), bias.astype("float64")
+    kernel_velocity, bias_velocity = np.zeros_like(kernel), np.zeros_like(bias)
+    history = []
+    for _ in range(epochs):
+        noted = []
+        for start in range(0, len(X), batch):
+            x, y = X[start : start + batch], Y[start : start + batch]
+            error = 2 * (x @ kernel + bias - y) / y.size
+            gradient = x.T @ error
+            norms = np.linalg.norm(kernel), np.linalg.norm(gradient)
+            ratio = 0.1 * norms[0] / (norms[1] + 0.01 * norms[0])
+            noted.append((ratio, *norms))
+            kernel_velocity *= 0.9
+            kernel_velocity += 0.5 * ratio * (gradient + 0.01 * kernel)
+            bias_velocity = 0.9 * bias_velocity + 0.5 * error.sum(axis=0)
+            kernel = kernel - kernel_velocity
+            bias = bias - bias_velocity
+        history.append(np.mean(noted, axis=0))
+    return history
+
+
+# 80 examples: two updates of 32 and one of 16; of 64 and 16 in micro-batches of 32.
+@pytest.mark.parametrize("micro_batches", [None, 1, 2])
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_means_of_every_epoch(micro_batches, jit_compile):
+    optimizer = LARS(0.5, **SETTINGS)
+    if micro_batches:
+        optimizer = LargeBatchOptimizer(optimizer, micro_batches)
+    model = compiled(optimizer)
+    model.jit_compile = jit_compile
+    expected = trained_in_numpy(*model.get_weights(), 32 * (micro_batches or 1), 2)
+    history = fit(model, TrustRatioMonitor())
+    for epoch in range(2):
+        logged = [
+            history[f"{name}/model/head/kernel"][epoch]
+            for name in ("trust_ratio", "weight_norm", "gradient_norm")
+        ]
+        np.testing.assert_allclose(logged, expected[epoch], rtol=1e-5)
+        for name in ("trust_ratio_min", "trust_ratio_max"):
+            assert history[name][epoch] == logged[0]
+    assert not any("bias" in key for key in history)
+
+
+@pytest.mark.parametrize("micro_batches", [None, 2])
+def test_without_it_nothing_is_computed(micro_batches):
+    def model():
+        lars = LARS(0.5, **SETTINGS)
+        return compiled(LargeBatchOptimizer(lars, 2) if micro_batches else lars)
+
+    watched, never = model(), model()
+    watched.set_weights(never.get_weights())
+    first = fit(watched, TrustRatioMonitor())
+    between = fit(watched)
+    again = fit(watched, TrustRatioMonitor())
+    for _ in range(3):
+        fit(never)
+    # Watching changes nothing of what is learnt.
+    for mine, theirs in zip(watched.get_weights(), never.get_weights(), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    assert not any("trust_ratio" in key for key in between)
+    assert set(first) == set(again)
+    assert again["weight_norm/model/head/kernel"] != first[
+        "weight_norm/model/head/kernel"
+    ]
+
+
+def test_progress_bar_stays_short(capsys):
+    fit(compiled(LARS(0.5)), TrustRatioMonitor(), verbose=2)
+    printed = capsys.readouterr().out
+    assert "trust_ratio_min" in printed
+    assert "head" not in printed
+
+
+def test_skipped_updates_are_left_out():
+    model = compiled(LargeBatchOptimizer(LARS(0.5), loss_scaling=True))
+    x = X.copy()
+    x[:32] = np.inf
+    history = model.fit(
+        x, Y, 32, shuffle=False, verbose=0, callbacks=[TrustRatioMonitor()]
+    ).history
+    assert np.isfinite(history["gradient_norm/model/head/kernel"][0])
+
+
+def test_saved_files_know_nothing_of_it(tmp_path):
+    class Saving(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            self.model.save(tmp_path / "model.keras")
+
+    model = compiled(LARS(0.5))
+    fit(model, TrustRatioMonitor(), Saving())
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert len(loaded.optimizer.variables) == len(model.optimizer.variables)
+    fit(loaded, TrustRatioMonitor())
+
+
+def test_other_optimizers_are_refused():
+    for optimizer in ("sgd", LargeBatchOptimizer(keras.optimizers.SGD(0.1))):
+        with pytest.raises(ValueError, match=r"Received: .* SGD. Compile with `LARS"):
+            fit(compiled(optimizer), TrustRatioMonitor())
+
+
+def tensorboard_values(folder):
+    """Returns the scalars of event files, by tag."""
+    values = {}
+    for path in sorted((folder / "train").glob("events*")):
+        for event in tf.compat.v1.train.summary_iterator(str(path)):
+            for value in event.summary.value:
+                number = float(tf.make_ndarray(value.tensor))
+                values.setdefault(value.tag, []).append(number)
+    return values
+
+
+def test_tensorboard_gets_every_log(tmp_path):
+    model = compiled(LargeBatchOptimizer(LARS(0.5)))
+    history = fit(
+        model,
+        BatchGrowth({0: 32, 1: 64}),
+        TrustRatioMonitor(),
+        keras.callbacks.TensorBoard(tmp_path, write_graph=False),
+    )
+    values = tensorboard_values(tmp_path)
+    for key in ("global_batch", "learning_rate", "trust_ratio/model/head/kernel"):
+        np.testing.assert_allclose(values[f"epoch_{key}"], history[key], rtol=1e-6)
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("cluster", ["two_workers", "two_by_two"])
+def test_several_replicas_log_what_one_device_does(request, one_device, cluster):
+    options = {
+        "optimizer": "lars",
+        "count": 70,
+        "batch_size": 16,
+        "accumulation_steps": 2,
+        "fit_options": {"callbacks": [TrustRatioMonitor()]},
+    }
+    (one,) = one_device.run("fit", **options)
+    for result in request.getfixturevalue(cluster).run("fit", **options):
+        keys = [key for key in result["history"] if key.startswith("trust_ratio/")]
+        assert len(keys) == 3
+        for key in keys:
+            name = key.partition("/")[2].partition("/")[2]
+            (reference,) = (
+                value
+                for other, value in one["history"].items()
+                if other.startswith("trust_ratio/") and other.endswith(name)
+            )
+            np.testing.assert_allclose(result["history"][key], reference, rtol=1e-4)
