@@ -30,13 +30,16 @@ from keras_fastnet.cli.machine import processor_name
 
 HERE = pathlib.Path(__file__).parent
 OURS = "keras_fastnet LARS"
+WATCHED = f"{OURS}, with TrustRatioMonitor"
 YARDSTICK = "Keras SGD, momentum"
 PEER_YARDSTICK = "tf_keras SGD, momentum"
 
 
-def updater(optimizer, weights, gradients, jit_compile):
+def updater(optimizer, weights, gradients, jit_compile, watched):
     variables = [keras.Variable(w) for w in weights]
     optimizer.build(variables)
+    if watched:
+        optimizer.record_trust_ratios()
 
     @tf.function(jit_compile=jit_compile)
     def update():
@@ -52,6 +55,7 @@ def our_updates(weights, gradients, xla):
         "Keras SGD, Nesterov": (sgd(1.0, momentum=0.9, nesterov=True), False),
         OURS: (lars(1.0), False),
         f"{OURS}, Nesterov": (lars(1.0, nesterov=True), False),
+        WATCHED: (lars(1.0), False),
         "naive LARS, keras.ops": (NaiveLARS(), False),
     }
     if xla:
@@ -61,7 +65,7 @@ def our_updates(weights, gradients, xla):
             "naive LARS, keras.ops, XLA": (NaiveLARS(), True),
         }
     updates = {
-        name: updater(optimizer, weights, gradients, jit_compile)
+        name: updater(optimizer, weights, gradients, jit_compile, name == WATCHED)
         for name, (optimizer, jit_compile) in candidates.items()
     }
     for update in updates.values():
