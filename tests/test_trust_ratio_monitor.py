@@ -90,9 +90,9 @@ def test_without_it_nothing_is_computed(micro_batches):
         np.testing.assert_array_equal(mine, theirs)
     assert not any("trust_ratio" in key for key in between)
     assert set(first) == set(again)
-    assert again["weight_norm/model/head/kernel"] != first[
-        "weight_norm/model/head/kernel"
-    ]
+    assert (
+        again["weight_norm/model/head/kernel"] != first["weight_norm/model/head/kernel"]
+    )
 
 
 def test_progress_bar_stays_short(capsys):

@@ -5,9 +5,11 @@ from typing import Any
 
 import keras
 
-from keras_fastnet.callbacks.reporting import learning_rate_of, say
+from keras_fastnet.callbacks.learning_rate import learning_rate_of, set_learning_rate
+from keras_fastnet.callbacks.reporting import say
 from keras_fastnet.optimizers import LargeBatchOptimizer
 from keras_fastnet.optimizers.arguments import check_bool, checked_integer
+from keras_fastnet.optimizers.momentum_correction import MomentumCorrection
 
 
 class BatchGrowth(keras.callbacks.Callback):
@@ -30,6 +32,9 @@ class BatchGrowth(keras.callbacks.Callback):
         linear_scaling: Whether the learning rate grows with the batch (Goyal et al.
             2017, arXiv 1706.02677, section 2.1), beside what a schedule says.
             Defaults to `False`: it follows the schedule alone.
+        momentum_correction: Whether momentum of gradients seen before follows that
+            jump of the rate (section 3.1, remark 3); with `LearningRateWarmup`, ask
+            both. For SGD and LARS. Defaults to `False`, as in Keras.
 
     Raises:
         TypeError: A phase is no pair of integers.
@@ -46,11 +51,28 @@ class BatchGrowth(keras.callbacks.Callback):
     ```
     """
 
-    def __init__(self, phases: Mapping[int, int], *, linear_scaling: bool = False):
+    def __init__(
+        self,
+        phases: Mapping[int, int],
+        *,
+        linear_scaling: bool = False,
+        momentum_correction: bool = False,
+    ):
         super().__init__()
         self.phases = _checked_phases(phases)
         self.linear_scaling = check_bool("linear_scaling", linear_scaling)
+        self.momentum_correction = check_bool(
+            "momentum_correction", momentum_correction
+        )
+        if momentum_correction and not linear_scaling:
+            raise ValueError(
+                "BatchGrowth corrects the momentum for what it does to the learning "
+                "rate. Received: momentum_correction=True with linear_scaling=False. "
+                "Pass `linear_scaling=True` too, or give `momentum_correction` to "
+                "`LearningRateWarmup`."
+            )
         self._micro_batch = 1
+        self._correction: MomentumCorrection | None = None
 
     def global_batch_at(self, epoch: int) -> int:
         """Returns the global batch of an epoch.
@@ -69,6 +91,8 @@ class BatchGrowth(keras.callbacks.Callback):
                 f"micro-batches. Received: {type(optimizer).__name__}. Compile with "
                 "`LargeBatchOptimizer(optimizer)`."
             )
+        if self.momentum_correction:
+            self._correction = MomentumCorrection(optimizer)
         # Now, before validation: that has batches of its own.
         micro_batch = self._micro_batch = optimizer.micro_batch
         for epoch, global_batch in self.phases.items():
@@ -90,7 +114,8 @@ class BatchGrowth(keras.callbacks.Callback):
             growth = factor / optimizer.learning_rate_factor
             optimizer.learning_rate_factor = factor
             if growth != 1:
-                optimizer.learning_rate = learning_rate_of(optimizer) * growth
+                rate = learning_rate_of(optimizer) * growth
+                set_learning_rate(optimizer, rate, self._correction)
         if epoch in self.phases or steps != optimizer.accumulation_steps:
             say(
                 self.model,

@@ -5,8 +5,10 @@ from typing import Any
 
 import keras
 
-from keras_fastnet.callbacks.reporting import learning_rate_of, say
-from keras_fastnet.optimizers.arguments import checked_number
+from keras_fastnet.callbacks.learning_rate import learning_rate_of, set_learning_rate
+from keras_fastnet.callbacks.reporting import say
+from keras_fastnet.optimizers.arguments import check_bool, checked_number
+from keras_fastnet.optimizers.momentum_correction import MomentumCorrection
 from keras_fastnet.schedules.decays import Constant, Decay
 from keras_fastnet.schedules.warmup_polynomial import gradual_warmup
 
@@ -39,6 +41,11 @@ class LearningRateWarmup(keras.callbacks.Callback):
             start from the rate of one worker.
         steps_per_epoch: Batches in an epoch, for data whose number of batches Keras
             does not know. Defaults to `None`: Keras's.
+        momentum_correction: Whether momentum of gradients seen before follows every
+            change of the rate (Goyal et al., section 3.1, remark 3), which is felt
+            where the rate jumps, as with `Steps`. For SGD and LARS, which keep the rate
+            inside the momentum buffer; it reads and writes every buffer once for each
+            change. Defaults to `False`, as in Keras and in LARS's Algorithm 1.
 
     Raises:
         TypeError: An argument is of the wrong type.
@@ -64,6 +71,7 @@ class LearningRateWarmup(keras.callbacks.Callback):
         *,
         start: float = 0.0,
         steps_per_epoch: int | None = None,
+        momentum_correction: bool = False,
     ):
         super().__init__()
         self.peak = checked_number("peak", peak, above=0.0)
@@ -76,6 +84,10 @@ class LearningRateWarmup(keras.callbacks.Callback):
             )
         self.then: Callable[[float], float] = Constant() if then is None else then
         self.steps_per_epoch = steps_per_epoch
+        self.momentum_correction = check_bool(
+            "momentum_correction", momentum_correction
+        )
+        self._correction: MomentumCorrection | None = None
         self._derivation = getattr(peak, "derivation", f"{self.peak:g}")
         self._epoch = 0
         self._steps = 0
@@ -113,6 +125,8 @@ class LearningRateWarmup(keras.callbacks.Callback):
             )
         self._steps = steps
         self._rate = None
+        if self.momentum_correction:
+            self._correction = MomentumCorrection(optimizer)
         say(
             self.model,
             f"learning rate {self.start:g} to {self._derivation}, over "
@@ -143,4 +157,5 @@ class LearningRateWarmup(keras.callbacks.Callback):
         factor = getattr(optimizer, "learning_rate_factor", 1.0)
         rate = factor * self.rate_at(done)
         if rate != self._rate:
-            optimizer.learning_rate = self._rate = rate
+            set_learning_rate(optimizer, rate, self._correction)
+            self._rate = rate

@@ -1,7 +1,5 @@
 """What the callbacks tell the user."""
 
-from typing import Any
-
 import keras
 
 
@@ -14,12 +12,3 @@ def say(model: keras.Model, text: str) -> None:
     """
     if getattr(model.distribute_strategy, "rank", 0) == 0:
         print(f"fastnet: {text}", flush=True)
-
-
-def learning_rate_of(optimizer: Any) -> float:
-    """Returns the present learning rate.
-
-    Args:
-        optimizer: A Keras optimizer.
-    """
-    return float(keras.ops.convert_to_numpy(optimizer.learning_rate))

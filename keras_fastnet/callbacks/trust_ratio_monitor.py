@@ -16,11 +16,12 @@ class TrustRatioMonitor(keras.callbacks.Callback):
     | --- | --- |
     | `trust_ratio/<path>` | The factor of the tensor's learning rate |
     | `weight_norm/<path>` | The norm of its weights, before the update |
-    | `gradient_norm/<path>` | The norm of its gradient, as LARS was given it: the mean \
-over the global batch, unscaled and clipped |
-    | `trust_ratio_min`, `trust_ratio_max` | The smallest and the largest `trust_ratio` |
+    | `gradient_norm/<path>` | The norm of its gradient |
+    | `trust_ratio_min` | The smallest `trust_ratio` |
+    | `trust_ratio_max` | The largest `trust_ratio` |
 
-    `<path>` is `variable.path`. There is an entry for every tensor that is adapted:
+    `<path>` is `variable.path`. The gradient is the one that LARS is given: the mean
+    over the global batch, unscaled and clipped. There is an entry for every tensor that is adapted:
     not for biases, normalization layers and other exclusions, nor for updates that
     were skipped for an overflow. The progress bar shows the smallest and the largest
     only. List it before `TensorBoard` or `CSVLogger`.

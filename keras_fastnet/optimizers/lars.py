@@ -164,9 +164,9 @@ class LARS(keras.optimizers.Optimizer):
         self._treatments = self._exclusions.decide(variables)
         self._exclusions.keep(self._treatments)
         super().build(variables)
-        self._buffers = []
+        self.momentums = []
         if self.momentum:
-            self._buffers = [
+            self.momentums = [
                 self.add_variable_from_reference(variable, name="momentum")
                 for variable in variables
             ]
@@ -217,7 +217,7 @@ class LARS(keras.optimizers.Optimizer):
                 self._record.note(index, ratio, *norms)
         momentum_update(
             variable,
-            self._buffers[index].value if self.momentum else None,
+            self.momentums[index].value if self.momentum else None,
             gradient,
             rate=rate,
             momentum=self.momentum,

@@ -1,0 +1,35 @@
+"""The learning rate, as callbacks read and set it."""
+
+from typing import Any
+
+import keras
+
+from keras_fastnet.optimizers.momentum_correction import MomentumCorrection
+
+
+def learning_rate_of(optimizer: Any) -> float:
+    """Returns the present learning rate.
+
+    Args:
+        optimizer: A Keras optimizer.
+    """
+    return float(keras.ops.convert_to_numpy(optimizer.learning_rate))
+
+
+def set_learning_rate(
+    optimizer: Any, rate: float, correction: MomentumCorrection | None = None
+) -> None:
+    """Sets the learning rate.
+
+    Args:
+        optimizer: A Keras optimizer without a schedule of its own.
+        rate: The new rate.
+        correction: What has the momentum follow. Defaults to `None`: nothing does.
+    """
+    before = learning_rate_of(optimizer)
+    optimizer.learning_rate = rate
+    if correction is not None and before:
+        # As it is stored: rates of 64 bits would add up to other products.
+        factor = learning_rate_of(optimizer) / before
+        if factor != 1.0:
+            correction(factor)

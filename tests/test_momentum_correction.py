@@ -1,0 +1,150 @@
+"""Momentum that follows the rate, against momentum with the rate outside, in NumPy."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_fastnet import LARS, LargeBatchOptimizer
+from keras_fastnet.callbacks import BatchGrowth, LearningRateWarmup
+from keras_fastnet.schedules import Steps
+
+GENERATOR = np.random.default_rng(0)
+X = GENERATOR.normal(size=(96, 4)).astype("float32")
+Y = GENERATOR.normal(size=(96, 2)).astype("float32")
+START = GENERATOR.normal(size=(4, 2)).astype("float32")
+MICRO_BATCH = 16
+EPOCHS = 4
+STEPS = Steps({1: 0.1})
+
+
+def trained(optimizer, *callbacks):
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, use_bias=False)])
+    model.set_weights([START])
+    model.compile(optimizer=optimizer, loss="mse")
+    model.fit(
+        X, Y, MICRO_BATCH, EPOCHS, shuffle=False, verbose=0, callbacks=callbacks
+    )  # fmt: skip
+    return model.get_weights()[0]
+
+
+def in_numpy(update, rate_at, batch_at):
+    """Trains; `update` gets weight, gradient, rate and a dict that it may keep."""
+    weight, kept = START.astype("float64"), {"u": 0.0}
+    for epoch in range(EPOCHS):
+        batch = batch_at(epoch)
+        for start in range(0, len(X), batch):
+            x, y = X[start : start + batch], Y[start : start + batch]
+            gradient = x.T @ (2 * (x @ weight - y) / y.size)
+            rate = rate_at(epoch + start / len(X))
+            if rate:  # A rate of 0 forgets, as documented.
+                weight = update(weight, gradient, rate, kept)
+    return weight
+
+
+def sgd_with_rate_outside(weight, gradient, rate, kept):
+    """Goyal et al., equation 9."""
+    kept["u"] = 0.9 * kept["u"] + gradient
+    return weight - rate * kept["u"]
+
+
+def nesterov_with_rate_outside(weight, gradient, rate, kept):
+    kept["u"] = 0.9 * kept["u"] + gradient
+    return weight - rate * (0.9 * kept["u"] + gradient)
+
+
+def lars_with_rate_outside(weight, gradient, rate, kept):
+    norms = np.linalg.norm(weight), np.linalg.norm(gradient)
+    ratio = 0.1 * norms[0] / (norms[1] + 0.01 * norms[0])
+    kept["u"] = 0.9 * kept["u"] + ratio * (gradient + 0.01 * weight)
+    return weight - rate * kept["u"]
+
+
+REFERENCES = {
+    "sgd": (
+        lambda: keras.optimizers.SGD(1.0, momentum=0.9),
+        sgd_with_rate_outside,
+    ),
+    "nesterov": (
+        lambda: keras.optimizers.SGD(1.0, momentum=0.9, nesterov=True),
+        nesterov_with_rate_outside,
+    ),
+    "lars": (
+        lambda: LARS(1.0, weight_decay=0.01, trust_coefficient=0.1),
+        lars_with_rate_outside,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+@pytest.mark.parametrize("start", [0.0, 0.01])
+def test_a_rate_that_warms_up_and_jumps(name, start):
+    make, update = REFERENCES[name]
+    schedule = {"peak": 0.05, "start": start, "warmup_epochs": 1, "then": STEPS}
+    rate_at = LearningRateWarmup(**schedule).rate_at
+    expected = in_numpy(update, rate_at, lambda epoch: MICRO_BATCH)
+    warmup = LearningRateWarmup(**schedule, momentum_correction=True)
+    np.testing.assert_allclose(trained(make(), warmup), expected, rtol=1e-5)
+    # The difference is one that this test can see.
+    uncorrected = trained(make(), LearningRateWarmup(**schedule))
+    assert np.abs(uncorrected - expected).max() > 1e-3
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+@pytest.mark.parametrize("warm", [False, True])
+def test_a_rate_that_grows_with_the_batch(name, warm):
+    make, update = REFERENCES[name]
+
+    def rate_at(epoch):
+        rate = 0.02 * min(epoch, 1.0) if warm else 0.02
+        return rate * (1 if epoch < 2 else 3)
+
+    expected = in_numpy(
+        update, rate_at, lambda epoch: MICRO_BATCH * (1, 1, 3, 3)[epoch]
+    )
+    optimizer = make()
+    optimizer.learning_rate = 0.02
+    growth = BatchGrowth(
+        {0: MICRO_BATCH, 2: 3 * MICRO_BATCH},
+        linear_scaling=True,
+        momentum_correction=True,
+    )
+    callbacks = [growth]
+    if warm:
+        callbacks.append(LearningRateWarmup(0.02, 1, momentum_correction=True))
+    weight = trained(LargeBatchOptimizer(optimizer), *callbacks)
+    np.testing.assert_allclose(weight, expected, rtol=1e-5)
+
+
+def test_without_momentum_there_is_nothing_to_do():
+    warmup = LearningRateWarmup(0.05, 1, momentum_correction=True)
+    with_it = trained(keras.optimizers.SGD(1.0), warmup)
+    without = trained(keras.optimizers.SGD(1.0), LearningRateWarmup(0.05, 1))
+    np.testing.assert_array_equal(with_it, without)
+
+
+def test_what_makes_no_sense_is_refused():
+    with pytest.raises(ValueError, match=r"SGD and LARS.*Received: Adam"):
+        trained("adam", LearningRateWarmup(0.05, 1, momentum_correction=True))
+    with pytest.raises(ValueError, match="with linear_scaling=False"):
+        BatchGrowth({0: 16}, momentum_correction=True)
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("cluster", ["two_workers", "two_by_two"])
+def test_several_replicas(request, one_device, cluster):
+    options = {
+        "count": 70,
+        "batch_size": 16,
+        "accumulation_steps": 1,
+        "fit_options": {
+            "callbacks": [
+                LearningRateWarmup(
+                    0.5, 1, Steps({1: 0.1}), start=0.1, momentum_correction=True
+                )
+            ]
+        },
+    }
+    (one,) = one_device.run("fit", **options)
+    for result in request.getfixturevalue(cluster).run("fit", **options):
+        for mine, theirs in zip(result["weights"], one["weights"], strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5)
