@@ -21,7 +21,7 @@ class Watch(keras.callbacks.Callback):
 
     def __init__(self):
         super().__init__()
-        self.updates = []
+        self.updates, self.steps = [], []
 
     def _note(self):
         done = int(self.model.optimizer.iterations.numpy())
@@ -31,8 +31,10 @@ class Watch(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch, logs=None):
         self.updates.append([])
+        self.steps.append(0)
 
     def on_train_batch_end(self, batch, logs=None):
+        self.steps[-1] += 1
         self._note()
 
     def on_epoch_end(self, epoch, logs=None):
@@ -57,7 +59,13 @@ def compiled(optimizer, traces=None):
     return model
 
 
-def test_one_fit_that_grows_and_warms_up(capsys):
+# With up to 8,192 examples in a step: 1,024, 4,096 and 8,192 of them, traced once for
+# the first size and once for any other.
+@pytest.mark.parametrize(
+    ("device_batch", "traced", "steps"),
+    [(None, 1, [34, 34, 34]), (8_192, 2, [34, 9, 5])],
+)
+def test_one_fit_that_grows_and_warms_up(capsys, device_batch, traced, steps):
     watch, traces = Watch(), []
     model = compiled(LargeBatchOptimizer(keras.optimizers.SGD(1e-4)), traces)
     warmup = LearningRateWarmup(0.02, 1, Polynomial(2), start=0.01)
@@ -69,9 +77,10 @@ def test_one_fit_that_grows_and_warms_up(capsys):
         shuffle=False,
         # In batches of another size.
         validation_data=data(100),
-        callbacks=[warmup, BatchGrowth(PHASES), watch],
+        callbacks=[warmup, BatchGrowth(PHASES, max_device_batch=device_batch), watch],
     ).history
-    assert len(traces) == 1
+    assert len(traces) == traced
+    assert watch.steps == steps
     rates = [
         [0.01 + 0.01 * first / 34 for first in UPDATES[0]],
         [0.02 * (1 - first / 34 / 2) ** 2 for first in UPDATES[1]],
@@ -83,26 +92,82 @@ def test_one_fit_that_grows_and_warms_up(capsys):
     assert history["global_batch"] == [1_024, 4_096, 32_768]
     np.testing.assert_allclose(history["learning_rate"], [r[-1] for r in rates])
     printed = capsys.readouterr().out
-    assert "epoch 2: global batch 4,096 = 4 micro-batch(es) of 1,024" in printed
+    first = (
+        "1 micro-batch(es) of 4,096" if device_batch else "4 micro-batch(es) of 1,024"
+    )
+    assert f"epoch 2: global batch 4,096 = {first}" in printed
     assert "1 micro-batch(es) of 1,024, learning rate 0.01\n" in printed
     assert printed.count("global batch") == 3
     assert printed.count("over 1 epoch(s); then Polynomial(epochs=2") == 1
 
 
-def test_every_example_counts_once_in_every_epoch():
+def as_arrays(x, y):
+    return {"x": x, "y": y, "batch_size": 64}
+
+
+def as_generator(x, y):
+    # Which can be read only once.
+    def generate():
+        while True:
+            for start in range(0, len(x), 64):
+                yield x[start : start + 64], y[start : start + 64]
+
+    return {"x": generate(), "steps_per_epoch": -(-len(x) // 64)}
+
+
+def as_unknown_length(x, y):
+    dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(64)
+    return {"x": dataset.filter(lambda *_: True)}
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+@pytest.mark.parametrize(
+    ("form", "device_batch"),
+    [
+        (as_arrays, None),
+        (as_generator, None),
+        (as_arrays, 64),
+        (as_arrays, 128),
+        (as_arrays, 1000),
+        (as_unknown_length, 128),
+    ],
+)
+@pytest.mark.parametrize("steps_per_execution", [1, 2])
+def test_every_example_counts_once_in_every_epoch(
+    form, device_batch, steps_per_execution
+):
     """Weights are those of `fit` after `fit` with the larger batch."""
     x, y = data(5 * 64 + 7)
     grown = compiled(LargeBatchOptimizer(LARS(0.5, trust_coefficient=0.02)))
+    grown.steps_per_execution = steps_per_execution
     stepped = compiled(LARS(0.5, trust_coefficient=0.02))
     stepped.set_weights(grown.get_weights())
-    grown.fit(
-        x, y, 64, epochs=3, verbose=0, shuffle=False,
-        callbacks=[BatchGrowth({0: 64, 1: 128, 2: 256})],
-    )  # fmt: skip
-    for size in (64, 128, 256):
+    growth = BatchGrowth({0: 128, 1: 64, 2: 256}, max_device_batch=device_batch)
+    options = {"epochs": 3, "shuffle": False, "verbose": 0, "callbacks": [growth]}
+    grown.fit(**form(x, y), **options)
+    for size in (128, 64, 256):
         stepped.fit(x, y, size, verbose=0, shuffle=False)
     for mine, theirs in zip(grown.get_weights(), stepped.get_weights(), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("form", "device_batch", "words"),
+    [
+        (as_arrays, 63, "max_device_batch=63 for data that gives 64"),
+        (as_generator, 64, r"Received: `fit\(steps_per_epoch=...\)`"),
+    ],
+)
+def test_device_batches_that_the_data_forbids(form, device_batch, words):
+    growth = BatchGrowth({0: 64}, max_device_batch=device_batch)
+    options = {"shuffle": False, "verbose": 0, "callbacks": [growth]}
+    with pytest.raises(ValueError, match=words):
+        compiled(LargeBatchOptimizer(LARS(1.0))).fit(**form(*data(256)), **options)
+
+
+def test_a_device_batch_is_an_integer():
+    with pytest.raises(TypeError, match=r"max_device_batch=1\.5"):
+        BatchGrowth({0: 64}, max_device_batch=1.5)
 
 
 @pytest.mark.parametrize("warm", [True, False])
@@ -202,14 +267,16 @@ def test_facebooks_schedule():
 
 
 @pytest.mark.distributed
-def test_workers_grow_together(one_device, two_workers, four_workers):
+@pytest.mark.parametrize("device_batch", [None, 16, 32])
+@pytest.mark.parametrize("cluster", ["two_workers", "four_workers", "two_by_two"])
+def test_workers_grow_together(request, one_device, cluster, device_batch):
     (one,) = one_device.run("fit_growing")
-    for workers in (two_workers, four_workers):
-        for result in workers.run("fit_growing"):
-            assert result["iterations"] == one["iterations"] == 5 + 3 + 2
-            assert result["history"]["global_batch"] == [32, 64, 128]
-            for mine, theirs in zip(result["weights"], one["weights"], strict=True):
-                np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5)
+    workers = request.getfixturevalue(cluster)
+    for result in workers.run("fit_growing", max_device_batch=device_batch):
+        assert result["iterations"] == one["iterations"] == 5 + 3 + 2
+        assert result["history"]["global_batch"] == [32, 64, 128]
+        for mine, theirs in zip(result["weights"], one["weights"], strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5)
 
 
 def test_plot(tmp_path):

@@ -54,8 +54,10 @@ class HookedStrategy:
 class HookedOptimizer:
     """What the hooks ask a Keras optimizer for. A mixin."""
 
-    micro_batch: int = 0
-    """Examples of the first global batch of the data that Keras was last given."""
+    data: Any = None
+    """The result of `epoch_data` that Keras was last given."""
+    whole_epochs: bool = True
+    """Whether each of its epochs begins with the data's first batch."""
 
     def epoch_data(self, dataset: Any) -> Any:
         """Returns what Keras iterates over in one epoch, on one device."""
@@ -244,6 +246,7 @@ def _refuse_no_scope(original, model, *args, **kwargs):
 @_hook(tf_trainer.TFEpochIterator, "__init__")
 def _with_epoch_data(original, iterator, *args, **kwargs):
     original(iterator, *args, **kwargs)
+    iterator._fastnet_steps_per_execution = iterator.steps_per_execution
     strategy = iterator._distribute_strategy
     if isinstance(strategy, HookedStrategy):
         dataset = iterator._distributed_dataset
@@ -274,17 +277,34 @@ def _peek(original, model, iterator=None, data_batch=None):
     if iterator is not None and isinstance(strategy, HookedStrategy):
         data = iterator._get_iterator()
         if isinstance(optimizer, HookedOptimizer):
-            optimizer.micro_batch = data.examples_of_first()
+            _note_data(optimizer, iterator, data)
         data_batch = strategy.peek(data)
         iterator = None
     elif iterator is not None and _counts(model):
         data = iterator._fastnet_data = optimizer.epoch_data(
             iterator._distributed_dataset
         )
-        optimizer.micro_batch = data.examples_of_first()
+        _note_data(optimizer, iterator, data)
         # As under a strategy: a function that makes variables is traced twice.
         model._symbolic_build(data_batch=data.peek())
     return original(model, iterator=iterator, data_batch=data_batch)
+
+
+def _note_data(optimizer, iterator, data):
+    optimizer.data = data
+    optimizer.whole_epochs = iterator.steps_per_epoch is None
+
+
+# Keras goes on counting the data's batches where a step takes several together, as if
+# `steps_per_execution` changed between epochs.
+@_hook(tf_trainer.TFEpochIterator, "__iter__")
+def _count_batches(original, iterator):
+    data = getattr(iterator, "_fastnet_data", None)
+    if data is not None:
+        iterator.steps_per_execution = (
+            iterator._fastnet_steps_per_execution * data.batches_per_step
+        )
+    return original(iterator)
 
 
 # The weight of a replica in the mean: Keras gives every replica 1/N, however few

@@ -19,7 +19,9 @@ class BatchGrowth(keras.callbacks.Callback):
     small batch at first, where the loss is steep, and larger ones later. What the data
     yields stays the same: it is the micro-batch, of which a
     `keras_fastnet.LargeBatchOptimizer` makes updates, so neither memory nor the traced
-    function changes.
+    function changes. Where devices would idle on small micro-batches,
+    `max_device_batch` lets them grow too: a step then takes several batches of the
+    data at once. That needs more memory, and traces once more.
 
     The epoch logs get `global_batch` and `learning_rate`; list the callback before
     `TensorBoard` or `CSVLogger`. Each phase is announced in one line.
@@ -35,12 +37,16 @@ class BatchGrowth(keras.callbacks.Callback):
         momentum_correction: Whether momentum of gradients seen before follows that
             jump of the rate (section 3.1, remark 3); with `LearningRateWarmup`, ask
             both. For SGD and LARS. Defaults to `False`, as in Keras.
+        max_device_batch: How many examples one replica may be given in a step. A step
+            takes as many batches of the data as fit, of which the phase's global batch
+            is a multiple. Defaults to `None`: one.
 
     Raises:
         TypeError: A phase is no pair of integers.
         ValueError: There is no phase from epoch 0 on, or epochs do not increase. From
             `fit`, before the first step: the optimizer is no `LargeBatchOptimizer`, or
-            a global batch is no multiple of the micro-batch.
+            a global batch is no multiple of the micro-batch, or batches of the data do
+            not fit into `max_device_batch`.
 
     Example:
 
@@ -57,6 +63,7 @@ class BatchGrowth(keras.callbacks.Callback):
         *,
         linear_scaling: bool = False,
         momentum_correction: bool = False,
+        max_device_batch: int | None = None,
     ):
         super().__init__()
         self.phases = _checked_phases(phases)
@@ -71,7 +78,11 @@ class BatchGrowth(keras.callbacks.Callback):
                 "Pass `linear_scaling=True` too, or give `momentum_correction` to "
                 "`LearningRateWarmup`."
             )
+        self.max_device_batch = max_device_batch
+        if max_device_batch is not None:
+            checked_integer("max_device_batch", max_device_batch, at_least=1)
         self._micro_batch = 1
+        self._data: Any = None
         self._correction: MomentumCorrection | None = None
 
     def global_batch_at(self, epoch: int) -> int:
@@ -94,7 +105,8 @@ class BatchGrowth(keras.callbacks.Callback):
         if self.momentum_correction:
             self._correction = MomentumCorrection(optimizer)
         # Now, before validation: that has batches of its own.
-        micro_batch = self._micro_batch = optimizer.micro_batch
+        self._data = optimizer.data
+        micro_batch = self._micro_batch = self._data.examples_of_first()
         for epoch, global_batch in self.phases.items():
             if global_batch % micro_batch:
                 raise ValueError(
@@ -103,12 +115,15 @@ class BatchGrowth(keras.callbacks.Callback):
                     f"{epoch} on, in micro-batches of {micro_batch:,}. Near it: "
                     f"{_multiples_near(global_batch, micro_batch)}."
                 )
+        if self.max_device_batch is not None:
+            self._check_device_batch(self.max_device_batch)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Sets the number of micro-batches."""
         optimizer = self.model.optimizer
         global_batch = self.global_batch_at(epoch)
-        steps = global_batch // self._micro_batch
+        together = self._batches_per_step(global_batch)
+        steps = global_batch // (self._micro_batch * together)
         if self.linear_scaling:
             factor = global_batch / self.phases[0]
             growth = factor / optimizer.learning_rate_factor
@@ -120,16 +135,43 @@ class BatchGrowth(keras.callbacks.Callback):
             say(
                 self.model,
                 f"epoch {epoch + 1}: global batch {global_batch:,} = {steps} "
-                f"micro-batch(es) of {self._micro_batch:,}, learning rate "
+                f"micro-batch(es) of {self._micro_batch * together:,}, learning rate "
                 f"{learning_rate_of(optimizer):.4g}",
             )
         optimizer.accumulation_steps = steps
+        self._data.batches_per_step = together
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Adds to the epoch's logs."""
         if logs is not None:
             logs["global_batch"] = self.global_batch_at(epoch)
             logs["learning_rate"] = learning_rate_of(self.model.optimizer)
+
+    def _batches_per_step(self, global_batch: int) -> int:
+        """Returns how many batches of the data a step takes at once."""
+        if self.max_device_batch is None:
+            return 1
+        batches = global_batch // self._micro_batch
+        room = self.max_device_batch * self._replicas() // self._micro_batch
+        return max(n for n in range(1, min(batches, room) + 1) if batches % n == 0)
+
+    def _replicas(self) -> int:
+        return self.model.distribute_strategy.num_replicas_in_sync
+
+    def _check_device_batch(self, most: int) -> None:
+        device_batch = -(-self._micro_batch // self._replicas())
+        if device_batch > most:
+            raise ValueError(
+                "A step takes one batch of the data or more. Received: "
+                f"max_device_batch={most:,} for data that gives {device_batch:,} "
+                "examples to each replica. Raise `max_device_batch`, or make the "
+                "batches of the data smaller."
+            )
+        if not self.model.optimizer.whole_epochs:
+            raise ValueError(
+                "With `max_device_batch` every epoch must be the whole of the data. "
+                "Received: `fit(steps_per_epoch=...)`. Leave one of them out."
+            )
 
 
 def _checked_phases(phases: Any) -> dict[int, int]:

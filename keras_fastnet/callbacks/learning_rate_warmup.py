@@ -7,6 +7,7 @@ import keras
 
 from keras_fastnet.callbacks.learning_rate import learning_rate_of, set_learning_rate
 from keras_fastnet.callbacks.reporting import say
+from keras_fastnet.optimizers import LargeBatchOptimizer
 from keras_fastnet.optimizers.arguments import check_bool, checked_number
 from keras_fastnet.optimizers.momentum_correction import MomentumCorrection
 from keras_fastnet.schedules.decays import Constant, Decay
@@ -92,6 +93,7 @@ class LearningRateWarmup(keras.callbacks.Callback):
         self._epoch = 0
         self._steps = 0
         self._rate: float | None = None
+        self._data: Any = None
 
     def rate_at(self, epoch: float) -> float:
         """Returns the learning rate at a fractional epoch.
@@ -125,6 +127,8 @@ class LearningRateWarmup(keras.callbacks.Callback):
             )
         self._steps = steps
         self._rate = None
+        # That of training: validation has its own.
+        self._data = getattr(optimizer, "data", None)
         if self.momentum_correction:
             self._correction = MomentumCorrection(optimizer)
         say(
@@ -151,11 +155,16 @@ class LearningRateWarmup(keras.callbacks.Callback):
 
     def _set_rate(self, batch: int) -> None:
         optimizer = self.model.optimizer
-        micro_batches = getattr(optimizer, "accumulation_steps", 1)
-        first = batch - batch % micro_batches
+        first = batch - batch % self._batches_per_update()
         done = self._epoch + min(first / self._steps, 1.0)
         factor = getattr(optimizer, "learning_rate_factor", 1.0)
         rate = factor * self.rate_at(done)
         if rate != self._rate:
             set_learning_rate(optimizer, rate, self._correction)
             self._rate = rate
+
+    def _batches_per_update(self) -> int:
+        optimizer = self.model.optimizer
+        if not isinstance(optimizer, LargeBatchOptimizer):
+            return 1
+        return optimizer.accumulation_steps * self._data.batches_per_step

@@ -21,10 +21,10 @@ class TrustRatioMonitor(keras.callbacks.Callback):
     | `trust_ratio_max` | The largest `trust_ratio` |
 
     `<path>` is `variable.path`. The gradient is the one that LARS is given: the mean
-    over the global batch, unscaled and clipped. There is an entry for every tensor that is adapted:
-    not for biases, normalization layers and other exclusions, nor for updates that
-    were skipped for an overflow. The progress bar shows the smallest and the largest
-    only. List it before `TensorBoard` or `CSVLogger`.
+    over the global batch, unscaled and clipped. There is an entry for every tensor that
+    is adapted: not for biases, normalization layers and other exclusions, nor for
+    updates that were skipped for an overflow. The progress bar shows the smallest and
+    the largest only. List it before `TensorBoard` or `CSVLogger`.
 
     Without the callback nothing is computed. With it LARS adds four numbers for each
     tensor and update, 1 % of its update of ResNet-50 on a CPU

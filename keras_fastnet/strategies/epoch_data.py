@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_fastnet.strategies.global_batch import GlobalBatch, count_examples
+from keras_fastnet.strategies.global_batch import GlobalBatch, count_examples, joined
 
 
 @dataclasses.dataclass
@@ -34,6 +34,11 @@ class EpochData:
         check_first: Called with the first element of every epoch. Defaults to
             nothing.
         convert: Applied to every element. Defaults to the identity.
+        join: Makes one element of several.
+
+    Attributes:
+        batches_per_step: How many elements a step takes at once, joined to one; the
+            last step of an epoch takes what is left. Defaults to 1.
     """
 
     def __init__(
@@ -41,10 +46,13 @@ class EpochData:
         begin: Callable[[], Iterator[Any]],
         check_first: Callable[[Any], None] = lambda _: None,
         convert: Callable[[Any], Any] = lambda element: element,
+        join: Callable[[list[Any]], Any] = joined,
     ):
         self._begin = begin
         self._check_first = check_first
         self._convert = convert
+        self._join = join
+        self.batches_per_step = 1
         self._begun: EpochDataIterator | None = None
 
     def peek(self) -> Any:
@@ -76,8 +84,16 @@ class EpochData:
         self._begun = None
         return iterator
 
+    def join(self, elements: list[Any]) -> Any:
+        """Returns what one step takes.
+
+        Args:
+            elements: One or more.
+        """
+        return elements[0] if len(elements) == 1 else self._join(elements)
+
     def _new_iterator(self) -> "EpochDataIterator":
-        return EpochDataIterator(self._begin(), self._check_first, self._convert)
+        return EpochDataIterator(self, self._begin(), self._check_first, self._convert)
 
 
 class EpochDataIterator:
@@ -89,10 +105,12 @@ class EpochDataIterator:
 
     def __init__(
         self,
+        data: EpochData,
         iterator: Iterator[Any],
         check_first: Callable[[Any], None],
         convert: Callable[[Any], Any],
     ):
+        self._data = data
         self._iterator = iterator
         self._check: Callable[[Any], None] | None = check_first
         self._convert = convert
@@ -102,7 +120,13 @@ class EpochDataIterator:
         return self
 
     def __next__(self) -> Any:
-        element = self._peeked.pop() if self._peeked else self._fetch()
+        elements = [self._peeked.pop() if self._peeked else self._fetch()]
+        while len(elements) < self._data.batches_per_step:
+            try:
+                elements.append(self._fetch())
+            except tf.errors.OutOfRangeError:
+                break
+        element = self._data.join(elements)
         INPUT_METER.examples += _examples_of(element)
         return element
 

@@ -126,6 +126,39 @@ def with_examples(data: Any, position: int, replicas: int) -> GlobalBatch:
     )
 
 
+def joined(batches: list[Any]) -> Any:
+    """Returns one batch with the examples of several.
+
+    Args:
+        batches: Batches of one structure, outside of a `tf.function`.
+    """
+
+    def join(*leaves: Any) -> Any:
+        if not _has_examples(leaves[0]):
+            return leaves[0]
+        if isinstance(leaves[0], tf.SparseTensor):
+            return tf.sparse.concat(0, leaves)
+        return tf.concat(leaves, 0)
+
+    return tf.nest.map_structure(join, *batches)
+
+
+def joined_shares(shares: list[GlobalBatch]) -> GlobalBatch:
+    """Returns a replica's share of the global batch that several make together.
+
+    Args:
+        shares: Its shares of each of them.
+    """
+    # Not the fillers.
+    with_examples = [share.data for share in shares if share.own > 0]
+    return GlobalBatch(
+        data=joined(with_examples or [shares[0].data]),
+        own=tf.add_n([share.own for share in shares]),
+        examples=tf.add_n([share.examples for share in shares]),
+        fingerprint=shares[0].fingerprint,
+    )
+
+
 def fingerprint(data: Any) -> tf.Tensor:
     """Returns a number that differs, most likely, where the batches do.
 

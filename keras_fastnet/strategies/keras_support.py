@@ -14,6 +14,7 @@ from keras_fastnet.strategies.global_batch import (
     GlobalBatch,
     count_examples,
     fill_if_empty,
+    joined_shares,
 )
 from keras_fastnet.strategies.replica_step import ReplicaStep
 from keras_fastnet.strategies.torus_extended import TorusExtended
@@ -44,8 +45,14 @@ class KerasSupport(HookedStrategy, tf.distribute.MultiWorkerMirroredStrategy):
             return EpochData(lambda: iter(dataset))
         shares = _global_batches(dataset)
         if shares is None:
-            return EpochData(lambda: iter(dataset), convert=self._count_over_workers)
-        return EpochData(lambda: self._steps(shares), self._check_same_data)
+            return EpochData(
+                lambda: iter(dataset),
+                convert=self._count_over_workers,
+                join=self._join,
+            )
+        return EpochData(
+            lambda: self._steps(shares), self._check_same_data, join=self._join
+        )
 
     def _steps(self, shares: tf.data.Dataset) -> Iterator[GlobalBatch]:
         """Fetches the shares of this worker's devices, step by step.
@@ -152,6 +159,10 @@ class KerasSupport(HookedStrategy, tf.distribute.MultiWorkerMirroredStrategy):
             for part, own in zip(local, counts, strict=True)
         ]
         return self._per_replica(batches)
+
+    def _join(self, batches: list[Any]) -> Any:
+        local = zip(*(self._local_results(batch) for batch in batches), strict=True)
+        return self._per_replica([joined_shares(list(shares)) for shares in local])
 
     def _local_results(self, data: Any) -> list[Any]:
         """Takes a structure of `PerReplica` values apart, by local replica."""

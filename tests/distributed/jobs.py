@@ -457,9 +457,10 @@ def page_faults(strategy: Any, *, nbytes: int, times: int) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 
-def fit_growing(strategy: Any) -> dict[str, Any]:
+def fit_growing(strategy: Any, max_device_batch: int | None = None) -> dict[str, Any]:
     """Grows the batch from one micro-batch to four, with warm-up and decay."""
-    x, y = examples(150)
+    # The last batch of the data has one example, so that some replicas have none.
+    x, y = examples(4 * 32 + 1)
     with scope(strategy):
         model = network()
         model.compile(
@@ -470,7 +471,9 @@ def fit_growing(strategy: Any) -> dict[str, Any]:
         keras_fastnet.callbacks.LearningRateWarmup(
             2.0, 1, keras_fastnet.schedules.Cosine(2), start=0.5
         ),
-        keras_fastnet.callbacks.BatchGrowth({0: 32, 1: 64, 2: 128}),
+        keras_fastnet.callbacks.BatchGrowth(
+            {0: 32, 1: 64, 2: 128}, max_device_batch=max_device_batch
+        ),
     ]
     history = model.fit(
         *(x, y),
