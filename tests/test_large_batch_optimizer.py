@@ -227,6 +227,34 @@ def test_keras_adds_no_second_loss_scaling():
     assert not LargeBatchOptimizer(LARS(1.0)).loss_scaling
 
 
+def test_an_epoch_that_is_broken_off_leaves_nothing_to_the_next():
+    class Interrupt(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 5:
+                raise KeyboardInterrupt
+
+    def model():
+        made = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        made.compile(LargeBatchOptimizer(keras.optimizers.SGD(0.1), 4), "mse")
+        return made
+
+    x = np.random.default_rng(0).normal(size=(64, 3)).astype("float32")
+    y = x.sum(axis=1, keepdims=True)
+    interrupted, whole = model(), model()
+    options = {"batch_size": 8, "shuffle": False, "verbose": 0}
+    with pytest.raises(KeyboardInterrupt):
+        interrupted.fit(x, y, **options, callbacks=[Interrupt()])
+    # After one update, of four micro-batches, and two more of these.
+    assert interrupted.optimizer.iterations.numpy() == 1
+    whole.set_weights(interrupted.get_weights())
+    for each in (interrupted, whole):
+        each.fit(x, y, **options)
+    for mine, theirs in zip(
+        interrupted.get_weights(), whole.get_weights(), strict=True
+    ):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-6)
+
+
 def test_by_hand_micro_batches_weigh_the_same():
     weight = keras.Variable([1.0, 2.0])
     unused = keras.Variable([5.0])

@@ -10,7 +10,6 @@ import contextlib
 import functools
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from typing import Any
 
 import keras
@@ -23,58 +22,7 @@ from keras.src.losses import loss as keras_loss
 from keras.src.optimizers import base_optimizer, loss_scale_optimizer
 from keras.src.random import seed_generator
 
-
-class HookedStrategy:
-    """What the hooks ask a `tf.distribute.Strategy` for. A mixin."""
-
-    step: Any
-    """This thread's `ReplicaStep`."""
-
-    def epoch_data(self, dataset: Any) -> Any:
-        """Returns what Keras iterates over in one epoch."""
-        raise NotImplementedError
-
-    def agreed_batches(self, dataset: Any, own: int | None) -> int | None:
-        """Returns the steps of an epoch, equal on all workers."""
-        raise NotImplementedError
-
-    def peek(self, data: Any) -> Any:
-        """Returns a first batch of a result of `epoch_data`, without taking it."""
-        raise NotImplementedError
-
-    def reduced_gradients(self, gradients: list[Any]) -> AbstractContextManager:
-        """Sums the gradients over all replicas, for the time of the context."""
-        raise NotImplementedError
-
-    def replica_seed(self, seed: Any) -> Any:
-        """Returns this replica's own seed from one that all replicas have."""
-        raise NotImplementedError
-
-
-class HookedOptimizer:
-    """What the hooks ask a Keras optimizer for. A mixin."""
-
-    data: Any = None
-    """The result of `epoch_data` that Keras was last given."""
-    whole_epochs: bool = True
-    """Whether each of its epochs begins with the data's first batch."""
-
-    def epoch_data(self, dataset: Any) -> Any:
-        """Returns what Keras iterates over in one epoch, on one device."""
-        raise NotImplementedError
-
-    def counted_step(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps a model's train step, on one device."""
-        raise NotImplementedError
-
-    def finish_update(self) -> None:
-        """Uses the micro-batches that are left at the end of an epoch."""
-        raise NotImplementedError
-
-    def retrace(self) -> None:
-        """Forgets what was traced beside the train function."""
-        raise NotImplementedError
-
+from keras_fastnet._upstream.hooked import HookedOptimizer, HookedStrategy
 
 _hooks: list[tuple[Any, str, Callable[..., Any]]] = []
 _installed: set[tuple[Any, str]] = set()
@@ -112,61 +60,6 @@ def install() -> None:
             )
         setattr(owner, name, _wrapped(getattr(owner, name), wrapper))
         _installed.add((owner, name))
-
-
-def layer_state(model: keras.Model) -> list[keras.Variable]:
-    """Returns what layers keep for themselves, such as moving statistics.
-
-    Not the weights of frozen layers, which Keras also calls non-trainable; nor
-    counters and random states, which are integers; nor what a stateful recurrent
-    layer remembers of each example.
-
-    Args:
-        model: A built model.
-
-    Returns:
-        Variables that a step may set to another value on every replica.
-    """
-    return [
-        variable
-        for layer in model._flatten_layers()
-        if not isinstance(layer, keras.layers.RNN)
-        for variable in layer._non_trainable_variables
-        if variable.aggregation == "none"
-        and keras.backend.is_float_dtype(variable.dtype)
-    ]
-
-
-def model_of(step: Callable[..., Any]) -> keras.Model | None:
-    """Returns the model whose step a function is, or `None`.
-
-    Args:
-        step: What was given to `Strategy.run`: a bound `train_step` or `test_step`,
-            or the local function in which Keras wraps `predict_step`.
-    """
-    while hasattr(step, "__wrapped__"):
-        step = step.__wrapped__
-    step = getattr(step, "python_function", step)
-    owner = getattr(step, "__self__", None)
-    if isinstance(owner, keras.Model):
-        return owner
-    if getattr(step, "__module__", "") != tf_trainer.__name__:
-        return None
-    for cell in getattr(step, "__closure__", None) or ():
-        if isinstance(cell.cell_contents, keras.Model):
-            return cell.cell_contents
-    return None
-
-
-def retrace(model: keras.Model) -> None:
-    """Has the train function traced anew, for an optimizer that has changed.
-
-    Args:
-        model: A compiled model, such as a callback's in `on_train_begin`.
-    """
-    model.make_train_function(force=True)
-    if isinstance(model.optimizer, HookedOptimizer):
-        model.optimizer.retrace()
 
 
 def keep_off_progress_bar(*prefixes: str) -> None:
@@ -361,27 +254,34 @@ _in_epoch: "weakref.WeakSet[CallbackList]" = weakref.WeakSet()
 @_hook(CallbackList, "on_epoch_begin")
 def _begin_epoch(original, callbacks, *args, **kwargs):
     _in_epoch.add(callbacks)
+    if optimizer := _hooked_optimizer(callbacks):
+        optimizer.begin_epoch()
     return original(callbacks, *args, **kwargs)
 
 
-# Before validation within `fit`, which calls it on the same list.
+# Validation within `fit` is called on the same list.
 @_hook(CallbackList, "on_test_begin")
 def _finish_before_validation(original, callbacks, *args, **kwargs):
-    _finish_update(callbacks)
+    _end_epoch(callbacks)
     return original(callbacks, *args, **kwargs)
 
 
 @_hook(CallbackList, "on_epoch_end")
 def _finish_epoch(original, callbacks, *args, **kwargs):
-    _finish_update(callbacks)
-    _in_epoch.discard(callbacks)
+    _end_epoch(callbacks)
     return original(callbacks, *args, **kwargs)
 
 
-def _finish_update(callbacks: CallbackList) -> None:
+def _end_epoch(callbacks: CallbackList) -> None:
+    optimizer = _hooked_optimizer(callbacks)
+    if optimizer and callbacks in _in_epoch:
+        optimizer.end_epoch()
+    _in_epoch.discard(callbacks)
+
+
+def _hooked_optimizer(callbacks: CallbackList) -> HookedOptimizer | None:
     optimizer = getattr(callbacks.model, "optimizer", None)
-    if callbacks in _in_epoch and isinstance(optimizer, HookedOptimizer):
-        optimizer.finish_update()
+    return optimizer if isinstance(optimizer, HookedOptimizer) else None
 
 
 _off_progress_bar: set[str] = set()

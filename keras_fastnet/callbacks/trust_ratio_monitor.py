@@ -4,7 +4,7 @@ from typing import Any
 
 import keras
 
-from keras_fastnet._upstream import keras_hooks
+from keras_fastnet._upstream import keras_hooks, keras_models
 from keras_fastnet.optimizers.lars import LARS
 from keras_fastnet.optimizers.trust_ratio_record import TrustRatioRecord
 
@@ -63,7 +63,7 @@ class TrustRatioMonitor(keras.callbacks.Callback):
             # On one device Keras leaves that to the first step.
             optimizer.build(self.model.trainable_variables)
         self._record = lars.record_trust_ratios()
-        keras_hooks.retrace(self.model)
+        keras_models.retrace(self.model)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Adds to the logs."""
@@ -82,4 +82,4 @@ class TrustRatioMonitor(keras.callbacks.Callback):
         optimizer = self.model.optimizer
         getattr(optimizer, "inner_optimizer", optimizer).stop_recording()
         self._record = None
-        keras_hooks.retrace(self.model)
+        keras_models.retrace(self.model)

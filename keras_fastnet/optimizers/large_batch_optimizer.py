@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from keras_fastnet._upstream import keras_hooks
+from keras_fastnet._upstream.hooked import HookedOptimizer, HookedStrategy
 from keras_fastnet.optimizers.arguments import checked_integer, checked_number
 from keras_fastnet.optimizers.dense_gradient import dense
 from keras_fastnet.strategies.epoch_data import EpochData
@@ -15,9 +16,7 @@ from keras_fastnet.strategies.global_batch import count_examples
 
 
 @keras.saving.register_keras_serializable(package="keras_fastnet")
-class LargeBatchOptimizer(
-    keras_hooks.HookedOptimizer, keras.optimizers.LossScaleOptimizer
-):
+class LargeBatchOptimizer(HookedOptimizer, keras.optimizers.LossScaleOptimizer):
     """Adds up gradients of micro-batches and updates with their mean.
 
     A batch that does not fit into memory is trained as `accumulation_steps`
@@ -100,6 +99,7 @@ class LargeBatchOptimizer(
         self.learning_rate_factor = 1.0
         self._counted: Any = None
         self._used: list[int] = []
+        self._in_epoch = False
         keras_hooks.install()
 
     def build(self, variables: Any) -> None:
@@ -215,6 +215,17 @@ class LargeBatchOptimizer(
         if self.built and int(keras.ops.convert_to_numpy(self._micro_batches)) > 0:
             self._finish()
 
+    def begin_epoch(self) -> None:
+        """Forgets what an epoch that was broken off has left of an update."""
+        if self.built and self._in_epoch:
+            self._micro_batches.assign(0)
+        self._in_epoch = True
+
+    def end_epoch(self) -> None:
+        """Finishes the epoch's last update."""
+        self.finish_update()
+        self._in_epoch = False
+
     def retrace(self) -> None:
         """Has the update of left micro-batches traced anew."""
         self._finish = tf.function(self._finish_on_all_replicas)
@@ -317,9 +328,7 @@ def _check_inner(optimizer: Any) -> None:
 
 def _check_strategy() -> None:
     strategy = tf.distribute.get_strategy()
-    if strategy.num_replicas_in_sync > 1 and not isinstance(
-        strategy, keras_hooks.HookedStrategy
-    ):
+    if strategy.num_replicas_in_sync > 1 and not isinstance(strategy, HookedStrategy):
         raise ValueError(
             "LargeBatchOptimizer needs a TorusStrategy where there are several "
             "replicas: others clip and test for overflow before they reduce. "

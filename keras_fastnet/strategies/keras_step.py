@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_fastnet._upstream.keras_hooks import layer_state
+from keras_fastnet._upstream.keras_models import layer_state
 from keras_fastnet.strategies.global_batch import GlobalBatch
 from keras_fastnet.strategies.replica_step import ReplicaStep
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_fastnet._upstream.keras_hooks import HookedStrategy
+from keras_fastnet._upstream.hooked import HookedStrategy
 from keras_fastnet.errors import ShardingError
 from keras_fastnet.strategies.epoch_data import EpochData
 from keras_fastnet.strategies.global_batch import (

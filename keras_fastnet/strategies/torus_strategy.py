@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from keras_fastnet._upstream import keras_hooks
+from keras_fastnet._upstream import keras_hooks, keras_models
 from keras_fastnet._upstream import tensorflow as upstream
 from keras_fastnet.collectives.grid import Grid
 from keras_fastnet.strategies.cluster import hosts_of
@@ -130,7 +130,7 @@ class TorusStrategy(KerasSupport):
         Returns:
             The replicas' results.
         """
-        model = keras_hooks.model_of(fn)
+        model = keras_models.model_of(fn)
         if model is not None:
             refuse_what_cannot_be_right(model, self.num_replicas_in_sync)
         if self.num_replicas_in_sync < 2 or model is None:

@@ -1,0 +1,61 @@
+"""What takes part in Keras's loops: the strategies and optimizers that hooks call."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+
+class HookedStrategy:
+    """What the hooks ask a `tf.distribute.Strategy` for. A mixin."""
+
+    step: Any
+    """This thread's `ReplicaStep`."""
+
+    def epoch_data(self, dataset: Any) -> Any:
+        """Returns what Keras iterates over in one epoch."""
+        raise NotImplementedError
+
+    def agreed_batches(self, dataset: Any, own: int | None) -> int | None:
+        """Returns the steps of an epoch, equal on all workers."""
+        raise NotImplementedError
+
+    def peek(self, data: Any) -> Any:
+        """Returns a first batch of a result of `epoch_data`, without taking it."""
+        raise NotImplementedError
+
+    def reduced_gradients(self, gradients: list[Any]) -> AbstractContextManager:
+        """Sums the gradients over all replicas, for the time of the context."""
+        raise NotImplementedError
+
+    def replica_seed(self, seed: Any) -> Any:
+        """Returns this replica's own seed from one that all replicas have."""
+        raise NotImplementedError
+
+
+class HookedOptimizer:
+    """What the hooks ask a Keras optimizer for. A mixin."""
+
+    data: Any = None
+    """The result of `epoch_data` that Keras was last given."""
+    whole_epochs: bool = True
+    """Whether each of its epochs begins with the data's first batch."""
+
+    def epoch_data(self, dataset: Any) -> Any:
+        """Returns what Keras iterates over in one epoch, on one device."""
+        raise NotImplementedError
+
+    def counted_step(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        """Wraps a model's train step, on one device."""
+        raise NotImplementedError
+
+    def begin_epoch(self) -> None:
+        """Called before the first step of an epoch of `fit`."""
+        raise NotImplementedError
+
+    def end_epoch(self) -> None:
+        """Called after the last step of an epoch of `fit`, before validation."""
+        raise NotImplementedError
+
+    def retrace(self) -> None:
+        """Forgets what was traced beside the train function."""
+        raise NotImplementedError

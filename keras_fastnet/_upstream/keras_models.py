@@ -1,0 +1,64 @@
+"""What Keras does not tell of its models."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+from keras.src.backend.tensorflow import trainer as tf_trainer
+
+from keras_fastnet._upstream.hooked import HookedOptimizer
+
+
+def layer_state(model: keras.Model) -> list[keras.Variable]:
+    """Returns what layers keep for themselves, such as moving statistics.
+
+    Not the weights of frozen layers, which Keras also calls non-trainable; nor
+    counters and random states, which are integers; nor what a stateful recurrent
+    layer remembers of each example.
+
+    Args:
+        model: A built model.
+
+    Returns:
+        Variables that a step may set to another value on every replica.
+    """
+    return [
+        variable
+        for layer in model._flatten_layers()
+        if not isinstance(layer, keras.layers.RNN)
+        for variable in layer._non_trainable_variables
+        if variable.aggregation == "none"
+        and keras.backend.is_float_dtype(variable.dtype)
+    ]
+
+
+def model_of(step: Callable[..., Any]) -> keras.Model | None:
+    """Returns the model whose step a function is, or `None`.
+
+    Args:
+        step: What was given to `Strategy.run`: a bound `train_step` or `test_step`,
+            or the local function in which Keras wraps `predict_step`.
+    """
+    while hasattr(step, "__wrapped__"):
+        step = step.__wrapped__
+    step = getattr(step, "python_function", step)
+    owner = getattr(step, "__self__", None)
+    if isinstance(owner, keras.Model):
+        return owner
+    if getattr(step, "__module__", "") != tf_trainer.__name__:
+        return None
+    for cell in getattr(step, "__closure__", None) or ():
+        if isinstance(cell.cell_contents, keras.Model):
+            return cell.cell_contents
+    return None
+
+
+def retrace(model: keras.Model) -> None:
+    """Has the train function traced anew, for an optimizer that has changed.
+
+    Args:
+        model: A compiled model, such as a callback's in `on_train_begin`.
+    """
+    model.make_train_function(force=True)
+    if isinstance(model.optimizer, HookedOptimizer):
+        model.optimizer.retrace()
