@@ -15,6 +15,7 @@ from keras_fastnet.strategies.global_batch import (
     fill_if_empty,
     fingerprint,
     take_share,
+    tell_the_same,
     with_examples,
 )
 
@@ -93,10 +94,11 @@ def test_fingerprints_tell_orders_and_types_apart():
     x = np.arange(300.0).reshape(100, 3)
     batches = [x, x[::-1], x[:50], x.astype("float32"), (x, x), np.vstack([x, x])]
     prints = {
-        int(fingerprint(tf.nest.map_structure(tf.constant, b))[0]) for b in batches
+        tuple(fingerprint(tf.nest.map_structure(tf.constant, b)).numpy().tolist())
+        for b in batches
     }
     assert len(prints) == len(batches)
-    assert int(fingerprint(tf.constant(x))[0]) in prints
+    assert tuple(fingerprint(tf.constant(x)).numpy().tolist()) in prints
 
 
 def test_fingerprints_see_more_than_one_feature():
@@ -107,8 +109,27 @@ def test_fingerprints_see_more_than_one_feature():
     assert int(one[0]) != int(other[0])
 
 
-def test_fingerprint_of_no_elements():
-    assert fingerprint((tf.zeros((4, 0)), tf.ones(4))).shape == (1,)
+def test_fingerprint_of_what_tells_nothing():
+    positions = tf.tile(tf.range(5)[None], [4, 1])
+    nothing = (tf.zeros((4, 0)), tf.ones(4), positions, None, tf.zeros((0, 3)))
+    assert fingerprint(nothing).numpy().tolist() == [-1] * 5
+
+
+def test_one_tensor_that_tells_is_enough():
+    """Workers that augment images by themselves have the labels in common."""
+    labels = np.arange(40) % 7
+    images = np.random.default_rng(0).normal(size=(2, 40, 3, 3))
+    one, other = (
+        fingerprint((tf.constant(i), tf.constant(labels))).numpy().tolist()
+        for i in images
+    )
+    assert one[0] != other[0]
+    assert tell_the_same([one, other])
+    turned = fingerprint((tf.constant(images[0]), tf.constant(labels[::-1])))
+    swapped = fingerprint((tf.constant(images[1]), tf.constant(labels)))
+    assert not tell_the_same([turned.numpy().tolist(), swapped.numpy().tolist()])
+    assert not tell_the_same([one, [one[0] + 1, -1]])
+    assert tell_the_same([[-1, -1], [-1, -1]])
 
 
 @pytest.mark.parametrize("data", [tf.constant(1.0), (tf.constant(1.0),), None])

@@ -98,7 +98,6 @@ def test_base_optimizer_options(one_device, two_workers, options):
         ("fit", {"fit_options": {"steps_per_epoch": 2}, "data": "known"}),
         ("fit", {"compile_options": {"steps_per_execution": 2}, "count": 128}),
         ("fit", {"compile_options": {"run_eagerly": True}, "epochs": 1}),
-        ("fit_shuffled", {}),
         ("fit_structures", {"count": 64}),
         ("fit_structures", {"count": 70}),
         ("fit_iterables", {"kind": "generator"}),

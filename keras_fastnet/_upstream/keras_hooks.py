@@ -7,6 +7,7 @@ keras#20585 is the thread whose end would let most of this file go.
 """
 
 import contextlib
+import contextvars
 import functools
 import weakref
 from collections.abc import Callable, Iterator
@@ -21,8 +22,10 @@ from keras.src.callbacks.progbar_logger import ProgbarLogger
 from keras.src.losses import loss as keras_loss
 from keras.src.optimizers import base_optimizer, loss_scale_optimizer
 from keras.src.random import seed_generator
+from keras.src.trainers.data_adapters import array_data_adapter
 
 from keras_fastnet._upstream.hooked import HookedOptimizer, HookedStrategy
+from keras_fastnet._upstream.tensorflow import dataset_seed
 
 _hooks: list[tuple[Any, str, Callable[..., Any]]] = []
 _installed: set[tuple[Any, str]] = set()
@@ -138,7 +141,8 @@ def _refuse_no_scope(original, model, *args, **kwargs):
 # its own iterator once more than there are batches, which counts an empty update.
 @_hook(tf_trainer.TFEpochIterator, "__init__")
 def _with_epoch_data(original, iterator, *args, **kwargs):
-    original(iterator, *args, **kwargs)
+    with _orders_by_epoch(kwargs.get("distribute_strategy")):
+        original(iterator, *args, **kwargs)
     iterator._fastnet_steps_per_execution = iterator.steps_per_execution
     strategy = iterator._distribute_strategy
     if isinstance(strategy, HookedStrategy):
@@ -148,6 +152,9 @@ def _with_epoch_data(original, iterator, *args, **kwargs):
             dataset, iterator._num_batches
         )
         iterator._num_batches = iterator._fastnet_batches
+        order = getattr(iterator.data_adapter, "_fastnet_order", None)
+        if order is not None:
+            iterator._fastnet_data.on_epoch = order.assign
 
 
 @_hook(tf_trainer.TFEpochIterator, "_get_iterator")
@@ -160,6 +167,39 @@ def _keep_batches(original, iterator):
     original(iterator)
     if hasattr(iterator, "_fastnet_batches"):
         iterator._num_batches = iterator._fastnet_batches
+
+
+# Keras shuffles arrays with an operation that begins anew with every epoch's iterator:
+# once a seed is set, every epoch has the same order.
+_by_epoch = contextvars.ContextVar("_by_epoch", default=False)
+
+
+@contextlib.contextmanager
+def _orders_by_epoch(strategy: Any) -> Iterator[None]:
+    token = _by_epoch.set(isinstance(strategy, HookedStrategy))
+    try:
+        yield
+    finally:
+        _by_epoch.reset(token)
+
+
+@_hook(array_data_adapter.ArrayDataAdapter, "get_tf_dataset")
+def _shuffle_by_epoch(original, adapter):
+    if not (_by_epoch.get() and adapter._shuffle):
+        return original(adapter)
+    with tf.device("/CPU:0"):
+        epoch = adapter._fastnet_order = tf.Variable(0, dtype=tf.int64, trainable=False)
+    seed = tf.constant(dataset_seed(), tf.int64)
+
+    def shuffle(value: tf.Tensor) -> tf.Tensor:
+        seeds = tf.stack([seed, epoch.read_value()])
+        return tf.random.experimental.stateless_shuffle(value, seeds)
+
+    plain, tf.random.shuffle = tf.random.shuffle, shuffle
+    try:
+        return original(adapter)
+    finally:
+        tf.random.shuffle = plain
 
 
 # The first batch, which Keras takes to build the model and then drops; it also

@@ -4,9 +4,11 @@
 (tensorflow#72388 asks for the Keras 3 support that would make this superfluous).
 """
 
+import random
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.data.util import random_seed as dataset_random_seed
 from tensorflow.python.distribute import (
     collective_all_reduce_strategy,
     cross_device_ops,
@@ -27,6 +29,39 @@ def tensorflow_has_run() -> bool:
 def global_seed() -> int | None:
     """The seed given to `tf.random.set_seed`, or `None`."""
     return context.global_seed()
+
+
+_plain_dataset_seeds = dataset_random_seed.get_seed
+
+
+def seed_datasets(seed: int) -> None:
+    """Gives datasets that shuffle without a seed one of their own, from now on.
+
+    Unlike `tf.random.set_seed` it leaves other random operations alone: those in
+    `Dataset.map` would draw the same in every epoch.
+
+    Args:
+        seed: What the seeds follow from.
+    """
+    seeds = random.Random(seed)
+
+    def get_seed(own: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        if own is None and global_seed() is None:
+            own = seeds.randrange(2**31)
+        return _plain_dataset_seeds(own)
+
+    dataset_random_seed.get_seed = get_seed
+
+
+def dataset_seed() -> int:
+    """Returns the seed that a dataset made now, without one of its own, shuffles with.
+
+    A random one where there is none.
+    """
+    first, second = (int(part) for part in dataset_random_seed.get_seed(None))
+    if first == second == 0:
+        return random.SystemRandom().randrange(2**62)
+    return (first * 2**31 + second) % 2**62
 
 
 def without_end_of_data_agreement(dataset: Any) -> Any:

@@ -39,6 +39,7 @@ class EpochData:
     Attributes:
         batches_per_step: How many elements a step takes at once, joined to one; the
             last step of an epoch takes what is left. Defaults to 1.
+        on_epoch: Called with the number of an epoch before its data are begun.
     """
 
     def __init__(
@@ -52,8 +53,10 @@ class EpochData:
         self._check_first = check_first
         self._convert = convert
         self._join = join
-        self.batches_per_step = 1
+        self._epoch = 0
         self._begun: EpochDataIterator | None = None
+        self.batches_per_step = 1
+        self.on_epoch: Callable[[int], None] = lambda _: None
 
     def peek(self) -> Any:
         """Returns the first element, which the next iteration yields again.
@@ -93,7 +96,14 @@ class EpochData:
         return elements[0] if len(elements) == 1 else self._join(elements)
 
     def _new_iterator(self) -> "EpochDataIterator":
-        return EpochDataIterator(self, self._begin(), self._check_first, self._convert)
+        return EpochDataIterator(
+            self, self._begin_epoch, self._check_first, self._convert
+        )
+
+    def _begin_epoch(self) -> Iterator[Any]:
+        self.on_epoch(self._epoch)
+        self._epoch += 1
+        return self._begin()
 
 
 class EpochDataIterator:
@@ -106,12 +116,14 @@ class EpochDataIterator:
     def __init__(
         self,
         data: EpochData,
-        iterator: Iterator[Any],
+        begin: Callable[[], Iterator[Any]],
         check_first: Callable[[Any], None],
         convert: Callable[[Any], Any],
     ):
         self._data = data
-        self._iterator = iterator
+        self._begin = begin
+        # Begun when it is needed: Keras makes one iterator more than it uses.
+        self._iterator: Iterator[Any] | None = None
         self._check: Callable[[Any], None] | None = check_first
         self._convert = convert
         self._peeked: list[Any] = []
@@ -138,6 +150,8 @@ class EpochDataIterator:
 
     def _fetch(self) -> Any:
         begun = time.perf_counter()
+        if self._iterator is None:
+            self._iterator = self._begin()
         try:
             element = self._convert(next(self._iterator))
         except StopIteration:

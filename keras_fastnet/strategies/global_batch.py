@@ -27,7 +27,7 @@ class GlobalBatch(NamedTuple):
             batches, and a batch statistic of nothing is NaN.
         own: Number of its own examples, fillers not counted. Scalar `int64`.
         examples: Number of examples in the whole global batch. Scalar `int64`.
-        fingerprint: Shape `(1,)`, `int64`; equal where the global batches are.
+        fingerprint: `int64`, a number for each tensor of the data.
     """
 
     data: Any
@@ -160,7 +160,7 @@ def joined_shares(shares: list[GlobalBatch]) -> GlobalBatch:
 
 
 def fingerprint(data: Any) -> tf.Tensor:
-    """Returns a number that differs, most likely, where the batches do.
+    """Returns numbers of which one differs, most likely, where the batches do.
 
     It reads a few elements only, spread over the batch, as it is taken in every
     step and compared in the first of an epoch.
@@ -169,23 +169,43 @@ def fingerprint(data: Any) -> tf.Tensor:
         data: The global batch.
 
     Returns:
-        An `int64` tensor of shape `(1,)`.
+        An `int64` tensor with a number >= 0 for each tensor in `data`, or -1 where
+        examples that were looked at are all alike and tell nothing of their order.
     """
-    marks = [tf.strings.as_string(count_examples(data))]
-    for leaf in _leaves(data):
-        if isinstance(leaf, tf.RaggedTensor):
-            leaf = leaf.flat_values
-        elif isinstance(leaf, tf.SparseTensor):
-            leaf = leaf.values
-        if not isinstance(leaf, tf.Tensor):
-            continue
-        flat = tf.reshape(leaf, [-1])
-        size = tf.size(flat, out_type=tf.int64)
-        places = tf.cast(_SPREAD * tf.cast(size, tf.float64), tf.int64)
-        sample = tf.gather(flat, places[: tf.minimum(size, len(_SPREAD))])
-        marks.append(tf.io.serialize_tensor(sample))
-    number = tf.strings.to_hash_bucket_fast(tf.strings.join(marks), 2**62)
-    return tf.reshape(number, [1])
+    examples = tf.strings.as_string(count_examples(data))
+    return tf.stack([_mark(leaf, examples) for leaf in _leaves(data)])
+
+
+def _mark(leaf: Any, examples: tf.Tensor) -> tf.Tensor:
+    if isinstance(leaf, tf.RaggedTensor):
+        leaf = leaf.flat_values
+    elif isinstance(leaf, tf.SparseTensor):
+        leaf = leaf.values
+    if not isinstance(leaf, tf.Tensor):
+        return tf.constant(-1, tf.int64)
+    flat = tf.reshape(leaf, [-1])
+    size = tf.size(flat, out_type=tf.int64)
+    features = tf.size(leaf[:1], out_type=tf.int64)
+    places = tf.cast(_SPREAD * tf.cast(size, tf.float64), tf.int64)
+    places = places[: tf.minimum(size, len(_SPREAD))]
+    sample = tf.gather(flat, places)
+    first = tf.gather(flat, tf.math.floormod(places, tf.maximum(features, 1)))
+    text = tf.strings.join([examples, tf.io.serialize_tensor(sample)])
+    number = tf.strings.to_hash_bucket_fast(text, 2**62)
+    return tf.where(tf.reduce_any(sample != first), number, -1)
+
+
+def tell_the_same(fingerprints: list[list[int]]) -> bool:
+    """Whether batches hold the same examples in the same order, as far as one sees.
+
+    One tensor that tells is enough: others may be augmented, with random numbers that
+    are each worker's own.
+
+    Args:
+        fingerprints: Of each worker's batch.
+    """
+    telling = [marks for marks in zip(*fingerprints, strict=True) if max(marks) >= 0]
+    return not telling or any(len(set(marks)) == 1 for marks in telling)
 
 
 def _leaves(data: Any) -> list[Any]:

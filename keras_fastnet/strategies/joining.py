@@ -67,8 +67,11 @@ def join(cluster: Cluster, start_timeout: float) -> None:
     }
     agreed = meet(cluster, facts, random.SystemRandom().randrange(2**31), start_timeout)
     if seed is None and cluster.size > 1:
-        # Unseeded shuffles must not differ between workers.
+        # Unseeded shuffles and initial weights must not differ between workers.
         keras.utils.set_random_seed(agreed)
+        # A seed of TensorFlow's would repeat an epoch's augmentation in the next.
+        tf.random.set_seed(None)
+        upstream.seed_datasets(agreed)
 
 
 @contextlib.contextmanager

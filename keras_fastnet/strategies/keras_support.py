@@ -15,6 +15,7 @@ from keras_fastnet.strategies.global_batch import (
     count_examples,
     fill_if_empty,
     joined_shares,
+    tell_the_same,
 )
 from keras_fastnet.strategies.replica_step import ReplicaStep
 from keras_fastnet.strategies.torus_extended import TorusExtended
@@ -62,12 +63,12 @@ class KerasSupport(HookedStrategy, tf.distribute.MultiWorkerMirroredStrategy):
         """
         iterator = iter(shares)
         devices = len(self.extended.worker_devices)
-        for first in iterator:
-            if devices == 1:
-                yield first
-            else:
-                others = itertools.islice(iterator, devices - 1)
-                yield self._per_replica([first, *others])
+        if devices == 1:
+            return iterator
+        return (
+            self._per_replica([first, *itertools.islice(iterator, devices - 1)])
+            for first in iterator
+        )
 
     def agreed_batches(self, dataset: Any, own: int | None) -> int | None:
         """Returns the steps of an epoch, equal on all workers.
@@ -82,7 +83,7 @@ class KerasSupport(HookedStrategy, tf.distribute.MultiWorkerMirroredStrategy):
         # TensorFlow cut the batches to a replica's size.
         batches = dataset.cardinality
         steps = -(-batches // len(self.extended.worker_devices))
-        counts = self._of_all_workers(tf.constant(steps, tf.int64))
+        counts = [n for (n,) in self._of_all_workers(tf.constant([steps], tf.int64))]
         return None if min(counts) < 0 else max(counts)
 
     def peek(self, data: EpochData) -> Any:
@@ -138,7 +139,7 @@ class KerasSupport(HookedStrategy, tf.distribute.MultiWorkerMirroredStrategy):
             return
         own = self.experimental_local_results(batch.fingerprint)[0]
         seen = self._of_all_workers(own)
-        if len(set(seen)) > 1:
+        if not tell_the_same(seen):
             raise ShardingError(
                 "All workers must see the same global batches, of which each takes "
                 f"its share. Received: different first batches ({seen}). "
@@ -174,9 +175,13 @@ class KerasSupport(HookedStrategy, tf.distribute.MultiWorkerMirroredStrategy):
             for i in range(len(self.extended.worker_devices))
         ]
 
-    def _of_all_workers(self, own: tf.Tensor) -> list[int]:
-        """Returns one integer of each worker, by rank."""
-        mine = tf.one_hot(self.rank, self.num_workers, dtype=tf.int64) * own
+    def _of_all_workers(self, own: tf.Tensor) -> list[list[int]]:
+        """Returns integers of each worker, by rank.
+
+        Args:
+            own: This worker's, of shape `(n,)`.
+        """
+        mine = tf.one_hot(self.rank, self.num_workers, dtype=tf.int64)[:, None] * own
         return self._sum_over_workers(mine).numpy().tolist()
 
     def _sum_over_workers(self, value: tf.Tensor) -> tf.Tensor:

@@ -126,10 +126,78 @@ def fit(
     }
 
 
-def fit_shuffled(strategy: Any) -> dict[str, Any]:
-    """Lets Keras shuffle arrays: the same order on every worker, from one seed."""
-    keras.utils.set_random_seed(7)
-    return fit(strategy, fit_options={"shuffle": True}, epochs=2)
+class Recorder(keras.layers.Layer):
+    """Notes the examples that it is given in training."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen: list[list[list[float]]] = []
+
+    def call(self, x, training=False):
+        if training:
+            tf.py_function(
+                lambda rows: self.seen.append(rows.numpy().tolist()), [x], []
+            )
+        return x
+
+
+def shares_seen(
+    strategy: Any,
+    *,
+    data: str,
+    seed: int | None = None,
+    count: int = 22,
+    batch_size: int = 8,
+    epochs: int = 3,
+) -> dict[str, Any]:
+    """Trains on examples that are their own numbers; says which a worker got.
+
+    Returns:
+        By epoch and step the worker's examples; and the weights.
+    """
+    keras.utils.set_random_seed(seed or 0)
+    if seed is None:
+        # As in a program that sets none.
+        tf.random.set_seed(None)
+    x = np.stack([np.arange(count), np.ones(count)], axis=1).astype("float32")
+    y = np.sin(np.arange(count)).astype("float32")[:, None]
+    with scope(strategy):
+        recorder = Recorder()
+        head = keras.layers.Dense(1, kernel_initializer="ones")
+        model = keras.Sequential([keras.Input((2,)), recorder, head])
+        model.compile(optimizer=keras.optimizers.SGD(1e-4), loss="mse")
+    options: dict[str, Any] = {"epochs": epochs, "verbose": 0}
+    if data == "arrays":
+        model.fit(x, y, batch_size=batch_size, **options)
+    else:
+        dataset = tf.data.Dataset.from_tensor_slices((x, y))
+        if data == "shuffled":
+            dataset = dataset.shuffle(count)
+        if data == "augmented":
+            dataset = dataset.map(
+                lambda a, b: (tf.stack([a[0], tf.random.uniform([])]), b),
+                num_parallel_calls=4,
+            )
+        model.fit(dataset.batch(batch_size), **options)
+    steps = len(recorder.seen) // epochs
+    seen = [recorder.seen[e * steps : (e + 1) * steps] for e in range(epochs)]
+    return {**state(model), "seen": seen}
+
+
+def fit_in_order(
+    strategy: Any, *, orders: list[list[list[float]]], count: int = 22
+) -> dict[str, Any]:
+    """The training of `shares_seen` with given global batches, step by step."""
+    y = np.sin(np.arange(count)).astype("float32")[:, None]
+    with scope(strategy):
+        head = keras.layers.Dense(1, kernel_initializer="ones")
+        model = keras.Sequential([keras.Input((2,)), head])
+        model.compile(optimizer=keras.optimizers.SGD(1e-4), loss="mse")
+    for step in (step for epoch in orders for step in epoch):
+        ids = np.array(step, "int64")
+        x = np.stack([ids, np.ones(len(ids))], axis=1).astype("float32")
+        model.train_on_batch(x, y[ids])
+    return state(model)
 
 
 def fit_structures(strategy: Any, *, count: int) -> dict[str, Any]:
