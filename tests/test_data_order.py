@@ -1,4 +1,4 @@
-"""The order of the data: each example once in every epoch, every epoch another order."""
+"""Each example once in every epoch, and every epoch in an order of its own."""
 
 import itertools
 

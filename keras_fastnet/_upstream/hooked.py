@@ -1,6 +1,6 @@
 """What takes part in Keras's loops: the strategies and optimizers that hooks call."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -27,6 +27,10 @@ class HookedStrategy:
         """Sums the gradients over all replicas, for the time of the context."""
         raise NotImplementedError
 
+    def from_chief(self, data: bytes) -> bytes:
+        """Returns the chief's bytes, on all workers."""
+        raise NotImplementedError
+
     def replica_seed(self, seed: Any) -> Any:
         """Returns this replica's own seed from one that all replicas have."""
         raise NotImplementedError
@@ -34,11 +38,6 @@ class HookedStrategy:
 
 class HookedOptimizer:
     """What the hooks ask a Keras optimizer for. A mixin."""
-
-    data: Any = None
-    """The result of `epoch_data` that Keras was last given."""
-    whole_epochs: bool = True
-    """Whether each of its epochs begins with the data's first batch."""
 
     def epoch_data(self, dataset: Any) -> Any:
         """Returns what Keras iterates over in one epoch, on one device."""
@@ -59,3 +58,10 @@ class HookedOptimizer:
     def retrace(self) -> None:
         """Forgets what was traced beside the train function."""
         raise NotImplementedError
+
+
+class HookedCallback:
+    """A callback that knows those beside it. A mixin."""
+
+    siblings: Sequence[Any] = ()
+    """The callbacks of the list that it is in."""

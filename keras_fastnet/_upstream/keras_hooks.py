@@ -24,8 +24,13 @@ from keras.src.optimizers import base_optimizer, loss_scale_optimizer
 from keras.src.random import seed_generator
 from keras.src.trainers.data_adapters import array_data_adapter
 
-from keras_fastnet._upstream.hooked import HookedOptimizer, HookedStrategy
+from keras_fastnet._upstream.hooked import (
+    HookedCallback,
+    HookedOptimizer,
+    HookedStrategy,
+)
 from keras_fastnet._upstream.tensorflow import dataset_seed
+from keras_fastnet._upstream.training_data import TrainingData, note_data
 
 _hooks: list[tuple[Any, str, Callable[..., Any]]] = []
 _installed: set[tuple[Any, str]] = set()
@@ -209,23 +214,22 @@ def _peek(original, model, iterator=None, data_batch=None):
     strategy, optimizer = model._distribute_strategy, model.optimizer
     if iterator is not None and isinstance(strategy, HookedStrategy):
         data = iterator._get_iterator()
-        if isinstance(optimizer, HookedOptimizer):
-            _note_data(optimizer, iterator, data)
+        _note_data(model, iterator, data)
         data_batch = strategy.peek(data)
         iterator = None
     elif iterator is not None and _counts(model):
         data = iterator._fastnet_data = optimizer.epoch_data(
             iterator._distributed_dataset
         )
-        _note_data(optimizer, iterator, data)
+        _note_data(model, iterator, data)
         # As under a strategy: a function that makes variables is traced twice.
         model._symbolic_build(data_batch=data.peek())
     return original(model, iterator=iterator, data_batch=data_batch)
 
 
-def _note_data(optimizer, iterator, data):
-    optimizer.data = data
-    optimizer.whole_epochs = iterator.steps_per_epoch is None
+def _note_data(model, iterator, data):
+    iterator._fastnet_given = TrainingData(iterator, data)
+    note_data(model, iterator._fastnet_given)
 
 
 # Keras goes on counting the data's batches where a step takes several together, as if
@@ -237,7 +241,10 @@ def _count_batches(original, iterator):
         iterator.steps_per_execution = (
             iterator._fastnet_steps_per_execution * data.batches_per_step
         )
-    return original(iterator)
+    begun = original(iterator)
+    if hasattr(iterator, "_fastnet_given"):
+        iterator._fastnet_given.begin_epoch()
+    return begun
 
 
 # The weight of a replica in the mean: Keras gives every replica 1/N, however few
@@ -322,6 +329,14 @@ def _end_epoch(callbacks: CallbackList) -> None:
 def _hooked_optimizer(callbacks: CallbackList) -> HookedOptimizer | None:
     optimizer = getattr(callbacks.model, "optimizer", None)
     return optimizer if isinstance(optimizer, HookedOptimizer) else None
+
+
+@_hook(CallbackList, "__init__")
+def _introduce(original, callbacks, *args, **kwargs):
+    original(callbacks, *args, **kwargs)
+    for callback in callbacks.callbacks:
+        if isinstance(callback, HookedCallback):
+            callback.siblings = callbacks.callbacks
 
 
 _off_progress_bar: set[str] = set()

@@ -4,7 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+from keras.src.backend.common import global_state
 from keras.src.backend.tensorflow import trainer as tf_trainer
+from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
 
 from keras_fastnet._upstream.hooked import HookedOptimizer
 
@@ -51,6 +53,53 @@ def model_of(step: Callable[..., Any]) -> keras.Model | None:
         if isinstance(cell.cell_contents, keras.Model):
             return cell.cell_contents
     return None
+
+
+def build_optimizer(model: keras.Model) -> None:
+    """Makes the optimizer's variables; on one device Keras leaves it to the first step.
+
+    Args:
+        model: A compiled and built model.
+    """
+    if not model.optimizer.built:
+        model.optimizer.build(model.trainable_variables)
+
+
+def begin_fit_at(model: keras.Model, epoch: int | None) -> None:
+    """Sets the epoch that `fit` begins with; for a callback's `on_train_begin`.
+
+    Args:
+        model: The model.
+        epoch: The epoch; `None` for what `fit` was told.
+    """
+    model._initial_epoch = epoch
+
+
+def whole_state(model: keras.Model) -> dict[str, keras.Variable]:
+    """Returns all that training changes, by a name that a restart gives again.
+
+    Args:
+        model: A model whose optimizer is built.
+
+    Returns:
+        Weights, states of layers, metrics and random streams, and the optimizer's
+        variables. Values of metrics have to be read by all workers.
+    """
+    state: dict[str, keras.Variable] = {}
+    seen: set[int] = set()
+    groups = {
+        "metrics": [v for metric in model.metrics for v in metric.variables],
+        "model": model.variables,
+        "optimizer": model.optimizer.variables,
+    }
+    generator = global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
+    if generator is not None:
+        groups["random"] = [generator.state]
+    for group, variables in groups.items():
+        fresh = [v for v in variables if id(v) not in seen]
+        seen.update(map(id, fresh))
+        state.update({f"{group}/{i}": v for i, v in enumerate(fresh)})
+    return state
 
 
 def retrace(model: keras.Model) -> None:

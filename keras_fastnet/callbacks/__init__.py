@@ -1,11 +1,13 @@
 """Callbacks for training with large batches."""
 
+from keras_fastnet.callbacks.backup_and_restore import BackupAndRestore
 from keras_fastnet.callbacks.batch_growth import BatchGrowth
 from keras_fastnet.callbacks.learning_rate_warmup import LearningRateWarmup
 from keras_fastnet.callbacks.throughput_monitor import ThroughputMonitor
 from keras_fastnet.callbacks.trust_ratio_monitor import TrustRatioMonitor
 
 __all__ = [
+    "BackupAndRestore",
     "BatchGrowth",
     "LearningRateWarmup",
     "ThroughputMonitor",

@@ -5,6 +5,7 @@ from typing import Any
 
 import keras
 
+from keras_fastnet._upstream.training_data import data_of
 from keras_fastnet.callbacks.learning_rate import learning_rate_of, set_learning_rate
 from keras_fastnet.callbacks.reporting import say
 from keras_fastnet.optimizers import LargeBatchOptimizer
@@ -105,8 +106,8 @@ class BatchGrowth(keras.callbacks.Callback):
         if self.momentum_correction:
             self._correction = MomentumCorrection(optimizer)
         # Now, before validation: that has batches of its own.
-        self._data = optimizer.data
-        micro_batch = self._micro_batch = self._data.examples_of_first()
+        self._data = data_of(self.model)
+        micro_batch = self._micro_batch = self._data.elements.examples_of_first()
         for epoch, global_batch in self.phases.items():
             if global_batch % micro_batch:
                 raise ValueError(
@@ -139,7 +140,7 @@ class BatchGrowth(keras.callbacks.Callback):
                 f"{learning_rate_of(optimizer):.4g}",
             )
         optimizer.accumulation_steps = steps
-        self._data.batches_per_step = together
+        self._data.elements.batches_per_step = together
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Adds to the epoch's logs."""
@@ -167,7 +168,7 @@ class BatchGrowth(keras.callbacks.Callback):
                 "examples to each replica. Raise `max_device_batch`, or make the "
                 "batches of the data smaller."
             )
-        if not self.model.optimizer.whole_epochs:
+        if not self._data.whole_epochs:
             raise ValueError(
                 "With `max_device_batch` every epoch must be the whole of the data. "
                 "Received: `fit(steps_per_epoch=...)`. Leave one of them out."

@@ -5,6 +5,7 @@ from typing import Any
 
 import keras
 
+from keras_fastnet._upstream.training_data import data_of
 from keras_fastnet.callbacks.learning_rate import learning_rate_of, set_learning_rate
 from keras_fastnet.callbacks.reporting import say
 from keras_fastnet.optimizers import LargeBatchOptimizer
@@ -128,7 +129,7 @@ class LearningRateWarmup(keras.callbacks.Callback):
         self._steps = steps
         self._rate = None
         # That of training: validation has its own.
-        self._data = getattr(optimizer, "data", None)
+        self._data = data_of(self.model)
         if self.momentum_correction:
             self._correction = MomentumCorrection(optimizer)
         say(
@@ -140,7 +141,7 @@ class LearningRateWarmup(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Notes the epoch and sets its first rate."""
         self._epoch = epoch
-        self._set_rate(0)
+        self._set_rate(self._data.first_batch if self._data else 0)
 
     def on_train_batch_begin(
         self, batch: int, logs: dict[str, Any] | None = None
@@ -167,4 +168,4 @@ class LearningRateWarmup(keras.callbacks.Callback):
         optimizer = self.model.optimizer
         if not isinstance(optimizer, LargeBatchOptimizer):
             return 1
-        return optimizer.accumulation_steps * self._data.batches_per_step
+        return optimizer.accumulation_steps * self._data.elements.batches_per_step

@@ -59,9 +59,7 @@ class TrustRatioMonitor(keras.callbacks.Callback):
                 f"{type(lars).__name__}. Compile with `LARS(...)` or "
                 "`LargeBatchOptimizer(LARS(...))`, or leave the callback out."
             )
-        if not optimizer.built:
-            # On one device Keras leaves that to the first step.
-            optimizer.build(self.model.trainable_variables)
+        keras_models.build_optimizer(self.model)
         self._record = lars.record_trust_ratios()
         keras_models.retrace(self.model)
 

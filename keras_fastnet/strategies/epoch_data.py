@@ -87,6 +87,26 @@ class EpochData:
         self._begun = None
         return iterator
 
+    def pass_epoch(self, *, read: bool) -> None:
+        """Leaves an epoch out that an earlier run has trained.
+
+        Its iterator is begun nevertheless: `Dataset.shuffle` counts them.
+
+        Args:
+            read: Whether the first element has to be read for that.
+        """
+        iterator = iter(self)
+        iterator.skip(1 if read else 0)
+
+    def skip(self, elements: int) -> None:
+        """Leaves out the next elements of the epoch that comes next.
+
+        Args:
+            elements: How many an earlier run has trained.
+        """
+        self._begun = self._begun or self._new_iterator()
+        self._begun.skip(elements)
+
     def join(self, elements: list[Any]) -> Any:
         """Returns what one step takes.
 
@@ -148,12 +168,28 @@ class EpochDataIterator:
             self._peeked.append(self._fetch())
         return self._peeked[0]
 
-    def _fetch(self) -> Any:
-        begun = time.perf_counter()
+    def skip(self, elements: int) -> None:
+        """Leaves out the next elements.
+
+        Args:
+            elements: How many.
+        """
+        peeked = min(elements, len(self._peeked))
+        del self._peeked[:peeked]
+        iterator = self._begun()
+        for _ in range(elements - peeked):
+            next(iterator)
+
+    def _begun(self) -> Iterator[Any]:
         if self._iterator is None:
             self._iterator = self._begin()
+        return self._iterator
+
+    def _fetch(self) -> Any:
+        begun = time.perf_counter()
+        iterator = self._begun()
         try:
-            element = self._convert(next(self._iterator))
+            element = self._convert(next(iterator))
         except StopIteration:
             # Keras ends an epoch on either; this one also passes through `zip`.
             raise tf.errors.OutOfRangeError(None, None, "End of data") from None

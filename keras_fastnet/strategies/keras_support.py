@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from keras_fastnet._upstream.hooked import HookedStrategy
@@ -119,6 +120,21 @@ class KerasSupport(HookedStrategy, tf.distribute.MultiWorkerMirroredStrategy):
         )
         with self.step.with_reduced_gradients():
             yield [None if g is None else next(sums) for g in gradients]
+
+    def from_chief(self, data: bytes) -> bytes:
+        """Returns the chief's bytes, on all workers, which must all call.
+
+        Args:
+            data: This worker's, of which only the chief's count.
+        """
+        if self.num_workers < 2:
+            return data
+        own = data if self.rank == 0 else b""
+        (size,) = self._sum_over_workers(tf.constant([len(own)], tf.int64)).numpy()
+        numbers = np.zeros(-(-size // 8), np.int64)
+        numbers.view(np.uint8)[: len(own)] = np.frombuffer(own, np.uint8)
+        sums = self._sum_over_workers(tf.constant(numbers)).numpy()
+        return sums.view(np.uint8)[:size].tobytes()
 
     def replica_seed(self, seed: tf.Tensor) -> tf.Tensor:
         """Returns this replica's own seed.

@@ -1,0 +1,266 @@
+"""A callback with which a training that was killed ends as if it had not been."""
+
+import pathlib
+from typing import Any, Literal
+
+import keras
+import numpy as np
+
+from keras_fastnet._upstream import keras_models
+from keras_fastnet._upstream import tensorflow as upstream
+from keras_fastnet._upstream.hooked import HookedCallback, HookedStrategy
+from keras_fastnet._upstream.training_data import data_of
+from keras_fastnet.callbacks import backup_file
+from keras_fastnet.callbacks.reporting import say
+from keras_fastnet.optimizers import LargeBatchOptimizer
+from keras_fastnet.optimizers.arguments import check_bool, checked_integer
+
+# No file begins so.
+_REFUSAL = b"refused:"
+
+
+class BackupAndRestore(HookedCallback, keras.callbacks.Callback):
+    """Keeps backups of a training, and goes on from the newest.
+
+    Started again, the same program ends with the weights of a training that was never
+    interrupted: bit for bit where its computations are deterministic. A backup holds
+    the weights, the optimizer with its momentum, learning rate and count of updates,
+    the states of layers, metrics and random streams, how far the data were read, and
+    what Keras's `EarlyStopping`, `ReduceLROnPlateau` and `ModelCheckpoint` have seen,
+    but not the weights of `restore_best_weights`. `LearningRateWarmup` and
+    `BatchGrowth` follow from the epoch. (Keras's own `BackupAndRestore` begins the
+    epoch anew, with the weights of its middle.)
+
+    Only the chief writes and reads files; the other workers get the values from it, so
+    they need not share a disk. A file is there whole or not at all, and one that is
+    damaged nevertheless is passed over for the one before.
+
+    The data are read again up to where they were. Arrays and `PyDataset` come in the
+    same order if `keras.utils.set_random_seed` was called; so does `Dataset.shuffle`.
+    Random numbers within `Dataset.map` begin anew. With `steps_per_epoch` all that was
+    read has to be read again.
+
+    List it after other callbacks. It needs a `keras_fastnet.TorusStrategy`, which may
+    be of one process, or a `keras_fastnet.LargeBatchOptimizer`.
+
+    Args:
+        backup_dir: The folder of the backups, for this training alone.
+        save_freq: `"epoch"`, or after how many updates to back up too; then a random
+            seed must be set, without which the data would come in another order.
+            Defaults to `"epoch"`.
+        keep: How many backups to keep. Defaults to `2`.
+        delete_checkpoint: Whether to remove the backups when the training has ended.
+            Defaults to `True`, as in Keras.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: An argument is out of its range. From `fit`, before the first step:
+            the backups are of another model, all are damaged, no random seed is set, or
+            there is neither a `TorusStrategy` nor a `LargeBatchOptimizer`.
+
+    Example:
+
+    ```python
+    keras.utils.set_random_seed(1)
+    strategy = keras_fastnet.TorusStrategy()
+    ...
+    backup = keras_fastnet.callbacks.BackupAndRestore("backups", save_freq=500)
+    model.fit(x, y, epochs=90, callbacks=[backup])
+    ```
+    """
+
+    def __init__(
+        self,
+        backup_dir: str | pathlib.Path,
+        save_freq: Literal["epoch"] | int = "epoch",
+        *,
+        keep: int = 2,
+        delete_checkpoint: bool = True,
+    ):
+        super().__init__()
+        self.backup_dir = pathlib.Path(backup_dir)
+        self.save_freq = save_freq
+        if save_freq != "epoch":
+            checked_integer("save_freq", save_freq, at_least=1)
+        self.keep = checked_integer("keep", keep, at_least=1)
+        self.delete_checkpoint = check_bool("delete_checkpoint", delete_checkpoint)
+        self._epoch = 0
+        self._updates_saved = 0
+        self._restored: dict[str, Any] | None = None
+        self._data: Any = None
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Goes on from the newest backup, if there is one."""
+        self._check()
+        keras_models.build_optimizer(self.model)
+        self._restored = None
+        content = self._from_chief(self._newest() if self._is_chief() else b"")
+        if content.startswith(_REFUSAL):
+            raise ValueError(content.removeprefix(_REFUSAL).decode())
+        if content:
+            self._restore(*backup_file.unpack(content))
+        self._updates_saved = self._updates()
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Restores what Keras and other callbacks have reset by now."""
+        self._epoch = epoch
+        keras_models.begin_fit_at(self.model, None)
+        if self._restored is None:
+            return
+        variables = keras_models.whole_state(self.model)
+        for name, value in self._restored["metrics"].items():
+            variables[name].assign(value)
+        for callback, numbers in zip(
+            self._stateful(), self._restored["callbacks"], strict=True
+        ):
+            vars(callback).update(numbers)
+        self._restored = None
+
+    def on_train_batch_end(
+        self, batch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        """Backs up after every `save_freq` updates."""
+        if self.save_freq == "epoch" or (batch + 1) % self._batches_per_update():
+            return
+        updates = self._updates()
+        if updates - self._updates_saved >= self.save_freq:
+            self._save(self._epoch, batch + 1)
+            self._updates_saved = updates
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Backs up."""
+        self._save(epoch + 1, 0)
+        self._updates_saved = self._updates()
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Removes the backups."""
+        self._data = None
+        if self.delete_checkpoint and self._is_chief():
+            backup_file.remove(self.backup_dir)
+
+    def _check(self) -> None:
+        # That of training: validation has its own.
+        self._data = data_of(self.model)
+        if self._data is None:
+            raise ValueError(
+                "BackupAndRestore follows the data of a TorusStrategy or a "
+                "LargeBatchOptimizer. Received: a model with neither. Make it in the "
+                "scope of `keras_fastnet.TorusStrategy()`, on one device too."
+            )
+        if self.save_freq != "epoch" and upstream.global_seed() is None:
+            raise ValueError(
+                "Backups within an epoch need data that come in the same order after "
+                f"a restart. Received: save_freq={self.save_freq} without a random "
+                "seed. Call `keras.utils.set_random_seed(...)` at the start of the "
+                'program, or pass `save_freq="epoch"`.'
+            )
+
+    def _newest(self) -> bytes:
+        """Returns the newest file that is whole; nothing where there is none."""
+        damaged = []
+        for path in backup_file.backups(self.backup_dir):
+            content = path.read_bytes()
+            try:
+                backup_file.unpack(content)
+            except ValueError as error:
+                damaged.append(path.name)
+                say(self.model, f"passing over {path}: {error}")
+            else:
+                return content
+        if not damaged:
+            return b""
+        # For all workers to raise.
+        return (
+            _REFUSAL
+            + (
+                "At least one backup must be whole. Received: only damaged ones in "
+                f"{self.backup_dir} ({', '.join(damaged)}). Remove them to begin anew."
+            ).encode()
+        )
+
+    def _restore(self, arrays: dict[str, np.ndarray], about: dict[str, Any]) -> None:
+        variables = keras_models.whole_state(self.model)
+        _check_same(variables, arrays, self.backup_dir)
+        for name, array in arrays.items():
+            if not name.startswith("metrics/"):
+                variables[name].assign(array)
+        metrics = {n: a for n, a in arrays.items() if n.startswith("metrics/")}
+        epoch, batch = about["epoch"], about["batch"]
+        if batch == 0:
+            metrics = {}
+        self._restored = {"metrics": metrics, "callbacks": about["callbacks"]}
+        self._data.resume(epoch, batch)
+        keras_models.begin_fit_at(self.model, epoch)
+        say(
+            self.model,
+            f"going on after {epoch} epoch(s) and {batch} batch(es), "
+            f"{self._updates():,} update(s), from {self.backup_dir}",
+        )
+
+    def _save(self, epoch: int, batch: int) -> None:
+        arrays = {
+            name: np.asarray(keras.ops.convert_to_numpy(variable))
+            for name, variable in keras_models.whole_state(self.model).items()
+            # Metrics are sums over the workers, which all have to read them.
+            if self._is_chief() or name.startswith("metrics/")
+        }
+        if not self._is_chief():
+            return
+        states = [_numbers(callback) for callback in self._stateful()]
+        about = {"epoch": epoch, "batch": batch, "callbacks": states}
+        path = self.backup_dir / backup_file.file_name(epoch, batch)
+        backup_file.write(path, backup_file.pack(arrays, about))
+        backup_file.remove(self.backup_dir, keep=self.keep)
+
+    def _stateful(self) -> list[keras.callbacks.Callback]:
+        """Callbacks of Keras's that decide by what they have seen."""
+        kinds = (
+            keras.callbacks.EarlyStopping,
+            keras.callbacks.ReduceLROnPlateau,
+            keras.callbacks.ModelCheckpoint,
+        )
+        return [c for c in self.siblings if isinstance(c, kinds)]
+
+    def _updates(self) -> int:
+        return int(keras.ops.convert_to_numpy(self.model.optimizer.iterations))
+
+    def _batches_per_update(self) -> int:
+        optimizer = self.model.optimizer
+        if not isinstance(optimizer, LargeBatchOptimizer):
+            return 1
+        return optimizer.accumulation_steps * self._data.elements.batches_per_step
+
+    def _is_chief(self) -> bool:
+        return getattr(self.model.distribute_strategy, "rank", 0) == 0
+
+    def _from_chief(self, data: bytes) -> bytes:
+        strategy = self.model.distribute_strategy
+        return (
+            strategy.from_chief(data) if isinstance(strategy, HookedStrategy) else data
+        )
+
+
+def _numbers(callback: keras.callbacks.Callback) -> dict[str, Any]:
+    """Returns the attributes that say what a callback has seen."""
+    return {
+        name: value.item() if isinstance(value, np.generic) else value
+        for name, value in vars(callback).items()
+        if value is None or isinstance(value, bool | int | float | str | np.generic)
+    }
+
+
+def _check_same(
+    variables: dict[str, keras.Variable],
+    arrays: dict[str, np.ndarray],
+    folder: pathlib.Path,
+) -> None:
+    mine = {name: (v.path, tuple(v.shape)) for name, v in variables.items()}
+    theirs = {name: tuple(array.shape) for name, array in arrays.items()}
+    for name in sorted({*mine, *theirs}):
+        path, shape = mine.get(name, ("nothing", None))
+        if shape != theirs.get(name):
+            raise ValueError(
+                "A backup goes on with the same model and optimizer. Received: "
+                f"{path} of shape {shape}, where {folder} has the shape "
+                f"{theirs.get(name)}. Train the same, or use another `backup_dir`."
+            )

@@ -1,0 +1,111 @@
+"""Files that hold the state of a training, whole or not at all."""
+
+import contextlib
+import io
+import json
+import os
+import pathlib
+import re
+import zipfile
+from typing import Any
+
+import numpy as np
+
+_ABOUT = "about"
+_NAME = re.compile(r"backup-(\d+)-(\d+)\.npz")
+
+
+def pack(arrays: dict[str, np.ndarray], about: dict[str, Any]) -> bytes:
+    """Returns a file's content: NumPy's `.npz`, whose parts carry checksums.
+
+    Args:
+        arrays: By name. Types that NumPy does not know, such as bfloat16, too.
+        about: What else to keep. A JSON object.
+    """
+    kinds = {name: [str(a.dtype), a.shape] for name, a in arrays.items()}
+    text = json.dumps({"about": about, "arrays": kinds}).encode()
+    entries: dict[str, Any] = {_ABOUT: np.frombuffer(text, np.uint8)}
+    for name, array in arrays.items():
+        entries[name] = np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8)
+    file = io.BytesIO()
+    np.savez(file, **entries)
+    return file.getvalue()
+
+
+def unpack(content: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Returns what `pack` was given.
+
+    Args:
+        content: A file's content.
+
+    Raises:
+        ValueError: It is damaged.
+    """
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as file:
+            entries = {name: file[name] for name in file.files}
+        text = json.loads(entries[_ABOUT].tobytes())
+        arrays = {
+            name: entries[name].view(np.dtype(kind)).reshape(shape)
+            for name, (kind, shape) in text["arrays"].items()
+        }
+        return arrays, text["about"]
+    except (zipfile.BadZipFile, OSError, EOFError, KeyError, ValueError) as error:
+        raise ValueError(f"The file is damaged: {error}") from error
+
+
+def file_name(epoch: int, batch: int) -> str:
+    """Returns the name of a backup.
+
+    Args:
+        epoch: Epochs that are finished.
+        batch: Batches of the next epoch that are trained.
+    """
+    return f"backup-{epoch:06d}-{batch:09d}.npz"
+
+
+def backups(folder: pathlib.Path) -> list[pathlib.Path]:
+    """Returns the backups in a folder, the newest first.
+
+    Args:
+        folder: The folder; it need not exist.
+    """
+    found = [path for path in folder.glob("*.npz") if _NAME.fullmatch(path.name)]
+    return sorted(found, reverse=True)
+
+
+def write(path: pathlib.Path, content: bytes) -> None:
+    """Writes a file so that it is there whole or not at all, also after a power cut.
+
+    Args:
+        path: The file. Its folder is made where it is missing.
+        content: What to write.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(".unfinished")
+    with open(unfinished, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(unfinished, path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def remove(folder: pathlib.Path, *, keep: int = 0) -> None:
+    """Removes backups, and the folder if nothing is left in it.
+
+    Args:
+        folder: The folder.
+        keep: How many of the newest to keep. Defaults to 0.
+    """
+    for path in backups(folder)[keep:]:
+        path.unlink(missing_ok=True)
+    if not keep:
+        for path in folder.glob("backup-*.unfinished"):
+            path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            folder.rmdir()
