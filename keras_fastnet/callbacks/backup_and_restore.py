@@ -15,15 +15,19 @@ from keras_fastnet.callbacks.reporting import say
 from keras_fastnet.optimizers import LargeBatchOptimizer
 from keras_fastnet.optimizers.arguments import check_bool, checked_integer
 
-# No file begins so.
-_REFUSAL = b"refused:"
+# What Keras's callbacks count, and compare with.
+_SEEN = ("best", "best_epoch", "wait", "cooldown_counter", "stopped_epoch")
+# As long as a checksum, which no file will begin with by chance.
+_REFUSAL = b"keras_fastnet refuses to restore"
 
 
 class BackupAndRestore(HookedCallback, keras.callbacks.Callback):
     """Keeps backups of a training, and goes on from the newest.
 
     Started again, the same program ends with the weights of a training that was never
-    interrupted: bit for bit where its computations are deterministic. A backup holds
+    interrupted: bit for bit where its computations are deterministic and all batches
+    have one size, as TensorFlow's steps for several sizes round differently, depending
+    on which comes first. A backup holds
     the weights, the optimizer with its momentum, learning rate and count of updates,
     the states of layers, metrics and random streams, how far the data were read, and
     what Keras's `EarlyStopping`, `ReduceLROnPlateau` and `ModelCheckpoint` have seen,
@@ -206,7 +210,7 @@ class BackupAndRestore(HookedCallback, keras.callbacks.Callback):
         }
         if not self._is_chief():
             return
-        states = [_numbers(callback) for callback in self._stateful()]
+        states = [_seen(callback) for callback in self._stateful()]
         about = {"epoch": epoch, "batch": batch, "callbacks": states}
         path = self.backup_dir / backup_file.file_name(epoch, batch)
         backup_file.write(path, backup_file.pack(arrays, about))
@@ -240,13 +244,10 @@ class BackupAndRestore(HookedCallback, keras.callbacks.Callback):
         )
 
 
-def _numbers(callback: keras.callbacks.Callback) -> dict[str, Any]:
-    """Returns the attributes that say what a callback has seen."""
-    return {
-        name: value.item() if isinstance(value, np.generic) else value
-        for name, value in vars(callback).items()
-        if value is None or isinstance(value, bool | int | float | str | np.generic)
-    }
+def _seen(callback: keras.callbacks.Callback) -> dict[str, float | None]:
+    """Returns what a callback has seen, without its settings."""
+    state = {name: vars(callback)[name] for name in _SEEN if name in vars(callback)}
+    return {n: None if v is None else float(v) for n, v in state.items()}
 
 
 def _check_same(

@@ -1,22 +1,23 @@
 """Files that hold the state of a training, whole or not at all."""
 
 import contextlib
+import hashlib
 import io
 import json
 import os
 import pathlib
 import re
-import zipfile
 from typing import Any
 
 import numpy as np
 
 _ABOUT = "about"
-_NAME = re.compile(r"backup-(\d+)-(\d+)\.npz")
+_CHECKSUM = hashlib.sha256().digest_size
+_NAME = re.compile(r"epoch-\d+-batch-\d+\.backup")
 
 
 def pack(arrays: dict[str, np.ndarray], about: dict[str, Any]) -> bytes:
-    """Returns a file's content: NumPy's `.npz`, whose parts carry checksums.
+    """Returns a file's content: a checksum, then NumPy's `.npz`.
 
     Args:
         arrays: By name. Types that NumPy does not know, such as bfloat16, too.
@@ -29,7 +30,7 @@ def pack(arrays: dict[str, np.ndarray], about: dict[str, Any]) -> bytes:
         entries[name] = np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8)
     file = io.BytesIO()
     np.savez(file, **entries)
-    return file.getvalue()
+    return hashlib.sha256(file.getvalue()).digest() + file.getvalue()
 
 
 def unpack(content: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -41,17 +42,17 @@ def unpack(content: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     Raises:
         ValueError: It is damaged.
     """
-    try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as file:
-            entries = {name: file[name] for name in file.files}
-        text = json.loads(entries[_ABOUT].tobytes())
-        arrays = {
-            name: entries[name].view(np.dtype(kind)).reshape(shape)
-            for name, (kind, shape) in text["arrays"].items()
-        }
-        return arrays, text["about"]
-    except (zipfile.BadZipFile, OSError, EOFError, KeyError, ValueError) as error:
-        raise ValueError(f"The file is damaged: {error}") from error
+    checksum, payload = content[:_CHECKSUM], content[_CHECKSUM:]
+    if hashlib.sha256(payload).digest() != checksum:
+        raise ValueError("the file is damaged: its checksum is wrong")
+    with np.load(io.BytesIO(payload), allow_pickle=False) as file:
+        entries = {name: file[name] for name in file.files}
+    text = json.loads(entries[_ABOUT].tobytes())
+    arrays = {
+        name: entries[name].view(np.dtype(kind)).reshape(shape)
+        for name, (kind, shape) in text["arrays"].items()
+    }
+    return arrays, text["about"]
 
 
 def file_name(epoch: int, batch: int) -> str:
@@ -61,7 +62,7 @@ def file_name(epoch: int, batch: int) -> str:
         epoch: Epochs that are finished.
         batch: Batches of the next epoch that are trained.
     """
-    return f"backup-{epoch:06d}-{batch:09d}.npz"
+    return f"epoch-{epoch:06d}-batch-{batch:09d}.backup"
 
 
 def backups(folder: pathlib.Path) -> list[pathlib.Path]:
@@ -70,7 +71,7 @@ def backups(folder: pathlib.Path) -> list[pathlib.Path]:
     Args:
         folder: The folder; it need not exist.
     """
-    found = [path for path in folder.glob("*.npz") if _NAME.fullmatch(path.name)]
+    found = [path for path in folder.glob("*.backup") if _NAME.fullmatch(path.name)]
     return sorted(found, reverse=True)
 
 
@@ -105,7 +106,7 @@ def remove(folder: pathlib.Path, *, keep: int = 0) -> None:
     for path in backups(folder)[keep:]:
         path.unlink(missing_ok=True)
     if not keep:
-        for path in folder.glob("backup-*.unfinished"):
+        for path in folder.glob("epoch-*.unfinished"):
             path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             folder.rmdir()

@@ -1,0 +1,162 @@
+"""Trains on several workers, one of which may be killed; forks them for speed.
+
+    python -m tests.killed_training
+
+Reads a JSON object from each line of standard input and answers with one when all
+workers have ended. TensorFlow is imported once, before the forks.
+"""
+
+import json
+import os
+import pathlib
+import signal
+import sys
+from typing import Any
+
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import keras_fastnet as fastnet
+from keras_fastnet.cli.ports import reserved_ports
+
+MICRO_BATCH, EPOCHS = 16, 3
+
+
+class Kill(keras.callbacks.Callback):
+    """Kills its process in a given step."""
+
+    def __init__(self, step: int | None):
+        super().__init__()
+        self.left = step
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if self.left is not None:
+            self.left -= 1
+            if self.left < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def examples(count: int) -> tuple[np.ndarray, np.ndarray]:
+    x = np.random.default_rng(0).normal(size=(count, 6)).astype("float32")
+    return x, x.sum(axis=1, keepdims=True)
+
+
+class Batches(keras.utils.PyDataset):
+    """Batches that Keras shuffles."""
+
+    def __init__(self, count: int):
+        super().__init__()
+        self.count = count
+
+    def __len__(self) -> int:
+        return -(-self.count // MICRO_BATCH)
+
+    def __getitem__(self, index: int) -> Any:
+        rows = slice(index * MICRO_BATCH, (index + 1) * MICRO_BATCH)
+        return tuple(part[rows] for part in examples(self.count))
+
+
+def data(kind: str, count: int) -> dict[str, Any]:
+    x, y = examples(count)
+    if kind == "arrays":
+        return {"x": x, "y": y, "batch_size": MICRO_BATCH}
+    if kind == "pydataset":
+        return {"x": Batches(count), "shuffle": True}
+    dataset = tf.data.Dataset.from_tensor_slices((x, y))
+    if kind == "endless":
+        dataset = dataset.batch(MICRO_BATCH).repeat()
+        return {"x": dataset, "steps_per_epoch": 7, "shuffle": False}
+    dataset = dataset.shuffle(count).batch(MICRO_BATCH)
+    if kind == "unknown":
+        dataset = dataset.filter(lambda *_: True)
+    return {"x": dataset, "shuffle": False}
+
+
+def train(folder: pathlib.Path, kind: str, count: int, kill: int | None) -> None:
+    keras.utils.set_random_seed(3)
+    strategy = fastnet.TorusStrategy(start_timeout=60.0)
+    with strategy.scope():
+        model = keras.Sequential(
+            [
+                keras.Input((6,)),
+                keras.layers.Dense(8, activation="relu"),
+                keras.layers.Dropout(0.3),
+                keras.layers.BatchNormalization(),
+                keras.layers.Dense(1),
+            ]
+        )
+        model.compile(
+            fastnet.LargeBatchOptimizer(fastnet.LARS(0.1)), "mse", metrics=["mae"]
+        )
+    history = model.fit(
+        **data(kind, count),
+        epochs=EPOCHS,
+        verbose=0,
+        validation_data=examples(100),
+        callbacks=[
+            fastnet.callbacks.LearningRateWarmup(
+                0.3,
+                1,
+                fastnet.schedules.Cosine(2),
+                steps_per_epoch=10 if kind == "unknown" else None,
+            ),
+            fastnet.callbacks.BatchGrowth({0: 16, 1: 32, 2: 64}),
+            keras.callbacks.ReduceLROnPlateau("val_loss", patience=1),
+            Kill(kill),
+            fastnet.callbacks.BackupAndRestore(folder / "backups", save_freq=1),
+        ],
+    ).history
+    np.savez(
+        folder / f"rank{strategy.rank}.npz",
+        *[np.array(v) for v in (*model.variables, *model.optimizer.variables)],
+        logs=[history[name][-1] for name in ("loss", "mae", "val_loss")],
+    )
+
+
+def worker(command: dict[str, Any], rank: int, ports: list[int]) -> None:
+    """The life of a forked process."""
+    if len(ports) > 1:
+        cluster = {"worker": [f"localhost:{port}" for port in ports]}
+        task = {"type": "worker", "index": rank}
+        os.environ["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task})
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(2)
+    folder = pathlib.Path(command["folder"])
+    log = os.open(folder / f"rank{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    kill = command["step"] if rank == command["rank"] else None
+    train(folder, command["kind"], command["count"], kill)
+    sys.stdout.flush()
+
+
+def run(command: dict[str, Any]) -> list[int]:
+    """Runs workers to their end, or until one is killed; returns exit statuses."""
+    with reserved_ports(command["workers"]) as ports:
+        children: dict[int, int] = {}
+        for rank in range(len(ports)):
+            child = os.fork()
+            if not child:
+                try:
+                    worker(command, rank, ports)
+                except BaseException:
+                    sys.excepthook(*sys.exc_info())
+                    os._exit(1)
+                os._exit(0)
+            children[child] = rank
+        statuses = [0] * len(ports)
+        while children:
+            child, status = os.wait()
+            statuses[children.pop(child)] = os.waitstatus_to_exitcode(status)
+            if status:
+                for other in children:
+                    os.kill(other, signal.SIGKILL)
+        return statuses
+
+
+for line in sys.stdin:
+    print(json.dumps(run(json.loads(line))), flush=True)

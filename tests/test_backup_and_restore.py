@@ -1,0 +1,252 @@
+"""A training that is killed, again and again, ends like one that was not."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_fastnet import LARS, LargeBatchOptimizer
+from keras_fastnet.callbacks import BackupAndRestore, backup_file
+
+
+class Trainings:
+    """Asks `tests.killed_training` for trainings."""
+
+    def __init__(self):
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.killed_training"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+
+    def run(self, folder, rank=None, step=None, **settings):
+        """Returns the workers' exit statuses."""
+        command = {"folder": str(folder), "rank": rank, "step": step, **settings}
+        self.process.stdin.write(json.dumps(command) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def stop(self):
+        self.process.stdin.close()
+        self.process.wait(30)
+        self.process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def trainings():
+    trainings = Trainings()
+    yield trainings
+    trainings.stop()
+
+
+def results(folder, workers):
+    loaded = []
+    for rank in range(workers):
+        with np.load(folder / f"rank{rank}.npz") as file:
+            loaded.append({name: file[name] for name in file.files})
+    return loaded
+
+
+def assert_same(mine, theirs, exactly):
+    for one, other in zip(mine, theirs, strict=True):
+        assert one.keys() == other.keys()
+        for name in one:
+            if exactly and name != "logs":
+                np.testing.assert_array_equal(one[name], other[name])
+            else:
+                # Metrics that are restored are divided among the replicas.
+                np.testing.assert_allclose(one[name], other[name], rtol=1e-4, atol=1e-5)
+
+
+# 30 steps, of 2 x 10 + 4 updates in growing batches; in the last, smaller batches.
+@pytest.mark.distributed
+@pytest.mark.parametrize(
+    ("kind", "count", "workers", "kills", "most_steps"),
+    [
+        ("arrays", 160, 2, 20, 4),
+        ("dataset", 160, 2, 2, 12),
+        ("dataset", 150, 2, 2, 12),
+        ("pydataset", 160, 1, 3, 8),
+        ("endless", 160, 1, 3, 8),
+        ("unknown", 160, 1, 3, 8),
+    ],
+)
+def test_killed_at_random(trainings, tmp_path, kind, count, workers, kills, most_steps):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    settings = {"kind": kind, "count": count, "workers": workers}
+    for folder in (whole, killed):
+        folder.mkdir()
+    assert trainings.run(whole, **settings) == [0] * workers
+    generator = random.Random(kills)
+    for _ in range(kills):
+        rank, step = generator.randrange(workers), generator.randrange(most_steps)
+        statuses = trainings.run(killed, rank, step, **settings)
+        assert statuses[rank] == -signal.SIGKILL
+    assert trainings.run(killed, **settings) == [0] * workers
+    assert "going on after" in (killed / "rank0.log").read_text()
+    in_full_batches = count % 16 == 0
+    assert_same(results(killed, workers), results(whole, workers), in_full_batches)
+    assert not (killed / "backups").exists()
+
+
+def model_and_data():
+    keras.utils.set_random_seed(5)
+    x = np.random.default_rng(0).normal(size=(64, 3)).astype("float32")
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile(LargeBatchOptimizer(LARS(0.1)), "mse")
+    return model, {"x": x, "y": x[:, :1], "batch_size": 16, "verbose": 0}
+
+
+class Stop(Exception):
+    pass
+
+
+class StopAt(keras.callbacks.Callback):
+    def __init__(self, epoch):
+        super().__init__()
+        self.epoch = epoch
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == self.epoch:
+            raise Stop
+
+
+def broken_off(folder):
+    """Trains two epochs of three."""
+    model, data = model_and_data()
+    with pytest.raises(Stop):
+        model.fit(**data, epochs=3, callbacks=[BackupAndRestore(folder), StopAt(2)])
+
+
+def halve(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def flip_a_bit(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def empty(path):
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize("damage", [halve, flip_a_bit, empty])
+def test_a_damaged_file_is_passed_over(tmp_path, capsys, damage):
+    broken_off(tmp_path)
+    newest, _ = backup_file.backups(tmp_path)
+    assert newest.name == backup_file.file_name(2, 0)
+    damage(newest)
+    model, data = model_and_data()
+    model.fit(**data, epochs=3, callbacks=[BackupAndRestore(tmp_path)])
+    printed = capsys.readouterr().out
+    assert f"passing over {newest}" in printed
+    assert "going on after 1 epoch(s)" in printed
+    assert model.optimizer.iterations.numpy() == 12
+
+
+def test_only_damaged_files_are_no_reason_to_begin_anew(tmp_path):
+    broken_off(tmp_path)
+    for path in backup_file.backups(tmp_path):
+        halve(path)
+    model, data = model_and_data()
+    with pytest.raises(ValueError, match=r"only damaged ones in .*Remove them"):
+        model.fit(**data, callbacks=[BackupAndRestore(tmp_path)])
+
+
+def test_a_half_written_file_is_none(tmp_path, monkeypatch):
+    def power_cut(source, target):
+        raise Stop
+
+    model, data = model_and_data()
+    monkeypatch.setattr(os, "replace", power_cut)
+    with pytest.raises(Stop):
+        model.fit(**data, callbacks=[BackupAndRestore(tmp_path)])
+    monkeypatch.undo()
+    assert list(tmp_path.iterdir())
+    assert not backup_file.backups(tmp_path)
+    model.fit(**data, callbacks=[BackupAndRestore(tmp_path)])
+    assert not tmp_path.exists()
+
+
+def test_what_files_hold(tmp_path):
+    arrays = {
+        "half": tf.constant([1.5, -0.0], tf.bfloat16).numpy(),
+        "count": np.array(7, "int64"),
+        "empty": np.zeros((0, 3), "float32"),
+        "odd": np.array([np.nan, np.inf, 1e-40], "float32"),
+    }
+    path = tmp_path / "folder" / backup_file.file_name(1, 2)
+    backup_file.write(path, backup_file.pack(arrays, {"epoch": 1}))
+    again, about = backup_file.unpack(path.read_bytes())
+    assert about == {"epoch": 1}
+    for name, array in arrays.items():
+        assert again[name].dtype == array.dtype
+        assert again[name].shape == array.shape
+        assert again[name].tobytes() == array.tobytes()
+
+
+def test_the_newest_are_kept(tmp_path):
+    model, data = model_and_data()
+    backup = BackupAndRestore(tmp_path, 1, keep=3, delete_checkpoint=False)
+    model.fit(**data, epochs=2, callbacks=[backup])
+    names = [path.name for path in backup_file.backups(tmp_path)]
+    assert names == [backup_file.file_name(*at) for at in ((2, 0), (1, 4), (1, 3))]
+    # Nothing is left to train.
+    before = model.get_weights()
+    model.fit(**data, epochs=2, callbacks=[backup])
+    for mine, theirs in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_what_early_stopping_has_seen_is_restored(tmp_path):
+    model, data = model_and_data()
+
+    def callbacks():
+        # Never better than at first.
+        stopping = keras.callbacks.EarlyStopping("loss", min_delta=1e9, patience=2)
+        return [stopping, BackupAndRestore(tmp_path)]
+
+    with pytest.raises(Stop):
+        model.fit(**data, epochs=9, callbacks=[*callbacks(), StopAt(2)])
+    again, data = model_and_data()
+    history = again.fit(**data, epochs=9, callbacks=callbacks())
+    # Epochs 1 and 2 before, one after: waited for two.
+    assert len(history.epoch) == 1
+
+
+def test_wrong_uses_are_refused(tmp_path):
+    for arguments, error, words in (
+        ({"save_freq": 0}, ValueError, "save_freq=0"),
+        ({"save_freq": "batch"}, TypeError, "save_freq='batch'"),
+        ({"keep": 0}, ValueError, "keep=0"),
+    ):
+        with pytest.raises(error, match=words):
+            BackupAndRestore(tmp_path, **arguments)
+    model, data = model_and_data()
+    model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match=r"Make it in the scope of .*on one device"):
+        model.fit(**data, callbacks=[BackupAndRestore(tmp_path)])
+    model, data = model_and_data()
+    tf.random.set_seed(None)
+    with pytest.raises(ValueError, match="save_freq=2 without a random seed"):
+        model.fit(**data, callbacks=[BackupAndRestore(tmp_path, 2)])
+
+
+def test_backups_of_another_model_are_refused(tmp_path):
+    broken_off(tmp_path)
+    other = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    other.compile(LargeBatchOptimizer(LARS(0.1)), "mse")
+    _, data = model_and_data()
+    with pytest.raises(ValueError, match=r"of shape \(3, 2\).*the shape \(3, 1\)"):
+        other.fit(**data, callbacks=[BackupAndRestore(tmp_path)])
