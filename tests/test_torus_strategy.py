@@ -70,3 +70,38 @@ def test_a_saved_model_trains_on_as_the_first(two_workers, tmp_path):
         for mine, theirs in zip(model["weights"], loaded["weights"], strict=True):
             np.testing.assert_array_equal(mine, theirs)
     assert (tmp_path / "1.keras").is_file()
+
+
+@pytest.mark.parametrize(
+    ("cluster", "settings", "words"),
+    [
+        (
+            "two_by_two",
+            {"count": 70, "accumulation_steps": 2},
+            [
+                "2 workers with 4 replicas, grid",
+                "32 examples a step (up to 8 a replica), 64 in 2 an update",
+                "70 examples, 3 steps and 2 updates an epoch",
+                "every worker reads all data and takes its share",
+                "learning rate 0.1",
+            ],
+        ),
+        (
+            "two_workers",
+            {"count": 70, "data": "known"},
+            ["2 workers, grid", "up to 96 examples, 3 steps and 3 updates an epoch"],
+        ),
+        ("two_workers", {"data": "unknown"}, ["; epochs of unknown length; "]),
+    ],
+    ids=["arrays", "dataset", "unknown length"],
+)
+def test_the_chief_says_what_it_is_going_to_do(request, cluster, settings, words):
+    workers = request.getfixturevalue(cluster)
+    options = {"verbose": 2}
+    chief, other = workers.run("printed_by_fit", fit_options=options, **settings)
+    (line,) = [line for line in chief.splitlines() if line.startswith("fastnet: ")]
+    for word in words:
+        assert word in line
+    assert "fastnet" not in other
+    silent, _ = workers.run("printed_by_fit", fit_options={"verbose": 0}, **settings)
+    assert "fastnet" not in silent

@@ -11,6 +11,16 @@ class HookedStrategy:
     step: Any
     """This thread's `ReplicaStep`."""
 
+    @property
+    def rank(self) -> int:
+        """This worker's position."""
+        raise NotImplementedError
+
+    @property
+    def num_workers(self) -> int:
+        """Number of worker processes."""
+        raise NotImplementedError
+
     def epoch_data(self, dataset: Any) -> Any:
         """Returns what Keras iterates over in one epoch."""
         raise NotImplementedError
@@ -25,6 +35,14 @@ class HookedStrategy:
 
     def reduced_gradients(self, gradients: list[Any]) -> AbstractContextManager:
         """Sums the gradients over all replicas, for the time of the context."""
+        raise NotImplementedError
+
+    def announce(self, model: Any, data: Any) -> None:
+        """Says what `fit` is going to do."""
+        raise NotImplementedError
+
+    def any_worker(self, own: bool) -> bool:
+        """Returns whether something holds on any worker."""
         raise NotImplementedError
 
     def from_chief(self, data: bytes) -> bytes:

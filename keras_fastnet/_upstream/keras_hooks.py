@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
+from keras import tree
 from keras.src.backend.tensorflow import optimizer as tf_optimizer
 from keras.src.backend.tensorflow import trainer as tf_trainer
 from keras.src.callbacks.callback_list import CallbackList
@@ -30,7 +32,7 @@ from keras_fastnet._upstream.hooked import (
     HookedStrategy,
 )
 from keras_fastnet._upstream.tensorflow import dataset_seed
-from keras_fastnet._upstream.training_data import TrainingData, note_data
+from keras_fastnet._upstream.training_data import TrainingData, data_of, note_data
 
 _hooks: list[tuple[Any, str, Callable[..., Any]]] = []
 _installed: set[tuple[Any, str]] = set()
@@ -261,6 +263,52 @@ def _unweigh(original, value):
     return original(value) if step is None else step.unweigh(value)
 
 
+_MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
+
+
+# What is no mean over the examples by itself: sums, in which fillers must not count,
+# means over weights, and scalars, of which nobody can tell what they are.
+@_hook(keras_loss, "reduce_values")
+def _reduce_exactly(original, values, sample_weight=None, reduction="mean"):
+    step = keras_step()
+    if step is None:
+        return original(values, sample_weight, reduction)
+    if reduction in _MEANS and values.shape.rank == 0:
+        raise ValueError(
+            "A loss function must return a value for each example, of which several "
+            "replicas can take the mean. Received: one that returns a scalar. Leave "
+            "out its last `mean`; or, if it is a sum over the examples, make it a "
+            '`keras.losses.Loss` with `reduction="sum"`.'
+        )
+    if reduction == "mean_with_sample_weight" and sample_weight is not None:
+        weight = tf.cast(tf.reduce_sum(sample_weight), values.dtype)
+        (weights,) = _sums_of_own([weight])
+        return tf.math.divide_no_nan(step.own(tf.reduce_sum(values)), weights)
+    if reduction in _MEANS:
+        return original(values, sample_weight, reduction)
+    return step.own(original(values, sample_weight, reduction))
+
+
+@_hook(keras_loss, "apply_mask")
+def _mask_exactly(original, sample_weight, mask, dtype, reduction):
+    if keras_step() is None or mask is None or reduction not in _MEANS[:2]:
+        return original(sample_weight, mask, dtype=dtype, reduction=reduction)
+    masked = original(sample_weight, mask, dtype=dtype, reduction="sum")
+    counted = tf.cast(mask, tf.float32)
+    total, valid = _sums_of_own(
+        [tf.cast(tf.size(counted), tf.float32), tf.reduce_sum(counted)]
+    )
+    return masked * tf.cast(tf.math.divide_no_nan(total, valid), masked.dtype)
+
+
+def _sums_of_own(values: list[tf.Tensor]) -> list[tf.Tensor]:
+    """Sums over the replicas that have examples."""
+    own = [keras_step().own(value) for value in values]
+    return tf.distribute.get_replica_context().all_reduce(
+        tf.distribute.ReduceOp.SUM, own
+    )
+
+
 # The sum over replicas comes first: Keras unscales, tests for overflow and clips each
 # replica's own gradients (tensorflow#33929, horovod#1346).
 @_hook(base_optimizer.BaseOptimizer, "apply")
@@ -316,7 +364,8 @@ def _finish_before_validation(original, callbacks, *args, **kwargs):
 @_hook(CallbackList, "on_epoch_end")
 def _finish_epoch(original, callbacks, *args, **kwargs):
     _end_epoch(callbacks)
-    return original(callbacks, *args, **kwargs)
+    original(callbacks, *args, **kwargs)
+    _stop_together(callbacks)
 
 
 def _end_epoch(callbacks: CallbackList) -> None:
@@ -331,12 +380,76 @@ def _hooked_optimizer(callbacks: CallbackList) -> HookedOptimizer | None:
     return optimizer if isinstance(optimizer, HookedOptimizer) else None
 
 
+# Files have one writer. Every worker would write the same paths (tensorflow#38635).
+_WRITERS = (
+    keras.callbacks.CSVLogger,
+    keras.callbacks.ModelCheckpoint,
+    keras.callbacks.TensorBoard,
+)
+
+
 @_hook(CallbackList, "__init__")
-def _introduce(original, callbacks, *args, **kwargs):
-    original(callbacks, *args, **kwargs)
+def _only_the_chief_writes(original, callbacks, given=None, *args, **kwargs):
+    strategy = _strategy_of(kwargs.get("model"))
+    if strategy is not None:
+        given = tree.flatten(given) if given else []
+        if any(isinstance(c, keras.callbacks.BackupAndRestore) for c in given):
+            raise ValueError(
+                "A TorusStrategy needs backups that one worker writes and that hold "
+                "the position in the data. Received: keras.callbacks.BackupAndRestore. "
+                "Use keras_fastnet.callbacks.BackupAndRestore, which takes the same "
+                "arguments."
+            )
+        if strategy.rank:
+            given = [c for c in given if not isinstance(c, _WRITERS)]
+    original(callbacks, given, *args, **kwargs)
     for callback in callbacks.callbacks:
         if isinstance(callback, HookedCallback):
             callback.siblings = callbacks.callbacks
+
+
+@_hook(CallbackList, "on_train_begin")
+def _announce(original, callbacks, logs=None):
+    original(callbacks, logs)
+    strategy = _strategy_of(callbacks.model)
+    data = data_of(callbacks.model)
+    if strategy is not None and data is not None and callbacks.params.get("verbose"):
+        strategy.announce(callbacks.model, data)
+
+
+# Workers stop together: who left an epoch alone would leave the others waiting.
+@_hook(CallbackList, "on_train_batch_end")
+def _stop_at_the_end(original, callbacks, batch, logs=None):
+    original(callbacks, batch, logs)
+    model = callbacks.model
+    strategy = _strategy_of(model)
+    if strategy is None or strategy.num_workers < 2 or not model.stop_training:
+        return
+    if any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in callbacks.callbacks):
+        loss = (logs or {}).get("loss", 0.0)
+        if not np.isfinite(loss):
+            # The same on all workers.
+            return
+    model.stop_training = False
+    _stops.add(callbacks)
+
+
+def _stop_together(callbacks: CallbackList) -> None:
+    model = callbacks.model
+    strategy = _strategy_of(model)
+    if strategy is None or strategy.num_workers < 2:
+        return
+    wanted = model.stop_training or callbacks in _stops
+    _stops.discard(callbacks)
+    model.stop_training = strategy.any_worker(wanted)
+
+
+_stops: "weakref.WeakSet[CallbackList]" = weakref.WeakSet()
+
+
+def _strategy_of(model: Any) -> HookedStrategy | None:
+    strategy = getattr(model, "distribute_strategy", None)
+    return strategy if isinstance(strategy, HookedStrategy) else None
 
 
 _off_progress_bar: set[str] = set()

@@ -27,6 +27,18 @@ class TrainingData:
         """Whether every epoch begins with the data's first batch."""
         return self._iterator.steps_per_epoch is None
 
+    @property
+    def batches(self) -> int | None:
+        """Number of batches in an epoch; `None` where it is not known."""
+        return self._iterator.num_batches
+
+    @property
+    def examples(self) -> int | None:
+        """Number of examples in an epoch; `None` where only reading would tell."""
+        if not self.whole_epochs:
+            return None
+        return getattr(self._iterator.data_adapter, "_num_samples", None)
+
     def resume(self, epoch: int, batch: int) -> None:
         """Goes on where an earlier run of the same program was.
 

@@ -35,6 +35,7 @@ class EpochData:
             nothing.
         convert: Applied to every element. Defaults to the identity.
         join: Makes one element of several.
+        sharding: How the data come to the workers, for people. Defaults to nothing.
 
     Attributes:
         batches_per_step: How many elements a step takes at once, joined to one; the
@@ -48,7 +49,9 @@ class EpochData:
         check_first: Callable[[Any], None] = lambda _: None,
         convert: Callable[[Any], Any] = lambda element: element,
         join: Callable[[list[Any]], Any] = joined,
+        sharding: str = "",
     ):
+        self.sharding = sharding
         self._begin = begin
         self._check_first = check_first
         self._convert = convert

@@ -5,10 +5,12 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
 from keras_fastnet._upstream.hooked import HookedStrategy
+from keras_fastnet._upstream.training_data import TrainingData
 from keras_fastnet.errors import ShardingError
 from keras_fastnet.strategies.epoch_data import EpochData
 from keras_fastnet.strategies.global_batch import (
@@ -19,6 +21,7 @@ from keras_fastnet.strategies.global_batch import (
     tell_the_same,
 )
 from keras_fastnet.strategies.replica_step import ReplicaStep
+from keras_fastnet.strategies.start_line import start_line
 from keras_fastnet.strategies.torus_extended import TorusExtended
 
 
@@ -51,9 +54,13 @@ class KerasSupport(HookedStrategy, tf.distribute.MultiWorkerMirroredStrategy):
                 lambda: iter(dataset),
                 convert=self._count_over_workers,
                 join=self._join,
+                sharding="each worker reads its own data",
             )
         return EpochData(
-            lambda: self._steps(shares), self._check_same_data, join=self._join
+            lambda: self._steps(shares),
+            self._check_same_data,
+            join=self._join,
+            sharding="every worker reads all data and takes its share",
         )
 
     def _steps(self, shares: tf.data.Dataset) -> Iterator[GlobalBatch]:
@@ -120,6 +127,24 @@ class KerasSupport(HookedStrategy, tf.distribute.MultiWorkerMirroredStrategy):
         )
         with self.step.with_reduced_gradients():
             yield [None if g is None else next(sums) for g in gradients]
+
+    def announce(self, model: keras.Model, data: TrainingData) -> None:
+        """Says what `fit` is going to do, on the chief.
+
+        Args:
+            model: The model.
+            data: Its training data.
+        """
+        if self.rank == 0:
+            print(f"fastnet: {start_line(self.extended, model, data)}", flush=True)
+
+    def any_worker(self, own: bool) -> bool:
+        """Returns whether something holds on any worker. All of them must ask.
+
+        Args:
+            own: Whether it holds on this one.
+        """
+        return any(n for (n,) in self._of_all_workers(tf.constant([own], tf.int64)))
 
     def from_chief(self, data: bytes) -> bytes:
         """Returns the chief's bytes, on all workers, which must all call.

@@ -62,6 +62,18 @@ class ReplicaStep(threading.local):
         share = tf.cast(self.share, value.dtype)
         return tf.where(share > 0, share * value, tf.zeros_like(value))
 
+    def own(self, value: tf.Tensor) -> tf.Tensor:
+        """Returns a value that only the replica's own examples count in.
+
+        Args:
+            value: A sum over the replica's examples.
+
+        Returns:
+            The same, and 0 where the replica has none but a filler.
+        """
+        share = tf.cast(self.share, tf.float32)
+        return tf.where(share > 0, value, tf.zeros_like(value))
+
     def unweigh(self, value: tf.Tensor) -> tf.Tensor:
         """Inverts `weigh`; 0 where the replica has no example."""
         return tf.math.divide_no_nan(value, tf.cast(self.share, value.dtype))

@@ -6,6 +6,7 @@ others are compared with, and returns what can be pickled.
 
 import contextlib
 import ctypes
+import io
 import resource
 from typing import Any
 
@@ -124,6 +125,14 @@ def fit(
         "evaluate": model.evaluate(x, y, batch_size=batch_size, verbose=0),
         "predict": model.predict(x, batch_size=batch_size, verbose=0),
     }
+
+
+def printed_by_fit(strategy: Any, **settings: Any) -> str:
+    """Returns what `fit` prints."""
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        fit(strategy, **settings, epochs=1)
+    return output.getvalue()
 
 
 class Recorder(keras.layers.Layer):
@@ -553,3 +562,123 @@ def fit_growing(strategy: Any, max_device_batch: int | None = None) -> dict[str,
         callbacks=callbacks,
     )
     return {**state(model), "history": history.history}
+
+
+class MeanOutput(keras.layers.Layer):
+    """Adds the mean of its inputs' squares to the loss."""
+
+    def call(self, x):
+        self.add_loss(keras.ops.mean(x**2))
+        return x
+
+
+def fit_loss(strategy: Any, *, kind: str, count: int = 33) -> dict[str, Any]:
+    """Trains on sentences of unequal lengths, whose last batch has one example."""
+    generator = np.random.default_rng(0)
+    lengths = generator.integers(1, 7, size=count)
+    tokens = generator.integers(1, 9, size=(count, 6))
+    tokens[np.arange(6) >= lengths[:, None]] = 0
+    weights = generator.uniform(0.1, 2.0, size=(count, 1)).astype("float32")
+    crossentropy = keras.losses.SparseCategoricalCrossentropy
+    losses = {
+        "mean_with_sample_weight": crossentropy(reduction="mean_with_sample_weight"),
+        "sum": crossentropy(reduction="sum"),
+        "scalar": lambda y, p: keras.ops.mean(
+            keras.ops.sparse_categorical_crossentropy(y, p)
+        ),
+    }
+    regularizer = keras.regularizers.L2(0.1) if kind == "activity" else None
+    with scope(strategy):
+        layers = [
+            keras.Input((6,), dtype="int32"),
+            keras.layers.Embedding(9, 4, mask_zero=kind == "masked"),
+            keras.layers.Dense(
+                3, activation="softmax", activity_regularizer=regularizer
+            ),
+        ]
+        if kind == "added":
+            layers.insert(2, MeanOutput())
+        model = keras.Sequential(layers)
+        model.compile(
+            # Not LARS: it hides a gradient that is too large.
+            optimizer=keras.optimizers.SGD(0.01 if kind == "sum" else 0.5),
+            loss=losses.get(kind, crossentropy()),
+        )
+    history = model.fit(
+        tokens,
+        tokens % 3,
+        sample_weight=weights if "weight" in kind else None,
+        batch_size=16,
+        epochs=2,
+        shuffle=False,
+        verbose=0,
+    )
+    return {**state(model), "history": history.history}
+
+
+class StopOnOneWorker(keras.callbacks.Callback):
+    """Asks to stop, in an epoch's midst or at its end, on the last worker only."""
+
+    def __init__(self, strategy: Any, when: str):
+        super().__init__()
+        self.last = strategy is None or strategy.rank == strategy.num_workers - 1
+        self.when = when
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.last and self.when == "batch" and batch == 1:
+            self.model.stop_training = True
+
+    def on_epoch_end(self, epoch, logs=None):
+        if self.last and self.when == "epoch" and epoch == 1:
+            self.model.stop_training = True
+
+
+def fit_and_stop(strategy: Any, *, when: str) -> dict[str, Any]:
+    """Trains three batches an epoch until something stops it."""
+    x, y = examples(96)
+    model = compiled_network(strategy)
+    callbacks: list[Any] = [StopOnOneWorker(strategy, when)]
+    weights = np.ones(len(x), "float32")
+    if when == "nan":
+        weights[40] = np.nan
+        callbacks = [keras.callbacks.TerminateOnNaN()]
+    if when == "early":
+        callbacks = [keras.callbacks.EarlyStopping("loss", min_delta=10.0, patience=1)]
+    model.fit(
+        *(x, y),
+        sample_weight=weights,
+        batch_size=32,
+        epochs=5,
+        shuffle=False,
+        verbose=0,
+        callbacks=callbacks,
+    )
+    return state(model)
+
+
+def fit_and_write(strategy: Any, *, folder: str) -> dict[str, Any]:
+    """Trains with callbacks that write files."""
+    x, y = examples(64)
+    model = compiled_network(strategy)
+    model.fit(
+        *(x, y),
+        epochs=2,
+        verbose=0,
+        callbacks=[
+            keras.callbacks.CSVLogger(f"{folder}/log.csv", append=True),
+            keras.callbacks.ModelCheckpoint(f"{folder}/model.keras"),
+            keras.callbacks.TensorBoard(f"{folder}/board", write_graph=False),
+        ],
+    )
+    return state(model)
+
+
+def fit_with_keras_backup(strategy: Any, *, folder: str) -> str:
+    """Returns what `fit` says to Keras's own backups."""
+    x, y = examples(64)
+    backup = keras.callbacks.BackupAndRestore(folder)
+    try:
+        compiled_network(strategy).fit(x, y, verbose=0, callbacks=[backup])
+    except ValueError as error:
+        return str(error)
+    return ""

@@ -1,0 +1,27 @@
+"""Losses of every kind: N workers equal one device, or are refused."""
+
+import pytest
+
+from tests.distributed.worker_pool import WorkerError
+from tests.test_parity import assert_parity
+
+pytestmark = pytest.mark.distributed
+
+
+@pytest.mark.parametrize("cluster", ["two_workers", "four_workers", "two_by_two"])
+@pytest.mark.parametrize(
+    "kind",
+    ["masked", "mean_with_sample_weight", "weighted", "sum", "added", "activity"],
+)
+def test_losses(request, one_device, cluster, kind):
+    workers = request.getfixturevalue(cluster)
+    assert_parity(
+        one_device.run("fit_loss", kind=kind), workers.run("fit_loss", kind=kind)
+    )
+
+
+def test_a_loss_that_returns_a_scalar_is_refused(two_workers):
+    with pytest.raises(WorkerError) as failure:
+        two_workers.run("fit_loss", kind="scalar")
+    assert "Received: one that returns a scalar" in str(failure.value)
+    assert 'with `reduction="sum"`' in str(failure.value)
