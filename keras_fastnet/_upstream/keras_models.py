@@ -6,7 +6,6 @@ from typing import Any
 import keras
 from keras.src.backend.common import global_state
 from keras.src.backend.tensorflow import trainer as tf_trainer
-from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
 
 from keras_fastnet._upstream.hooked import HookedOptimizer
 
@@ -92,7 +91,7 @@ def whole_state(model: keras.Model) -> dict[str, keras.Variable]:
         "model": model.variables,
         "optimizer": model.optimizer.variables,
     }
-    generator = global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
+    generator = global_state.get_global_attribute("global_seed_generator")
     if generator is not None:
         groups["random"] = [generator.state]
     for group, variables in groups.items():

@@ -91,7 +91,7 @@ class KerasSupport(HookedStrategy, tf.distribute.MultiWorkerMirroredStrategy):
         # TensorFlow cut the batches to a replica's size.
         batches = dataset.cardinality
         steps = -(-batches // len(self.extended.worker_devices))
-        counts = [n for (n,) in self._of_all_workers(tf.constant([steps], tf.int64))]
+        counts = [n for (n,) in self.of_all_workers(tf.constant([steps], tf.int64))]
         return None if min(counts) < 0 else max(counts)
 
     def peek(self, data: EpochData) -> Any:
@@ -144,7 +144,7 @@ class KerasSupport(HookedStrategy, tf.distribute.MultiWorkerMirroredStrategy):
         Args:
             own: Whether it holds on this one.
         """
-        return any(n for (n,) in self._of_all_workers(tf.constant([own], tf.int64)))
+        return any(n for (n,) in self.of_all_workers(tf.constant([own], tf.int64)))
 
     def from_chief(self, data: bytes) -> bytes:
         """Returns the chief's bytes, on all workers, which must all call.
@@ -179,7 +179,7 @@ class KerasSupport(HookedStrategy, tf.distribute.MultiWorkerMirroredStrategy):
         if self.num_workers < 2:
             return
         own = self.experimental_local_results(batch.fingerprint)[0]
-        seen = self._of_all_workers(own)
+        seen = self.of_all_workers(own)
         if not tell_the_same(seen):
             raise ShardingError(
                 "All workers must see the same global batches, of which each takes "
@@ -216,7 +216,7 @@ class KerasSupport(HookedStrategy, tf.distribute.MultiWorkerMirroredStrategy):
             for i in range(len(self.extended.worker_devices))
         ]
 
-    def _of_all_workers(self, own: tf.Tensor) -> list[list[int]]:
+    def of_all_workers(self, own: tf.Tensor) -> list[list[int]]:
         """Returns integers of each worker, by rank.
 
         Args:
