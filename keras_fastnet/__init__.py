@@ -8,7 +8,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from keras_fastnet import callbacks, optimizers, schedules, strategies
+    from keras_fastnet import callbacks, checks, optimizers, schedules, strategies
     from keras_fastnet.optimizers import LARS, LargeBatchOptimizer
     from keras_fastnet.strategies import TorusStrategy
 
@@ -19,13 +19,14 @@ _HOME = {
     "LargeBatchOptimizer": "keras_fastnet.optimizers",
     "TorusStrategy": "keras_fastnet.strategies",
 }
-_SUBPACKAGES = ("callbacks", "optimizers", "schedules", "strategies")
+_SUBPACKAGES = ("callbacks", "checks", "optimizers", "schedules", "strategies")
 
 __all__ = [
     "LARS",
     "LargeBatchOptimizer",
     "TorusStrategy",
     "callbacks",
+    "checks",
     "optimizers",
     "schedules",
     "strategies",

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from keras_fastnet import __version__
-from keras_fastnet.cli import bench, demo, plan, run
+from keras_fastnet.cli import bench, check, demo, plan, run
 from keras_fastnet.cli.errors import UsageError
 
-COMMANDS = (run, demo, bench, plan)
+COMMANDS = (run, demo, check, bench, plan)
 
 _EPILOG = """\
 examples:
@@ -26,6 +26,8 @@ examples:
       train on four local workers, as `python train.py --epochs 10` would on one
   fastnet run --workers 2 --dry-run train.py
       show what each worker would be started with, and start nothing
+  fastnet check --workers 2 train.py
+      prove that the model of `train.py` trains on two workers as on one device
   fastnet bench --workers 4
       time all-reduces of four local workers, flat ring against torus
   fastnet plan --ranks 64 --hosts 8 --model ResNet50 --compute-ms 160

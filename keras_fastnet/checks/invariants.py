@@ -1,0 +1,356 @@
+"""What has to hold on several workers, each shown by training something small.
+
+Every function raises `Failed` where its invariant does not hold, and returns what was
+seen where it does. Its first line is what the user reads.
+"""
+
+import contextlib
+import io
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_fastnet.callbacks import BackupAndRestore
+from keras_fastnet.checks.probes import Probe, Recorder, difference, in_float64
+from keras_fastnet.checks.subject import Subject, without_chance
+from keras_fastnet.checks.verdict import require
+from keras_fastnet.optimizers import LargeBatchOptimizer
+
+# Sums in another order, after a few updates, against the change of the weights.
+TOLERANCE = 1e-3
+# Beyond that a wrong update could hide in it.
+LARGEST_ROUNDING = 0.01
+
+
+def same_update(probe: Probe, subject: Subject) -> str:
+    """the update of one device"""
+    batch, updates = subject.examples_per_replica * probe.replicas, 3
+    # Replicas get unequal shares of the last batch.
+    examples = (updates - 1) * batch + batch // 2 + 1
+    # Within batches: the same computation, rounded in another way.
+    turned = np.concatenate(
+        [order[::-1] for order in np.split(np.arange(examples), [batch, 2 * batch])]
+    )
+    start: list[np.ndarray] | None = None
+
+    def train(cluster: bool, order: np.ndarray) -> tuple[list[np.ndarray], float]:
+        nonlocal start
+        with probe.on(cluster), in_float64():
+            model = subject.make_model()
+            changes.update(without_chance(model))
+            data = subject.data(model, examples)
+            start = start or model.get_weights()
+            model.set_weights(start)
+            x, y = keras.tree.map_structure(lambda part: part[order], data)
+            options = {"batch_size": batch, "shuffle": False, "verbose": 0}
+            history = model.fit(x, y, **options).history
+        return model.get_weights(), history["loss"][-1]
+
+    changes: set[str] = set()
+    in_order = np.arange(examples)
+    one, its_loss = train(False, in_order)
+    moved = difference(one, start or [])
+    require(moved > 0, "the updates changed nothing, so nothing can be compared")
+    rounding = difference(train(False, turned)[0], one) / moved
+    if rounding > LARGEST_ROUNDING:
+        raise ValueError(
+            "A model can be compared where rounding does not decide what it learns. "
+            f"Received: {subject.name}, which differs by {rounding:.0%} of its change "
+            "from itself on one device, when the examples of a batch are in another "
+            "order. Give `make_data` with real or larger data, or a smaller rate."
+        )
+    several, loss = train(True, in_order)
+    apart = difference(several, one) / moved
+    seen = f"{updates} updates, weights differ by {apart:.1e} of their change"
+    require(apart <= max(TOLERANCE, 10 * rounding), seen)
+    require(
+        abs(loss - its_loss) <= TOLERANCE * abs(its_loss),
+        f"loss {loss:.6g} instead of {its_loss:.6g}",
+    )
+    return "; ".join([seen, *sorted(changes)])
+
+
+def equal_weights(probe: Probe, subject: Subject) -> str:
+    """equal weights on every worker"""
+    with probe.on(cluster=True):
+        model = subject.make_model()
+        batch = subject.examples_per_replica * probe.replicas
+        x, y = subject.data(model, 2 * batch + 1)
+    model.fit(x, y, batch_size=batch, verbose=0)
+    marks = [float(np.sum(w, dtype="float64")) for w in model.get_weights()]
+    mark = float(np.dot(marks, np.cos(np.arange(len(marks)))))
+    marks = probe.of_all_workers(mark)
+    require(len(set(marks)) == 1, f"sums of the weights, by rank: {marks}")
+    return f"bit for bit, on {len(marks)} worker(s)"
+
+
+def examples_weigh_the_same(probe: Probe, subject: Subject) -> str:
+    """every example and every unmasked step weighs the same"""
+    # The last batch has an example for one replica alone.
+    count = 2 * probe.replicas + 1
+    generator = np.random.default_rng(0)
+    tokens = generator.integers(1, 9, size=(count, 6))
+    lengths = generator.integers(1, 7, size=count)
+    tokens[np.arange(6) >= lengths[:, None]] = 0
+    weights = generator.uniform(0.1, 2.0, size=(count, 1)).astype("float32")
+    apart = 0.0
+    for mask, reduction in ((True, "sum_over_batch_size"),
+                            (False, "mean_with_sample_weight")):  # fmt: skip
+        found, start = [], None
+        for cluster in (False, True):
+            with probe.on(cluster):
+                model = keras.Sequential(
+                    [
+                        keras.Input((6,), dtype="int32"),
+                        keras.layers.Embedding(9, 4, mask_zero=mask),
+                        keras.layers.Dense(3, activation="softmax"),
+                    ]
+                )
+                loss = keras.losses.SparseCategoricalCrossentropy(reduction=reduction)
+                model.compile(keras.optimizers.SGD(0.5), loss)
+                start = start or model.get_weights()
+                model.set_weights(start)
+            model.fit(
+                *(tokens, tokens % 3, 2 * probe.replicas),
+                sample_weight=None if mask else weights,
+                epochs=2,
+                shuffle=False,
+                verbose=0,
+            )
+            found.append(model.get_weights())
+        apart = max(apart, difference(*found) / difference(found[0], start or []))
+        what = "a mask" if mask else "sample weights"
+        require(apart <= TOLERANCE, f"with {what} weights differ by {apart:.1e}")
+    return f"masks and sample weights: to {apart:.1e}"
+
+
+def micro_batches(probe: Probe, subject: Subject) -> str:
+    """micro-batches make the update of one large batch"""
+    size = 2 * probe.replicas
+    count = 5 * size + 1
+    x, y = _regression(count)
+    found, start = [], None
+    for cluster, steps, batch in ((False, None, 2 * size), (True, 2, size)):
+        with probe.on(cluster):
+            model = _small_model()
+            optimizer = keras.optimizers.SGD(0.05, momentum=0.9, global_clipnorm=0.5)
+            if steps:
+                optimizer = LargeBatchOptimizer(optimizer, steps)
+            model.compile(optimizer, "mse")
+            start = start or model.get_weights()
+            model.set_weights(start)
+        history = model.fit(
+            *(x, y, batch),
+            epochs=2,
+            shuffle=False,
+            verbose=0,
+            validation_data=(x, y),
+        ).history
+        found.append((model, history["val_loss"][-1]))
+    (one, its_loss), (several, loss) = found
+    updates = [int(m.optimizer.iterations.numpy()) for m in (one, several)]
+    require(updates[0] == updates[1], f"{updates[1]} updates instead of {updates[0]}")
+    moved = difference(one.get_weights(), start or [])
+    apart = difference(several.get_weights(), one.get_weights()) / moved
+    seen = f"{updates[0]} updates of 2, weights differ by {apart:.1e} of their change"
+    require(apart <= TOLERANCE, seen)
+    require(
+        abs(loss - its_loss) <= TOLERANCE * its_loss,
+        f"validation loss {loss:.6g} instead of {its_loss:.6g}",
+    )
+    return seen
+
+
+def overflow_agreement(probe: Probe, subject: Subject) -> str:
+    """an overflow on one replica skips the update on all"""
+    count = 2 * probe.replicas
+    x, y = _regression(count)
+    # In the last replica's share alone.
+    x[-1] = np.inf
+    kinds: tuple[tuple[Any, dict[str, Any]], ...] = (
+        (keras.optimizers.LossScaleOptimizer, {}),
+        (LargeBatchOptimizer, {"loss_scaling": True}),
+    )
+    for wrapper, options in kinds:
+        with probe.on(cluster=True):
+            model = _small_model()
+            inner = keras.optimizers.SGD(0.1)
+            optimizer = wrapper(inner, initial_scale=1024.0, **options)
+            model.compile(optimizer, "mse")
+        before = model.get_weights()
+        model.fit(x, y, batch_size=count, shuffle=False, verbose=0)
+        scale = float(keras.ops.convert_to_numpy(optimizer.dynamic_scale))
+        moved = difference(model.get_weights(), before)
+        scales = probe.of_all_workers(scale)
+        name = wrapper.__name__
+        everywhere = set(probe.of_all_workers(moved)) == {0.0}
+        require(everywhere, f"{name}: the weights moved by {moved:g}")
+        require(
+            set(scales) == {512.0}, f"{name}: scales {scales} by rank, not 512 on all"
+        )
+    return "the weights stay, the scale halves"
+
+
+def distinct_masks(probe: Probe, subject: Subject) -> str:
+    """each replica drops its own units"""
+    size = 64
+    ones = np.ones((probe.replicas, size), "float32")
+    masks = []
+    for _ in range(2):
+        with probe.on(cluster=True):
+            model = keras.Sequential(
+                [keras.Input((size,)), keras.layers.Dropout(0.5, seed=7), _Identity()]
+            )
+            model.compile(keras.optimizers.SGD(1.0), _sum_of_outputs())
+        model.fit(ones, ones, probe.replicas, shuffle=False, verbose=0)
+        # The gradient of a scale by unit is the sum of the replicas' masks.
+        masks.append(1.0 - model.get_weights()[0])
+    # 0 or 2 for each replica that keeps a unit: in step, all are 0 or 2 N.
+    kept = set(np.unique(masks[0]).round(3).tolist())
+    together = {0.0, 2.0 * probe.replicas}
+    require(
+        probe.replicas == 1 or not kept <= together,
+        f"{probe.replicas} replicas drop the same units",
+    )
+    require(
+        bool(np.array_equal(masks[0], masks[1])),
+        "the same seed gives other masks when it is used again",
+    )
+    return f"{probe.replicas} replica(s), the same again from the same seed"
+
+
+def each_example_once(probe: Probe, subject: Subject) -> str:
+    """each example once in every epoch, every epoch in an order of its own"""
+    count, epochs = 6 * probe.replicas + 1, 3
+    x = np.arange(count, dtype="float32")[:, None]
+    with probe.on(cluster=True):
+        recorder = Recorder()
+        model = keras.Sequential([keras.Input((1,)), recorder, keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.0), "mse")
+    # A seed, with which Keras by itself repeats the first epoch's order.
+    keras.utils.set_random_seed(11)
+    seen: list[list[float]] = []
+
+    class Cut(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            seen.append(list(recorder.seen))
+            recorder.seen.clear()
+
+    model.fit(
+        x, x, batch_size=3 * probe.replicas, epochs=epochs, verbose=0, callbacks=[Cut()]
+    )
+    numbers = np.zeros(count)
+    for order in seen:
+        for number in order:
+            numbers[int(number)] += 1
+    totals = np.sum([probe.of_all_workers(float(n)) for n in numbers], axis=1)
+    # A replica without an example of its own is given a filler.
+    require(
+        bool((totals >= epochs).all()), f"examples seen by nobody: {totals.tolist()}"
+    )
+    extra = int(totals.sum()) - epochs * count
+    require(extra <= epochs * (probe.replicas - 1), f"{extra} examples too many")
+    require(
+        len({str(order) for order in seen}) == epochs,
+        "epochs come in the same order",
+    )
+    return f"{count} examples, {epochs} epochs"
+
+
+def resume(probe: Probe, subject: Subject) -> str:
+    """a training that was stopped ends as if it had not been"""
+    size = 2 * probe.replicas
+    x, y = _regression(5 * size)
+
+    class Stop(Exception):
+        pass
+
+    class StopAt(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if batch == 3:
+                raise Stop
+
+    def train(folder: str, *callbacks: Any) -> list[np.ndarray]:
+        keras.utils.set_random_seed(5)
+        with probe.on(cluster=True):
+            model = _small_model(dropout=0.3)
+            model.compile(keras.optimizers.SGD(0.05, momentum=0.9), "mse")
+        backup = BackupAndRestore(folder, save_freq=1)
+        with contextlib.redirect_stdout(io.StringIO()):
+            model.fit(
+                *(x, y, size), epochs=2, verbose=0, callbacks=[backup, *callbacks]
+            )
+        return model.get_weights()
+
+    with tempfile.TemporaryDirectory() as folder:
+        whole = train(str(Path(folder) / "whole"))
+        stopped = str(Path(folder) / "stopped")
+        try:
+            train(stopped, StopAt())
+        except Stop:
+            resumed = train(stopped)
+    apart = difference(resumed, whole)
+    require(apart == 0.0, f"weights differ by {apart:.1e}")
+    return "stopped within an epoch; bit for bit"
+
+
+def outside_the_scope(probe: Probe, subject: Subject) -> str:
+    """a model outside of the strategy's scope does not train alone"""
+    model = _small_model()
+    model.compile("sgd", "mse")
+    if probe.replicas == 1:
+        return "one replica"
+    x, y = _regression(4)
+    try:
+        model.fit(x, y, verbose=0)
+    except ValueError as error:
+        require("strategy.scope()" in str(error), str(error))
+        return "refused"
+    require(False, "it trained on every worker by itself")
+    return ""
+
+
+ALL = (
+    same_update,
+    equal_weights,
+    examples_weigh_the_same,
+    micro_batches,
+    overflow_agreement,
+    distinct_masks,
+    each_example_once,
+    resume,
+    outside_the_scope,
+)
+
+
+class _Identity(keras.layers.Layer):
+    """Multiplies each unit with a weight that is 1 at first."""
+
+    def build(self, shape: Any) -> None:
+        self.scale = self.add_weight(shape=(shape[-1],), initializer="ones")
+
+    def call(self, x: Any) -> Any:
+        return x * self.scale
+
+
+def _sum_of_outputs() -> keras.losses.Loss:
+    class Sum(keras.losses.Loss):
+        def call(self, y_true: Any, y_pred: Any) -> Any:
+            return keras.ops.sum(y_pred, axis=-1)
+
+    return Sum(reduction="sum")
+
+
+def _small_model(dropout: float = 0.0) -> keras.Model:
+    layers = [keras.Input((6,)), keras.layers.Dense(8, activation="tanh")]
+    if dropout:
+        layers.append(keras.layers.Dropout(dropout))
+    return keras.Sequential([*layers, keras.layers.Dense(1)])
+
+
+def _regression(count: int) -> tuple[np.ndarray, np.ndarray]:
+    x = np.random.default_rng(0).normal(size=(count, 6)).astype("float32")
+    return x, x.sum(axis=1, keepdims=True)

@@ -1,0 +1,94 @@
+"""Small models and data that show what a strategy does."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_fastnet.strategies import TorusStrategy
+
+
+class Recorder(keras.layers.Layer):
+    """Notes the first feature of the examples that it is given in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[float] = []
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        """Returns its input."""
+        if training:
+            tf.py_function(
+                lambda ids: self.seen.extend(ids.numpy().tolist()), [x[:, 0]], []
+            )
+        return x
+
+
+class Probe:
+    """Trains the same on the cluster and on one device, in the same process.
+
+    Args:
+        strategy: The cluster's strategy.
+    """
+
+    def __init__(self, strategy: TorusStrategy):
+        self.strategy = strategy
+        # Models of no strategy are refused where there is a cluster.
+        device = strategy.extended.worker_devices[0]
+        self._one_device = tf.distribute.OneDeviceStrategy(device)
+
+    @property
+    def replicas(self) -> int:
+        """Number of replicas in sync."""
+        return self.strategy.num_replicas_in_sync
+
+    @contextlib.contextmanager
+    def on(self, cluster: bool) -> Iterator[None]:
+        """Makes models on the cluster or on one device.
+
+        Args:
+            cluster: Which of the two.
+        """
+        with (self.strategy if cluster else self._one_device).scope():
+            yield
+
+    def of_all_workers(self, value: float) -> list[float]:
+        """Returns a number of each worker, by rank. All of them must ask.
+
+        Args:
+            value: This worker's.
+        """
+        own = int(np.float64(value).view(np.int64))
+        numbers = self.strategy.of_all_workers(tf.constant([own], tf.int64))
+        return [float(np.int64(n).view(np.float64)) for (n,) in numbers]
+
+
+def difference(mine: list[np.ndarray], theirs: list[np.ndarray]) -> float:
+    """Returns the largest difference between weights.
+
+    Args:
+        mine: Weights.
+        theirs: Weights of the same shapes.
+    """
+    differences = [
+        float(np.abs(np.asarray(a, "float64") - np.asarray(b, "float64")).max())
+        for a, b in zip(mine, theirs, strict=True)
+        if np.size(a)
+    ]
+    return max(differences, default=0.0)
+
+
+@contextlib.contextmanager
+def in_float64() -> Iterator[None]:
+    """Makes models in float64, where they leave that open: rounding matters less."""
+    before = keras.config.floatx(), keras.config.dtype_policy()
+    keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
+    try:
+        yield
+    finally:
+        keras.config.set_floatx(before[0])
+        keras.config.set_dtype_policy(before[1])

@@ -1,0 +1,52 @@
+"""Checks a cluster."""
+
+from collections.abc import Iterator
+
+import keras
+
+from keras_fastnet.checks import invariants
+from keras_fastnet.checks.probes import Probe
+from keras_fastnet.checks.subject import Subject, built_in
+from keras_fastnet.checks.verdict import Failed, Verdict
+from keras_fastnet.strategies import TorusStrategy
+
+
+def check(strategy: TorusStrategy, subject: Subject | None = None) -> Iterator[Verdict]:
+    """Proves, on a cluster, that N workers equal one device.
+
+    It trains small models for a few updates on the cluster and on one device. All
+    workers must call it, and take all of its verdicts.
+
+    Args:
+        strategy: The cluster's strategy, also of one process.
+        subject: The model to check the update of. Defaults to `None`: a small
+            network.
+
+    Yields:
+        A verdict for each invariant.
+
+    Example:
+
+    ```python
+    strategy = keras_fastnet.TorusStrategy()
+    for verdict in keras_fastnet.checks.check(strategy):
+        print(*verdict)
+    ```
+    """
+    subject = subject or built_in()
+    for invariant in invariants.ALL:
+        # The same on all workers, and on all devices of one.
+        keras.backend.clear_session()
+        keras.utils.set_random_seed(1)
+        name = (invariant.__doc__ or "").strip()
+        probe = Probe(strategy)
+        try:
+            verdict = Verdict(name, "pass", invariant(probe, subject))
+        except Failed as failure:
+            verdict = Verdict(name, "fail", str(failure))
+        except ValueError as error:
+            verdict = Verdict(name, "refused", " ".join(str(error).split()))
+        except Exception as error:
+            # Whatever TensorFlow or Keras raise, where something of ours is amiss.
+            verdict = Verdict(name, "fail", f"{type(error).__name__}: {error}"[:500])
+        yield verdict
