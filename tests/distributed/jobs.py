@@ -9,12 +9,16 @@ import ctypes
 import io
 import resource
 from typing import Any
+from unittest import mock
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 import keras_fastnet
+from keras_fastnet._upstream import keras_hooks
+from keras_fastnet.checks import check, invariants
+from keras_fastnet.strategies import keras_step
 
 OPTIMIZERS = {
     "plain": lambda **kw: keras.optimizers.SGD(0.1, **kw),
@@ -682,3 +686,35 @@ def fit_with_keras_backup(strategy: Any, *, folder: str) -> str:
     except ValueError as error:
         return str(error)
     return ""
+
+
+def checked(
+    strategy: Any, *, without: str | None = None, only: str | None = None
+) -> list[tuple[str, str, str]]:
+    """Returns the verdicts of `check`, perhaps with a fix switched off.
+
+    Args:
+        strategy: The worker's strategy.
+        without: The function of Keras, such as `"BaseOptimizer.apply"`, that is to be
+            Keras's own again, or `"layer_state"`.
+        only: The invariant to check. Defaults to `None`: all.
+    """
+    switched_off = contextlib.ExitStack()
+    if without == "layer_state":
+        switched_off.enter_context(
+            mock.patch.object(keras_step, "layer_state", lambda model: [])
+        )
+    elif without:
+        (hook,) = {
+            (owner, name)
+            for owner, name, _ in keras_hooks._hooks
+            if f"{owner.__name__.rpartition('.')[2]}.{name}" == without
+        }
+        own = getattr(*hook).__wrapped__
+        switched_off.enter_context(mock.patch.object(*hook, own))
+    chosen = [f for f in invariants.ALL if only in (None, f.__name__)]
+    with switched_off, mock.patch.object(invariants, "ALL", chosen):
+        return [
+            tuple(verdict)
+            for verdict in check(strategy or keras_fastnet.TorusStrategy())
+        ]

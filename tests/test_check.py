@@ -1,0 +1,104 @@
+"""`fastnet check` passes where all is well, and names what is not."""
+
+import keras
+import pytest
+
+from keras_fastnet.checks import invariants
+
+pytestmark = pytest.mark.distributed
+
+
+@pytest.mark.parametrize("cluster", ["four_workers", "two_by_two"])
+def test_all_invariants_hold(request, cluster):
+    for verdicts in request.getfixturevalue(cluster).run("checked"):
+        assert len(verdicts) == len(invariants.ALL)
+        for invariant, result, details in verdicts:
+            assert result == "pass", f"{invariant}: {details}"
+
+
+# Each fix is Keras's own code again.
+@pytest.mark.parametrize(
+    ("fix", "invariant"),
+    [
+        ("loss.scale_loss_for_distribution", "same_update"),
+        ("loss.unscale_loss_for_distribution", "same_update"),
+        ("BaseOptimizer.apply", "same_update"),
+        ("TFOptimizer._all_reduce_sum_gradients", "same_update"),
+        ("TFEpochIterator._get_iterator", "same_update"),
+        ("layer_state", "equal_weights"),
+        ("loss.reduce_values", "examples_weigh_the_same"),
+        ("loss.apply_mask", "examples_weigh_the_same"),
+        ("CallbackList.on_epoch_begin", "micro_batches"),
+        ("CallbackList.on_test_begin", "micro_batches"),
+        ("SeedGenerator.next", "distinct_masks"),
+        ("ArrayDataAdapter.get_tf_dataset", "each_example_once"),
+        ("TensorFlowTrainer.make_train_function", "outside_the_scope"),
+    ],
+)
+def test_a_fix_that_is_switched_off_is_named(two_workers, fix, invariant):
+    told = getattr(invariants, invariant).__doc__
+    for verdicts in two_workers.run("checked", without=fix, only=invariant):
+        ((name, result, _),) = verdicts
+        assert (name, result) == (told, "fail")
+
+
+def test_at_the_terminal(fastnet):
+    done = fastnet("check", "--workers", 1)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{len(invariants.ALL)} pass, 0 fail, 0 refused" in done.stdout
+
+
+SCRIPT = """
+import keras
+
+def make_model(loss="mse"):
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    model.compile("sgd", loss)
+    return model
+
+def scalar():
+    return make_model(lambda y, p: keras.ops.mean((y - p) ** 2))
+
+def uncompiled():
+    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+
+if __name__ == "__main__":
+    raise SystemExit("trained")
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "code", "words"),
+    [
+        ("scalar", 3, ["refused  the update of one device", "returns a scalar"]),
+        ("uncompiled", 3, ["must be compiled"]),
+        ("other", 2, ["must have a function `other`"]),
+    ],
+)
+def test_scripts_that_have_no_model_to_train(fastnet, tmp_path, function, code, words):
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    done = fastnet("check", f"{script}:{function}")
+    assert done.returncode == code, done.stdout + done.stderr
+    for word in words:
+        assert word in done.stdout + done.stderr
+    assert "trained" not in done.stdout
+
+
+def test_a_saved_model(fastnet, tmp_path):
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    model.compile("adam", "mse")
+    model.save(tmp_path / "model.keras")
+    done = fastnet("check", tmp_path / "model.keras")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"checking {tmp_path / 'model.keras'}" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [("nothing.py", "not there"), ("weights.h5", "must be a .keras file")],
+)
+def test_wrong_sources_are_refused(fastnet, source, words):
+    done = fastnet("check", source)
+    assert done.returncode == 2
+    assert words in done.stderr
