@@ -62,6 +62,10 @@ def scalar():
 def uncompiled():
     return keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
 
+def waiting():
+    import time
+    time.sleep(1000)
+
 if __name__ == "__main__":
     raise SystemExit("trained")
 """
@@ -83,6 +87,15 @@ def test_scripts_that_have_no_model_to_train(fastnet, tmp_path, function, code, 
     for word in words:
         assert word in done.stdout + done.stderr
     assert "trained" not in done.stdout
+
+
+def test_workers_that_wait_for_each_other_are_no_hang(fastnet, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    done = fastnet("check", "--workers", 1, "--timeout", 3, f"{script}:waiting")
+    assert done.returncode == 1
+    assert "fail     the update of one device" in done.stdout
+    assert "no end within 3 s" in done.stdout
 
 
 def test_a_saved_model(fastnet, tmp_path):

@@ -1,6 +1,7 @@
 """`fastnet check`: proves that N workers equal one device."""
 
 import argparse
+import math
 import os
 import tempfile
 from pathlib import Path
@@ -61,6 +62,14 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
         help="start N workers on this machine (default: take part in the cluster of "
         f"TF_CONFIG; {DEFAULT_WORKERS} without one)",
     )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=300.0,
+        metavar="S",
+        help="seconds after which an invariant fails whose check does not end, as "
+        "workers wait for each other (default: %(default)g)",
+    )
     parser.set_defaults(execute=execute)
 
 
@@ -68,15 +77,22 @@ def execute(arguments: argparse.Namespace) -> int:
     """Runs `fastnet check` and returns its exit code."""
     source = arguments.source or ""
     check_source(source)
+    seconds = arguments.timeout
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise UsageError(
+            f"--timeout must be a number of seconds above 0. Received: {seconds}. "
+            "Pass, for example, `--timeout 300`."
+        )
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if arguments.workers is None and os.environ.get("TF_CONFIG"):
         from keras_fastnet.cli.check_worker import take_part
 
-        return take_part(source)
+        return take_part(source, seconds)
     workers = DEFAULT_WORKERS if arguments.workers is None else arguments.workers
     with tempfile.TemporaryDirectory() as folder:
         found = Path(folder) / "found"
-        command = ["-m", "keras_fastnet.cli.check_worker", source, str(found)]
+        words = [source, str(seconds), str(found)]
+        command = ["-m", "keras_fastnet.cli.check_worker", *words]
         # A worker that found something amiss has not failed.
         failure = launcher.run(workers, command)
         if failure:

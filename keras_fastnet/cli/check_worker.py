@@ -1,12 +1,16 @@
 """One worker of `fastnet check`.
 
-`python -m keras_fastnet.cli.check_worker SOURCE FILE`, started by `fastnet check`. Rank
-0 writes to FILE the exit code, and what the user did wrong.
+`python -m keras_fastnet.cli.check_worker SOURCE SECONDS FILE`, started by `fastnet
+check`. Rank 0 writes to FILE the exit code, and what the user did wrong.
 """
 
+import contextlib
+import os
 import runpy
 import sys
 import textwrap
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,7 @@ import tensorflow as tf
 
 import keras_fastnet
 from keras_fastnet.checks import Subject, Verdict, check
+from keras_fastnet.checks.invariants import ALL
 from keras_fastnet.cli.check import check_source
 from keras_fastnet.cli.errors import UsageError
 from keras_fastnet.errors import ClusterError
@@ -23,11 +28,12 @@ _EXIT_CODES = {"pass": 0, "fail": 1, "refused": 3}
 _WIDTH = 88
 
 
-def take_part(source: str) -> int:
+def take_part(source: str, timeout: float) -> int:
     """Joins the cluster of TF_CONFIG, checks it, and prints on rank 0.
 
     Args:
         source: What the user wants checked; empty for nothing of his own.
+        timeout: Seconds that an invariant may take.
 
     Returns:
         The exit code.
@@ -39,17 +45,22 @@ def take_part(source: str) -> int:
         strategy = keras_fastnet.TorusStrategy()
     except ClusterError as error:
         raise UsageError(str(error)) from error
-    return _check(strategy, _subject(source))
+    return _check(strategy, _subject(source), timeout)
 
 
-def _check(strategy: keras_fastnet.TorusStrategy, subject: Subject | None) -> int:
+def _check(
+    strategy: keras_fastnet.TorusStrategy, subject: Subject | None, timeout: float
+) -> int:
     # Many small models make many traces; that is no news.
     tf.get_logger().setLevel("ERROR")
     if strategy.rank == 0:
         what = subject.name if subject else "a small network"
         print(f"{strategy.describe()}\n\nchecking {what}:", flush=True)
     found: list[str] = []
-    for verdict in check(strategy, subject):
+    verdicts = check(strategy, subject)
+    for invariant in ALL:
+        with _ended_after(timeout, (invariant.__doc__ or "").strip(), strategy.rank):
+            verdict = next(verdicts)
         found.append(verdict.result)
         if strategy.rank == 0:
             print(_as_text(verdict), flush=True)
@@ -58,6 +69,25 @@ def _check(strategy: keras_fastnet.TorusStrategy, subject: Subject | None) -> in
         print(f"\n{', '.join(counts)}", flush=True)
     worst = "fail" if "fail" in found else max(found, key=_EXIT_CODES.__getitem__)
     return _EXIT_CODES[worst]
+
+
+@contextlib.contextmanager
+def _ended_after(seconds: float, invariant: str, rank: int) -> Iterator[None]:
+    """Ends the process where the workers wait for each other, deaf to exceptions."""
+
+    def end() -> None:
+        if rank == 0:
+            details = f"no end within {seconds:g} s: the workers wait for each other"
+            print(_as_text(Verdict(invariant, "fail", details)), flush=True)
+        os._exit(1)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _as_text(verdict: Verdict) -> str:
@@ -104,10 +134,10 @@ def _loaded(path: str) -> keras.Model:
 
 def main() -> None:
     """Runs one worker that `fastnet check` started."""
-    source, file = sys.argv[1:]
+    source, seconds, file = sys.argv[1:]
     strategy = keras_fastnet.TorusStrategy()
     try:
-        answer = f"{_check(strategy, _subject(source))}"
+        answer = f"{_check(strategy, _subject(source), float(seconds))}"
     except UsageError as error:
         answer = f"2\n{error}"
     if strategy.rank == 0:

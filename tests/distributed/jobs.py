@@ -19,6 +19,8 @@ import keras_fastnet
 from keras_fastnet._upstream import keras_hooks
 from keras_fastnet.checks import check, invariants
 from keras_fastnet.strategies import keras_step
+from tests.traps import scenarios
+from tests.traps.kits import Ours
 
 OPTIMIZERS = {
     "plain": lambda **kw: keras.optimizers.SGD(0.1, **kw),
@@ -718,3 +720,9 @@ def checked(
             tuple(verdict)
             for verdict in check(strategy or keras_fastnet.TorusStrategy())
         ]
+
+
+def trapped(strategy: Any, *, scenario: str, folder: str) -> list[Any]:
+    """Returns what a worker gets in a scenario of `tests.traps`, without a seed."""
+    tf.random.set_seed(None)
+    return getattr(scenarios, scenario)(Ours(strategy), folder)

@@ -1,0 +1,74 @@
+"""Sets the traps of tests/traps for Keras and TensorFlow as they come, and for us.
+
+python -m benchmarks.traps.run
+"""
+
+import datetime
+import importlib.metadata
+import json
+import pathlib
+import platform
+import subprocess
+import sys
+import tempfile
+
+from keras_fastnet.cli import launcher
+
+HERE = pathlib.Path(__file__).parent
+ROOT = HERE.parents[1]
+
+
+def on_two_devices(kit):
+    """Returns what was seen by scenario, and whether it is right."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.traps", kit],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def on_two_workers_of_stock():
+    """Returns the same for the scenarios on two workers."""
+    from tests.traps import scenarios
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        scenarios.write_shards(folder)
+        if launcher.run(2, ["-m", "tests.traps.stock_workers", name]):
+            raise SystemExit("The two workers failed; their last lines are above.")
+        ranks = [json.loads((folder / f"rank-{r}.json").read_text()) for r in (0, 1)]
+    return {
+        scenario.__name__: scenarios.judged(
+            scenario.__name__, [rank[scenario.__name__] for rank in ranks]
+        )
+        for scenario in scenarios.ON_TWO_WORKERS
+    }
+
+
+def main():
+    """Writes `result.json` beside this script, and prints a table."""
+    stock = {**on_two_devices("stock"), **on_two_workers_of_stock()}
+    ours = on_two_devices("ours")
+    result = {
+        "conditions": {
+            "date": datetime.date.today().isoformat(),
+            "command": "python -m benchmarks.traps.run",
+            "python": platform.python_version(),
+            "versions": {
+                name: importlib.metadata.version(name)
+                for name in ("tensorflow", "keras", "keras-fastnet")
+            },
+        },
+        "stock": stock,
+        "keras_fastnet": ours,
+    }
+    (HERE / "result.json").write_text(json.dumps(result, indent=2) + "\n")
+    for name, (seen, right) in stock.items():
+        print(f"| {name} | {seen}{'' if right else ': wrong'} | {ours.get(name)} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""The two ways of training that the traps are set for."""
+
+import contextlib
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+import keras_fastnet
+
+
+class Ours:
+    """keras_fastnet."""
+
+    def __init__(self, strategy: tf.distribute.Strategy | None = None):
+        self.strategy = strategy or keras_fastnet.TorusStrategy(start_timeout=60.0)
+
+    def accumulating(self, make: Any, steps: int) -> keras.optimizers.Optimizer:
+        """Returns an optimizer that updates with several micro-batches."""
+        return keras_fastnet.LargeBatchOptimizer(make(), steps)
+
+    def one_device(self) -> Any:
+        """Where models for one device are made."""
+        device = self.strategy.extended.worker_devices[0]
+        return tf.distribute.OneDeviceStrategy(device).scope()
+
+    def backup(self, folder: str) -> keras.callbacks.Callback:
+        """Returns what backs up every update."""
+        return keras_fastnet.callbacks.BackupAndRestore(folder, save_freq=1)
+
+    def growing(self, x: Any, y: Any) -> dict[str, Any]:
+        """Returns arguments of `fit` that double the batch of 4 in epoch 1."""
+        growth = keras_fastnet.callbacks.BatchGrowth({0: 4, 1: 8})
+        return {"x": x, "y": y, "batch_size": 4, "callbacks": [growth]}
+
+    def batches(self, dataset: tf.data.Dataset) -> list[tuple[list[float], int]]:
+        """Returns this worker's examples, and how many all have, by step."""
+        distributed = self.strategy.experimental_distribute_dataset(dataset)
+        found = []
+        with contextlib.suppress(tf.errors.OutOfRangeError):
+            for step in iter(self.strategy.epoch_data(distributed)):
+                local = self.strategy.experimental_local_results
+                data, own, total = (local(part)[0].numpy() for part in step[:3])
+                found.append((data.ravel()[:own].tolist(), int(total)))
+        return found
+
+
+class Stock:
+    """Keras and TensorFlow as they come."""
+
+    def __init__(self, strategy: tf.distribute.Strategy | None = None):
+        self.strategy = strategy or tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+
+    def accumulating(self, make: Any, steps: int) -> keras.optimizers.Optimizer:
+        return make(gradient_accumulation_steps=steps)
+
+    def one_device(self) -> Any:
+        return contextlib.nullcontext()
+
+    def backup(self, folder: str) -> keras.callbacks.Callback:
+        return keras.callbacks.BackupAndRestore(folder, save_freq=1)
+
+    def growing(self, x: Any, y: Any) -> dict[str, Any]:
+        class Growing(keras.utils.PyDataset):
+            size = 4
+
+            def __len__(self) -> int:
+                return -(-len(x) // self.size)
+
+            def __getitem__(self, index: int) -> Any:
+                rows = slice(index * self.size, (index + 1) * self.size)
+                return x[rows], y[rows]
+
+            def on_epoch_end(self) -> None:
+                self.size = 8
+
+        return {"x": Growing(), "shuffle": False}
+
+    def batches(self, dataset: tf.data.Dataset) -> list[tuple[list[float], int]]:
+        distributed = self.strategy.experimental_distribute_dataset(dataset)
+        local = self.strategy.experimental_local_results
+        steps = [local(step)[0].numpy().ravel().tolist() for step in distributed]
+        # Nobody counts the examples of a step.
+        return [(step, -1) for step in steps]

@@ -1,0 +1,329 @@
+"""Each trap of distributed and large-batch training, set for either kit.
+
+A scenario is named after its row in docs/traps.md. It returns what was seen, for
+people, and whether what must hold does.
+"""
+
+import pathlib
+import tempfile
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import keras_fastnet
+from tests.traps.kits import Ours
+
+Seen = tuple[str, bool]
+SGD = keras.optimizers.SGD
+
+
+def line(optimizer: Any, loss: Any = "mse", start: float = 1.0) -> keras.Model:
+    """A model with one weight."""
+    layer = keras.layers.Dense(
+        1, use_bias=False, kernel_initializer=keras.initializers.Constant(start)
+    )
+    model = keras.Sequential([keras.Input((1,)), layer])
+    model.compile(optimizer, loss)
+    return model
+
+
+def column(*values: float) -> np.ndarray:
+    return np.array(values, "float32")[:, None]
+
+
+def update(kit: Any, make: Any, x: Any, y: Any, loss: Any = "mse") -> float:
+    """Returns how far updates of 4 examples move the weight."""
+    with kit.strategy.scope():
+        model = line(make(), loss)
+    model.fit(x, y, batch_size=4, shuffle=False, verbose=0)
+    return 1.0 - float(model.get_weights()[0].item())
+
+
+def expected_update(make: Any, x: Any, y: Any, kit: Any, loss: Any = "mse") -> float:
+    """Returns the same on one device."""
+    with kit.one_device():
+        model = line(make(), loss)
+    model.fit(x, y, batch_size=4, shuffle=False, verbose=0)
+    return 1.0 - float(model.get_weights()[0].item())
+
+
+def compared(kit: Any, make: Any, x: Any, y: Any, loss: Any = "mse") -> Seen:
+    one = expected_update(make, x, y, kit, loss)
+    several = update(kit, make, x, y, loss)
+    text = f"update {several:.4g}; {one:.4g} on one device"
+    return text, bool(np.isclose(several, one, rtol=1e-4))
+
+
+def clipping(kit: Any) -> Seen:
+    """1: clipping before the reduction"""
+    x = column(1, 1)
+    return compared(kit, lambda: SGD(1.0, clipnorm=1e-3), x, 0 * x)
+
+
+def overflow(kit: Any) -> Seen:
+    """2: overflow on one replica, dynamic loss scaling"""
+    with kit.strategy.scope():
+        optimizer = keras.optimizers.LossScaleOptimizer(SGD(0.1), initial_scale=8.0)
+        model = line(optimizer)
+    x = column(1, np.inf)
+    model.fit(x, column(0, 0), batch_size=2, shuffle=False, verbose=0)
+    weight = float(model.get_weights()[0].item())
+    scale = float(keras.ops.convert_to_numpy(optimizer.dynamic_scale))
+    return f"weight {weight:g}, scale 8 to {scale:g}", (weight, scale) == (1.0, 4.0)
+
+
+def dropout(kit: Any) -> Seen:
+    """3: one dropout mask"""
+    with kit.strategy.scope():
+        layer = keras.layers.Dropout(0.5, seed=1)
+    run = tf.function(
+        lambda: kit.strategy.run(lambda: layer(tf.ones([1, 64]), training=True))
+    )
+    one, other = kit.strategy.experimental_local_results(run())
+    same = bool(np.array_equal(one, other))
+    return f"{'one mask' if same else 'a mask each'} on 2 replicas", not same
+
+
+def scalar_loss(kit: Any) -> Seen:
+    """4: a loss function that returns a scalar"""
+    x = column(1, 1)
+    loss = lambda y, p: keras.ops.mean((y - p) ** 2)  # noqa: E731
+    try:
+        return compared(kit, lambda: SGD(0.01), x, 0 * x, loss)
+    except ValueError as error:
+        return "refused", "returns a scalar" in str(error)
+
+
+def partial_batch(kit: Any) -> Seen:
+    """6: partial last batch"""
+    x = column(1, 1, 1, 1, 2)
+    return compared(kit, lambda: SGD(0.01), x, 0 * x)
+
+
+def schedule(kit: Any) -> Seen:
+    """9: learning-rate schedule counts micro-batches"""
+    rates = keras.optimizers.schedules.PiecewiseConstantDecay([4], [0.1, 0.0])
+    with kit.one_device():
+        optimizer = kit.accumulating(lambda **kw: SGD(rates, **kw), 4)
+        model = line(optimizer)
+    x = column(*[1.0] * 32)
+    model.fit(x, 0 * x, batch_size=1, verbose=0)
+    # 8 updates, of which the rate lets 5 (at 0 to 4) move the weight.
+    weight = float(model.get_weights()[0].item())
+    moved = round(np.log(weight) / np.log(0.8)) if weight else 0
+    updates = int(optimizer.iterations.numpy())
+    text = f"{updates} updates counted, {moved} with the first rate, of 8 and 5"
+    return text, (updates, moved) == (8, 5)
+
+
+def resume_within_an_epoch(kit: Any) -> Seen:
+    """10: resume in mid-epoch"""
+
+    class Stop(Exception):
+        pass
+
+    class StopAt(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if batch == 4:
+                raise Stop
+
+    def train(folder: str, *callbacks: Any) -> int:
+        keras.utils.set_random_seed(1)
+        with kit.one_device():
+            model = line(kit.accumulating(lambda **kw: SGD(0.01), 1))
+        x = column(*np.linspace(-1, 1, 10))
+        backup = kit.backup(folder)
+        model.fit(x, 2 * x, batch_size=1, verbose=0, callbacks=[backup, *callbacks])
+        return int(model.optimizer.iterations.numpy())
+
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            train(folder + "/backup", StopAt())
+        except Stop:
+            updates = train(folder + "/backup")
+    return f"{updates} updates of 10 batches", updates == 10
+
+
+def exclusion_by_name(kit: Any) -> Seen:
+    """11: an exclusion from weight decay that matches nothing"""
+    layer = keras.layers.Dense(2)
+    layer.build((None, 2))
+    try:
+        if isinstance(kit, Ours):
+            optimizer = keras_fastnet.LARS(exclude_from_weight_decay=["batch_norm"])
+        else:
+            optimizer = SGD(0.1, weight_decay=0.1)
+            optimizer.exclude_from_weight_decay(var_names=["batch_norm"])
+        optimizer.build(layer.trainable_variables)
+    except ValueError as error:
+        return "refused", "matches none of the" in str(error)
+    return "accepted without a word", False
+
+
+def warm_up(kit: Any) -> Seen:
+    """13: warm-up that never warms"""
+    if isinstance(kit, Ours):
+        try:
+            keras_fastnet.callbacks.LearningRateWarmup(0.1, 10, start=0.1)
+        except ValueError:
+            return "refused", True
+        return "accepted", False
+    rate = keras.optimizers.schedules.CosineDecay(0.1, 100, warmup_steps=10)
+    rates = [float(rate(step)) for step in (0, 5, 10)]
+    text = ", ".join(f"{r:.4f}" for r in rates)
+    return f"rates {text}", rates[2] > rates[0]
+
+
+def growing_batch(kit: Any) -> Seen:
+    """14: batch grows, steps or rate do not follow"""
+    x = column(*np.linspace(-1, 1, 16))
+    with kit.one_device():
+        model = line(kit.accumulating(lambda **kw: SGD(0.01), 1))
+    counts: list[int] = []
+
+    class Count(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            done = int(self.model.optimizer.iterations.numpy())
+            counts.append(done - sum(counts))
+
+    options = kit.growing(x, 2 * x)
+    options["callbacks"] = [*options.get("callbacks", []), Count()]
+    model.fit(**options, epochs=3, verbose=0)
+    return f"updates by epoch: {counts}, of 4, 2, 2", counts == [4, 2, 2]
+
+
+def unknown_cardinality(kit: Any) -> Seen:
+    """16: unknown cardinality"""
+    x = column(*[1.0] * 32)
+    dataset = tf.data.Dataset.from_tensor_slices((x, 0 * x)).batch(1)
+    with kit.one_device():
+        model = line(kit.accumulating(lambda **kw: SGD(0.01), 1))
+    model.fit(dataset.filter(lambda *_: True), shuffle=False, verbose=0)
+    updates = int(model.optimizer.iterations.numpy())
+    return f"{updates} updates of 32 batches", updates == 32
+
+
+def configuration(kit: Any) -> Seen:
+    """18: configuration round trip"""
+    ours = isinstance(kit, Ours)
+    with kit.one_device():
+        if ours:
+            optimizer = keras_fastnet.LARS(
+                1.0, weight_decay=0.1, exclude_from_weight_decay=["kernel"]
+            )
+        else:
+            optimizer = SGD(1.0, weight_decay=0.1)
+            optimizer.exclude_from_weight_decay(var_names=["kernel"])
+        model = line(optimizer)
+        model.fit(column(0), column(0), verbose=0)
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "model.keras"
+            model.save(path)
+            loaded = keras.models.load_model(path)
+    loaded.fit(column(0), column(0), verbose=0)
+    weight = float(loaded.get_weights()[0].item())
+    return f"an excluded weight of 1 is {weight:g} after loading", weight == 1.0
+
+
+def order_of_epochs(kit: Any) -> Seen:
+    """21: one order in every epoch, once a seed is set"""
+    keras.utils.set_random_seed(1)
+    seen: list[float] = []
+
+    class Notice(keras.layers.Layer):
+        def call(self, x: Any) -> Any:
+            tf.py_function(lambda v: seen.extend(v.numpy().ravel().tolist()), [x], [])
+            return x
+
+    with kit.strategy.scope():
+        notice = Notice()
+        model = keras.Sequential([keras.Input((1,)), notice, keras.layers.Dense(1)])
+        model.compile(SGD(0.0), "mse")
+    orders: list[list[float]] = []
+
+    class Cut(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            orders.append(list(seen))
+            seen.clear()
+
+    x = column(*range(16))
+    model.fit(x, x, batch_size=8, epochs=3, verbose=0, callbacks=[Cut()])
+    # Replicas report in any order: by sets of what a step had.
+    steps = [[frozenset(o[:8]), frozenset(o[8:])] for o in orders]
+    different = len({tuple(step) for step in steps})
+    return f"{different} order(s) in 3 epochs", different == 3
+
+
+ALL = (
+    clipping,
+    overflow,
+    dropout,
+    scalar_loss,
+    partial_batch,
+    schedule,
+    resume_within_an_epoch,
+    exclusion_by_name,
+    warm_up,
+    growing_batch,
+    unknown_cardinality,
+    configuration,
+    order_of_epochs,
+)
+
+
+# On two workers: what each of them gets, and what that amounts to.
+
+
+def unseeded_shuffle(kit: Any, folder: str) -> list[Any]:
+    """5: unseeded shuffle under DATA sharding"""
+    dataset = tf.data.Dataset.range(16).shuffle(16).batch(4)
+    return kit.batches(sharded(dataset, "DATA"))
+
+
+def unequal_shards(kit: Any, folder: str) -> list[Any]:
+    """7: unequal FILE shards"""
+    # Of 3 and 9 lines.
+    dataset = tf.data.TextLineDataset([f"{folder}/{name}.txt" for name in "ab"])
+    return kit.batches(sharded(dataset.map(tf.strings.to_number).batch(4), "FILE"))
+
+
+def unsharded(kit: Any, folder: str) -> list[Any]:
+    """8: sharding OFF on unsharded data"""
+    return kit.batches(sharded(tf.data.Dataset.range(16).batch(4), "OFF"))
+
+
+def sharded(dataset: tf.data.Dataset, policy: str) -> tf.data.Dataset:
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = getattr(
+        tf.data.experimental.AutoShardPolicy, policy
+    )
+    return dataset.with_options(options)
+
+
+def judged(name: str, by_worker: list[list[Any]]) -> Seen:
+    """Says what the workers' batches, with the examples of all, amount to."""
+    ids = [i for worker in by_worker for own, _ in worker for i in own]
+    times = {i: ids.count(i) for i in range(16)}
+    if name == "unseeded_shuffle":
+        twice, never = ([i for i in times if times[i] == n] for n in (2, 0))
+        return f"twice: {len(twice)}, never: {len(never)} of 16", not (twice or never)
+    if name == "unequal_shards":
+        empty = sum(not own and total < 1 for w in by_worker for own, total in w)
+        return f"{empty} steps without an example, {len(ids)} of 12 seen", (
+            empty == 0 and len(ids) == 12
+        )
+    counted = sum(total for _, total in by_worker[0])
+    said = f"counted as {counted}" if counted > 0 else "counted by nobody"
+    return f"16 examples seen {len(ids)} times, {said}", counted == len(ids)
+
+
+ON_TWO_WORKERS = (unseeded_shuffle, unequal_shards, unsharded)
+
+
+def write_shards(folder: pathlib.Path) -> None:
+    """Writes the files of `unequal_shards`."""
+    for name, numbers in (("a", range(3)), ("b", range(3, 12))):
+        lines = "".join(f"{number}\n" for number in numbers)
+        (folder / f"{name}.txt").write_text(lines)

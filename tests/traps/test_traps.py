@@ -1,0 +1,93 @@
+"""Every trap of docs/traps.md, set for keras_fastnet.
+
+What stock Keras and TensorFlow do in them is recorded in benchmarks/traps.
+"""
+
+import json
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_fastnet import LARS
+from tests.traps import scenarios
+
+pytestmark = pytest.mark.distributed
+
+
+@pytest.fixture(scope="module")
+def found():
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.traps", "ours"],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=True,
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("scenario", [s.__name__ for s in scenarios.ALL])
+def test_on_two_devices(found, scenario):
+    seen, right = found[scenario]
+    assert right, seen
+
+
+@pytest.mark.parametrize("scenario", [s.__name__ for s in scenarios.ON_TWO_WORKERS])
+def test_on_two_workers(two_workers, tmp_path, scenario):
+    scenarios.write_shards(tmp_path)
+    by_worker = two_workers.run("trapped", scenario=scenario, folder=str(tmp_path))
+    seen, right = scenarios.judged(scenario, by_worker)
+    assert right, seen
+
+
+def test_12_a_tensor_that_is_zero_moves():
+    kernel = keras.Variable(np.zeros((2, 2), "float32"))
+    optimizer = LARS(0.5, weight_decay=0.1)
+    optimizer.apply([tf.ones((2, 2))], [kernel])
+    np.testing.assert_allclose(kernel, -0.5)
+
+
+def test_15_a_cluster_that_is_described_too_late_is_refused(tmp_path):
+    program = (
+        "import os, tensorflow as tf, keras_fastnet\n"
+        "tf.zeros(1)\n"
+        'cluster = \'{"worker": ["localhost:1", "localhost:2"]}\'\n'
+        'task = \'{"type": "worker", "index": 0}\'\n'
+        "os.environ['TF_CONFIG'] = f'{{\"cluster\": {cluster}, \"task\": {task}}}'\n"
+        "keras_fastnet.TorusStrategy()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 1
+    assert "before TensorFlow runs its first operation" in done.stderr
+
+
+def test_17_weight_decay_is_that_of_algorithm_1():
+    # Decoupled, as in the base class of Keras, it would be 0.9 and the ratio 0.2.
+    kernel = keras.Variable([[1.0]])
+    LARS(1.0, weight_decay=0.1, trust_coefficient=0.2).apply(
+        [tf.constant([[1.0]])], [kernel]
+    )
+    np.testing.assert_allclose(kernel, 1 - 0.2 / (1 + 0.1) * (1 + 0.1), rtol=1e-6)
+
+
+def test_19_epsilon_of_zero_stays_zero():
+    assert LARS(epsilon=0.0).epsilon == 0.0
+    assert LARS.from_config(LARS(epsilon=0.0).get_config()).epsilon == 0.0
+
+
+def test_20_norms_are_those_of_the_sum(two_by_two, one_device):
+    settings = {"optimizer": "lars", "epochs": 2, "count": 70}
+    (one,) = one_device.run("fit", **settings)
+    results = two_by_two.run("fit", **settings)
+    for result in results:
+        for mine, theirs, reference in zip(
+            result["weights"], results[0]["weights"], one["weights"], strict=True
+        ):
+            np.testing.assert_array_equal(mine, theirs)
+            np.testing.assert_allclose(mine, reference, rtol=1e-5, atol=1e-5)
