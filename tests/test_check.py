@@ -30,8 +30,14 @@ def test_all_invariants_hold(request, cluster):
         ("loss.apply_mask", "examples_weigh_the_same"),
         ("CallbackList.on_epoch_begin", "micro_batches"),
         ("CallbackList.on_test_begin", "micro_batches"),
+        ("CallbackList.on_epoch_end", "micro_batches"),
+        ("TensorFlowTrainer._make_function", "micro_batches"),
         ("SeedGenerator.next", "distinct_masks"),
         ("ArrayDataAdapter.get_tf_dataset", "each_example_once"),
+        ("TFEpochIterator.__init__", "each_example_once"),
+        ("TFEpochIterator.__iter__", "resume"),
+        ("TensorFlowTrainer._maybe_symbolic_build", "resume"),
+        ("CallbackList.__init__", "callbacks_together"),
         ("TensorFlowTrainer.make_train_function", "outside_the_scope"),
     ],
 )
@@ -72,21 +78,46 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize(
-    ("function", "code", "words"),
+    ("function", "workers", "code", "words"),
     [
-        ("scalar", 3, ["refused  the update of one device", "returns a scalar"]),
-        ("uncompiled", 3, ["must be compiled"]),
-        ("other", 2, ["must have a function `other`"]),
+        ("scalar", 2, 3, ["refused  the update of one device", "returns a scalar"]),
+        ("uncompiled", 1, 3, ["must be compiled"]),
+        ("other", 1, 2, ["must have a function `other`"]),
     ],
 )
-def test_scripts_that_have_no_model_to_train(fastnet, tmp_path, function, code, words):
+def test_scripts_that_have_no_model_to_train(
+    fastnet, tmp_path, function, workers, code, words
+):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
-    done = fastnet("check", f"{script}:{function}")
+    done = fastnet("check", "--workers", workers, f"{script}:{function}")
     assert done.returncode == code, done.stdout + done.stderr
     for word in words:
         assert word in done.stdout + done.stderr
     assert "trained" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("fix", "invariant"),
+    [
+        ("keras.src.optimizers.loss_scale_optimizer LossScaleOptimizer.apply",
+         "overflow_agreement"),
+        ("keras.src.callbacks.callback_list CallbackList.on_train_batch_end",
+         "callbacks_together"),
+    ],
+    ids=["LossScaleOptimizer.apply", "CallbackList.on_train_batch_end"],
+)  # fmt: skip
+def test_a_fix_without_which_workers_hang_is_named(fastnet, tmp_path, fix, invariant):
+    module, _, name = fix.partition(" ")
+    owner, _, attribute = name.partition(".")
+    script = tmp_path / "train.py"
+    script.write_text(
+        f"from {module} import {owner}\n"
+        f"{owner}.{attribute} = {owner}.{attribute}.__wrapped__\n{SCRIPT}"
+    )
+    done = fastnet("check", "--timeout", 20, script)
+    assert done.returncode == 1
+    assert f"fail     {getattr(invariants, invariant).__doc__}" in done.stdout
 
 
 def test_workers_that_wait_for_each_other_are_no_hang(fastnet, tmp_path):
@@ -102,7 +133,7 @@ def test_a_saved_model(fastnet, tmp_path):
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
     model.compile("adam", "mse")
     model.save(tmp_path / "model.keras")
-    done = fastnet("check", tmp_path / "model.keras")
+    done = fastnet("check", "--workers", 1, tmp_path / "model.keras")
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"checking {tmp_path / 'model.keras'}" in done.stdout
 

@@ -144,6 +144,13 @@ def test_under_a_torus_strategy_of_one_replica(wrapped):
     assert_same_weights(model, reference)
 
 
+def test_under_a_strategy_of_one_device():
+    with tf.distribute.OneDeviceStrategy("CPU:0").scope():
+        model = small(LargeBatchOptimizer(keras.optimizers.SGD(0.1, 0.9), 2))
+    model.fit(*jobs.examples(3), batch_size=1, verbose=0)
+    assert model.optimizer.iterations.numpy() == 2
+
+
 def test_steps_change_between_epochs_without_tracing_anew():
     x, y = jobs.examples(64)
     traces = []

@@ -225,7 +225,8 @@ def _peek(original, model, iterator=None, data_batch=None):
         )
         _note_data(model, iterator, data)
         # As under a strategy: a function that makes variables is traced twice.
-        model._symbolic_build(data_batch=data.peek())
+        with model.distribute_strategy.scope():
+            model._symbolic_build(data_batch=data.peek())
     return original(model, iterator=iterator, data_batch=data_batch)
 
 

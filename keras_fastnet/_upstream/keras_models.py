@@ -61,7 +61,8 @@ def build_optimizer(model: keras.Model) -> None:
         model: A compiled and built model.
     """
     if not model.optimizer.built:
-        model.optimizer.build(model.trainable_variables)
+        with model.distribute_strategy.scope():
+            model.optimizer.build(model.trainable_variables)
 
 
 def begin_fit_at(model: keras.Model, epoch: int | None) -> None:

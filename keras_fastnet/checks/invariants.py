@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_fastnet.callbacks import BackupAndRestore
+from keras_fastnet.callbacks import BackupAndRestore, LearningRateWarmup
 from keras_fastnet.checks.probes import Probe, Recorder, difference, in_float64
 from keras_fastnet.checks.subject import Subject, without_chance
 from keras_fastnet.checks.verdict import require
@@ -129,40 +129,43 @@ def examples_weigh_the_same(probe: Probe, subject: Subject) -> str:
 
 def micro_batches(probe: Probe, subject: Subject) -> str:
     """micro-batches make the update of one large batch"""
-    size = 2 * probe.replicas
-    # A last update of one micro-batch, in which one replica alone has an example.
-    count = 4 * size + 1
-    x, y = _regression(count)
-    found, start = [], None
-    for cluster, steps, batch in ((False, None, 2 * size), (True, 2, size)):
+    size, steps = 2 * probe.replicas, 4
+    # An update of four, and one of two, of which the last is a single example.
+    x, y = _regression(5 * size + 1)
+    start: list[np.ndarray] | None = None
+    found = []
+    for cluster, accumulates in ((False, False), (False, True), (True, True)):
         with probe.on(cluster):
             model = _small_model()
             optimizer = keras.optimizers.SGD(0.05, momentum=0.9, global_clipnorm=0.5)
-            if steps:
+            if accumulates:
                 optimizer = LargeBatchOptimizer(optimizer, steps)
             model.compile(optimizer, "mse")
             start = start or model.get_weights()
             model.set_weights(start)
-        history = model.fit(
-            *(x, y, batch),
-            epochs=2,
-            shuffle=False,
-            verbose=0,
-            validation_data=(x, y),
-        ).history
-        found.append((model, history["val_loss"][-1]))
-    (one, its_loss), (several, loss) = found
-    updates = [int(m.optimizer.iterations.numpy()) for m in (one, several)]
-    require(updates[0] == updates[1], f"{updates[1]} updates instead of {updates[0]}")
-    moved = difference(one.get_weights(), start or [])
-    apart = difference(several.get_weights(), one.get_weights()) / moved
-    seen = f"{updates[0]} updates of 2, weights differ by {apart:.1e} of their change"
-    require(apart <= TOLERANCE, seen)
-    require(
-        abs(loss - its_loss) <= TOLERANCE * its_loss,
-        f"validation loss {loss:.6g} instead of {its_loss:.6g}",
-    )
-    return seen
+        batch = size if accumulates else steps * size
+        options = {"batch_size": batch, "shuffle": False, "verbose": 0}
+        history = model.fit(x, y, validation_data=(x, y), **options).history
+        model.fit(x, y, **options)
+        updates = int(model.optimizer.iterations.numpy())
+        found.append((updates, model.get_weights(), history["val_loss"][0]))
+    updates, one, its_loss = found[0]
+    largest = 0.0
+    for where, (own_updates, weights, loss) in zip(
+        ("one device", "the workers"), found[1:], strict=True
+    ):
+        require(
+            own_updates == updates,
+            f"on {where}: {own_updates} updates instead of {updates}",
+        )
+        apart = difference(weights, one) / difference(one, start or [])
+        largest = max(largest, apart)
+        require(apart <= TOLERANCE, f"on {where} weights differ by {apart:.1e}")
+        require(
+            abs(loss - its_loss) <= TOLERANCE * its_loss,
+            f"on {where}: validation loss {loss:.6g} instead of {its_loss:.6g}",
+        )
+    return f"{updates} updates, weights differ by {largest:.1e} of their change"
 
 
 def overflow_agreement(probe: Probe, subject: Subject) -> str:
@@ -279,10 +282,15 @@ def resume(probe: Probe, subject: Subject) -> str:
         with probe.on(cluster=True):
             model = _small_model(dropout=0.3)
             model.compile(keras.optimizers.SGD(0.05, momentum=0.9), "mse")
+        # A rate that depends on the position in the epoch.
+        warmup = LearningRateWarmup(0.1, 2, start=0.01)
         backup = BackupAndRestore(folder, save_freq=1)
         with contextlib.redirect_stdout(io.StringIO()):
             model.fit(
-                *(x, y, size), epochs=2, verbose=0, callbacks=[backup, *callbacks]
+                *(x, y, size),
+                epochs=2,
+                verbose=0,
+                callbacks=[warmup, backup, *callbacks],
             )
         return model.get_weights()
 
@@ -296,6 +304,34 @@ def resume(probe: Probe, subject: Subject) -> str:
     apart = difference(resumed, whole)
     require(apart == 0.0, f"weights differ by {apart:.1e}")
     return "stopped within an epoch; bit for bit"
+
+
+def callbacks_together(probe: Probe, subject: Subject) -> str:
+    """one worker writes files, and all stop together"""
+    size = 2 * probe.replicas
+    x, y = _regression(3 * size)
+    rank, workers = probe.strategy.rank, probe.strategy.num_workers
+
+    class StopOnTheLast(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.model.stop_training = rank == workers - 1
+
+    with probe.on(cluster=True):
+        model = _small_model()
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "log.csv"
+        model.fit(
+            *(x, y, size),
+            epochs=3,
+            verbose=0,
+            callbacks=[StopOnTheLast(), keras.callbacks.CSVLogger(path)],
+        )
+        written = sum(probe.of_all_workers(float(path.exists())))
+    require(written == 1, f"{written:g} of {workers} workers wrote a log")
+    updates = probe.of_all_workers(float(model.optimizer.iterations.numpy()))
+    require(len(set(updates)) == 1, f"updates by rank: {updates}")
+    return f"a log, {updates[0]:g} updates on each of {workers} worker(s)"
 
 
 def outside_the_scope(probe: Probe, subject: Subject) -> str:
@@ -323,8 +359,11 @@ ALL = (
     distinct_masks,
     each_example_once,
     resume,
+    callbacks_together,
     outside_the_scope,
 )
+# What can be refused for the model that is checked.
+OF_THE_SUBJECT = (same_update, equal_weights)
 
 
 class _Identity(keras.layers.Layer):

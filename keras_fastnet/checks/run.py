@@ -44,9 +44,13 @@ def check(strategy: TorusStrategy, subject: Subject | None = None) -> Iterator[V
             verdict = Verdict(name, "pass", invariant(probe, subject))
         except Failed as failure:
             verdict = Verdict(name, "fail", str(failure))
-        except ValueError as error:
-            verdict = Verdict(name, "refused", " ".join(str(error).split()))
         except Exception as error:
-            # Whatever TensorFlow or Keras raise, where something of ours is amiss.
-            verdict = Verdict(name, "fail", f"{type(error).__name__}: {error}"[:500])
+            # Also whatever TensorFlow and Keras raise where something is amiss.
+            text = " ".join(str(error).split())
+            text = f"{type(error).__name__}: {text}"[:500]
+            of_the_subject = invariant in invariants.OF_THE_SUBJECT
+            if of_the_subject and isinstance(error, ValueError):
+                verdict = Verdict(name, "refused", text)
+            else:
+                verdict = Verdict(name, "fail", text)
         yield verdict

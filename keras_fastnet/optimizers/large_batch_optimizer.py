@@ -279,7 +279,8 @@ class LargeBatchOptimizer(HookedOptimizer, keras.optimizers.LossScaleOptimizer):
         return tf.cast(1 if counted is None else counted, tf.float32)
 
     def _finish_on_all_replicas(self) -> None:
-        self._distribution_strategy.run(self._update_with_sums)
+        with self._distribution_strategy.scope():
+            self._distribution_strategy.run(self._update_with_sums)
 
     def _update_with_sums(self) -> None:
         sums = [self._sums[index].value for index in self._used]
