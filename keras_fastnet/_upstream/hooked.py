@@ -1,8 +1,11 @@
-"""What takes part in Keras's loops: the strategies and optimizers that hooks call."""
+"""What takes part in Keras's loops: strategies, optimizers and callbacks of ours."""
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
+
+import tensorflow as tf
 
 
 class HookedStrategy:
@@ -83,3 +86,45 @@ class HookedCallback:
 
     siblings: Sequence[Any] = ()
     """The callbacks of the list that it is in."""
+
+
+def in_replica() -> HookedStrategy | None:
+    """Returns the strategy in whose replica this code runs, if it is one of ours."""
+    if tf.distribute.in_cross_replica_context():
+        return None
+    strategy = tf.distribute.get_strategy()
+    return strategy if isinstance(strategy, HookedStrategy) else None
+
+
+def keras_step() -> Any:
+    """Returns the `ReplicaStep` of the Keras step that this code is part of, if any."""
+    strategy = in_replica()
+    return None if strategy is None or strategy.step.share is None else strategy.step
+
+
+@contextlib.contextmanager
+def reduced(gradients: list[Any]) -> Iterator[list[Any]]:
+    """Sums gradients over the replicas, unless they are sums already.
+
+    Args:
+        gradients: This replica's, `None` where there is none.
+
+    Yields:
+        The sums. Optimizers that are called within take them as such.
+    """
+    strategy = in_replica()
+    if strategy is None or strategy.step.reduced:
+        yield gradients
+        return
+    with strategy.reduced_gradients(gradients) as sums:
+        yield sums
+
+
+def strategy_of(model: Any) -> HookedStrategy | None:
+    """Returns a model's strategy, if it is one of ours.
+
+    Args:
+        model: A Keras model, or `None`.
+    """
+    strategy = getattr(model, "distribute_strategy", None)
+    return strategy if isinstance(strategy, HookedStrategy) else None

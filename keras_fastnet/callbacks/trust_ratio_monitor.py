@@ -4,7 +4,7 @@ from typing import Any
 
 import keras
 
-from keras_fastnet._upstream import keras_hooks, keras_models
+from keras_fastnet._upstream import callback_hooks, keras_models
 from keras_fastnet.optimizers.lars import LARS
 from keras_fastnet.optimizers.trust_ratio_record import TrustRatioRecord
 
@@ -47,7 +47,7 @@ class TrustRatioMonitor(keras.callbacks.Callback):
     def __init__(self) -> None:
         super().__init__()
         self._record: TrustRatioRecord | None = None
-        keras_hooks.keep_off_progress_bar(*self.PREFIXES)
+        callback_hooks.keep_off_progress_bar(*self.PREFIXES)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Checks the optimizer, and has it record."""

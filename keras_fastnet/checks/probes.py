@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_fastnet._upstream.data_hooks import training_alone
 from keras_fastnet.strategies import TorusStrategy
 
 
@@ -36,9 +37,6 @@ class Probe:
 
     def __init__(self, strategy: TorusStrategy):
         self.strategy = strategy
-        # Models of no strategy are refused where there is a cluster.
-        device = strategy.extended.worker_devices[0]
-        self._one_device = tf.distribute.OneDeviceStrategy(device)
 
     @property
     def replicas(self) -> int:
@@ -47,12 +45,14 @@ class Probe:
 
     @contextlib.contextmanager
     def on(self, cluster: bool) -> Iterator[None]:
-        """Makes models on the cluster or on one device.
+        """Makes and trains models on the cluster or on one device.
 
         Args:
             cluster: Which of the two.
         """
-        with (self.strategy if cluster else self._one_device).scope():
+        # Not a OneDeviceStrategy: where both were used in turn, TensorFlow crashed now
+        # and then, in a thread of its own.
+        with self.strategy.scope() if cluster else training_alone():
             yield
 
     def of_all_workers(self, value: float) -> list[float]:
@@ -92,3 +92,25 @@ def in_float64() -> Iterator[None]:
     finally:
         keras.config.set_floatx(before[0])
         keras.config.set_dtype_policy(before[1])
+
+
+def small_model(dropout: float = 0.0) -> keras.Model:
+    """Returns a network of two layers, not compiled.
+
+    Args:
+        dropout: The rate between them.
+    """
+    layers = [keras.Input((6,)), keras.layers.Dense(8, activation="tanh")]
+    if dropout:
+        layers.append(keras.layers.Dropout(dropout))
+    return keras.Sequential([*layers, keras.layers.Dense(1)])
+
+
+def regression(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns what it can learn.
+
+    Args:
+        count: Number of examples.
+    """
+    x = np.random.default_rng(0).normal(size=(count, 6)).astype("float32")
+    return x, x.sum(axis=1, keepdims=True)

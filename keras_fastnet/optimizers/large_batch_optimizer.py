@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_fastnet._upstream import keras_hooks
+from keras_fastnet._upstream import hooked, keras_hooks
 from keras_fastnet._upstream.hooked import HookedOptimizer, HookedStrategy
 from keras_fastnet.optimizers.arguments import checked_integer, checked_number
 from keras_fastnet.optimizers.dense_gradient import dense
@@ -274,7 +274,7 @@ class LargeBatchOptimizer(HookedOptimizer, keras.optimizers.LossScaleOptimizer):
 
     def _examples_of_micro_batch(self) -> tf.Tensor:
         """Examples of all replicas; 1 outside of Keras's steps, for equal weights."""
-        step = keras_hooks.keras_step()
+        step = hooked.keras_step()
         counted = self._counted if step is None else step.examples
         return tf.cast(1 if counted is None else counted, tf.float32)
 
@@ -291,7 +291,7 @@ class LargeBatchOptimizer(HookedOptimizer, keras.optimizers.LossScaleOptimizer):
     def _update(self, gradients: list[tf.Tensor]) -> None:
         """Updates with this replica's part of the mean over the examples."""
         variables = [self._trainable_variables[index] for index in self._used]
-        with keras_hooks.reduced(gradients) as sums:
+        with hooked.reduced(gradients) as sums:
             if self.loss_scaling:
                 super().apply(sums, variables)
             else:

@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 import keras_fastnet
-from keras_fastnet._upstream import keras_hooks
+from keras_fastnet._upstream import hooking
 from keras_fastnet.checks import check, invariants
 from keras_fastnet.strategies import keras_step
 from tests.traps import scenarios
@@ -709,7 +709,7 @@ def checked(
     elif without:
         (hook,) = {
             (owner, name)
-            for owner, name, _ in keras_hooks._hooks
+            for owner, name, _ in hooking.HOOKS
             if f"{owner.__name__.rpartition('.')[2]}.{name}" == without
         }
         own = getattr(*hook).__wrapped__

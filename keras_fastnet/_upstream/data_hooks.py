@@ -1,0 +1,171 @@
+"""Where Keras fetches data: shares of a global batch, whose end is no step."""
+
+import contextlib
+import contextvars
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.src.backend.tensorflow import trainer as tf_trainer
+from keras.src.trainers.data_adapters import array_data_adapter
+
+from keras_fastnet._upstream.hooked import HookedOptimizer, HookedStrategy
+from keras_fastnet._upstream.hooking import hook
+from keras_fastnet._upstream.tensorflow import dataset_seed
+from keras_fastnet._upstream.training_data import TrainingData, note_data
+
+STRATEGIES: "weakref.WeakSet[Any]" = weakref.WeakSet()
+"""Those in which models have to be made."""
+
+
+_alone_on_purpose = contextvars.ContextVar("_alone_on_purpose", default=False)
+
+
+@contextlib.contextmanager
+def training_alone() -> Iterator[None]:
+    """Lets models outside of a strategy's scope train, to compare with."""
+    token = _alone_on_purpose.set(True)
+    try:
+        yield
+    finally:
+        _alone_on_purpose.reset(token)
+
+
+# A model without the strategy would train on every worker by itself, in silence.
+@hook(tf_trainer.TensorFlowTrainer, "make_train_function")
+def _refuse_no_scope(original, model, *args, **kwargs):
+    replicas = max((s.num_replicas_in_sync for s in STRATEGIES), default=1)
+    alone = model._distribute_strategy is None and not _alone_on_purpose.get()
+    if replicas > 1 and alone:
+        raise ValueError(
+            "A model must be made within `with strategy.scope():` to be trained on "
+            f"several replicas. Received: {model.name!r}, made outside, while a "
+            f"strategy with {replicas} replicas exists. Move its layers and `compile` "
+            "into the scope."
+        )
+    return original(model, *args, **kwargs)
+
+
+# The examples of one step: Keras takes whatever shares TensorFlow deals out, and runs
+# its own iterator once more than there are batches, which counts an empty update.
+@hook(tf_trainer.TFEpochIterator, "__init__")
+def _with_epoch_data(original, iterator, *args, **kwargs):
+    with _orders_by_epoch(kwargs.get("distribute_strategy")):
+        original(iterator, *args, **kwargs)
+    iterator._fastnet_steps_per_execution = iterator.steps_per_execution
+    strategy = iterator._distribute_strategy
+    if isinstance(strategy, HookedStrategy):
+        dataset = iterator._distributed_dataset
+        iterator._fastnet_data = strategy.epoch_data(dataset)
+        iterator._fastnet_batches = strategy.agreed_batches(
+            dataset, iterator._num_batches
+        )
+        iterator._num_batches = iterator._fastnet_batches
+        order = getattr(iterator.data_adapter, "_fastnet_order", None)
+        if order is not None:
+            iterator._fastnet_data.on_epoch = order.assign
+
+
+@hook(tf_trainer.TFEpochIterator, "_get_iterator")
+def _epoch_data(original, iterator):
+    return getattr(iterator, "_fastnet_data", None) or original(iterator)
+
+
+@hook(tf_trainer.TFEpochIterator, "reset")
+def _keep_batches(original, iterator):
+    original(iterator)
+    if hasattr(iterator, "_fastnet_batches"):
+        iterator._num_batches = iterator._fastnet_batches
+
+
+# Keras shuffles arrays with an operation that begins anew with every epoch's iterator:
+# once a seed is set, every epoch has the same order.
+_by_epoch = contextvars.ContextVar("_by_epoch", default=False)
+
+
+@contextlib.contextmanager
+def _orders_by_epoch(strategy: Any) -> Iterator[None]:
+    token = _by_epoch.set(isinstance(strategy, HookedStrategy))
+    try:
+        yield
+    finally:
+        _by_epoch.reset(token)
+
+
+@hook(array_data_adapter.ArrayDataAdapter, "get_tf_dataset")
+def _shuffle_by_epoch(original, adapter):
+    if not (_by_epoch.get() and adapter._shuffle):
+        return original(adapter)
+    with tf.device("/CPU:0"):
+        epoch = adapter._fastnet_order = tf.Variable(0, dtype=tf.int64, trainable=False)
+    seed = tf.constant(dataset_seed(), tf.int64)
+
+    def shuffle(value: tf.Tensor) -> tf.Tensor:
+        seeds = tf.stack([seed, epoch.read_value()])
+        return tf.random.experimental.stateless_shuffle(value, seeds)
+
+    plain, tf.random.shuffle = tf.random.shuffle, shuffle
+    try:
+        return original(adapter)
+    finally:
+        tf.random.shuffle = plain
+
+
+# The first batch, which Keras takes to build the model and then drops; it also
+# averages it over the replicas, which fails for structures and unequal shares.
+@hook(tf_trainer.TensorFlowTrainer, "_maybe_symbolic_build")
+def _peek(original, model, iterator=None, data_batch=None):
+    strategy, optimizer = model._distribute_strategy, model.optimizer
+    if iterator is not None and isinstance(strategy, HookedStrategy):
+        data = iterator._get_iterator()
+        _note_data(model, iterator, data)
+        data_batch = strategy.peek(data)
+        iterator = None
+    elif iterator is not None and _counts(model):
+        data = iterator._fastnet_data = optimizer.epoch_data(
+            iterator._distributed_dataset
+        )
+        _note_data(model, iterator, data)
+        # As under a strategy: a function that makes variables is traced twice.
+        with model.distribute_strategy.scope():
+            model._symbolic_build(data_batch=data.peek())
+    return original(model, iterator=iterator, data_batch=data_batch)
+
+
+def _note_data(model, iterator, data):
+    iterator._fastnet_given = TrainingData(iterator, data)
+    note_data(model, iterator._fastnet_given)
+
+
+# Keras goes on counting the data's batches where a step takes several together, as if
+# `steps_per_execution` changed between epochs.
+@hook(tf_trainer.TFEpochIterator, "__iter__")
+def _count_batches(original, iterator):
+    data = getattr(iterator, "_fastnet_data", None)
+    if data is not None:
+        iterator.steps_per_execution = (
+            iterator._fastnet_steps_per_execution * data.batches_per_step
+        )
+    begun = original(iterator)
+    if hasattr(iterator, "_fastnet_given"):
+        iterator._fastnet_given.begin_epoch()
+    return begun
+
+
+# Micro-batches: an optimizer that adds them up has to know how many examples each
+# holds, and when an epoch has no more of them. Several replicas are told by the step.
+@hook(tf_trainer.TensorFlowTrainer, "_make_function")
+def _count_examples(original, model, step):
+    if _counts(model) and step == model.train_step:
+        step = model.optimizer.counted_step(step)
+    return original(model, step)
+
+
+def _counts(model: keras.Model) -> bool:
+    """Whether an optimizer has to be told, on one device, what a step holds."""
+    return (
+        isinstance(model.optimizer, HookedOptimizer)
+        and model.distribute_strategy.num_replicas_in_sync == 1
+    )

@@ -1,0 +1,54 @@
+"""Wraps functions of Keras, once, when something of ours needs it."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+HOOKS: list[tuple[Any, str, Callable[..., Any]]] = []
+"""Owner and name of each function that is wrapped, and by what."""
+_installed: set[tuple[Any, str]] = set()
+
+
+def hook(owner: Any, name: str) -> Callable[[Callable], Callable]:
+    """Registers a wrapper of `owner.name`, which is called with the original first.
+
+    Args:
+        owner: A class or module of Keras.
+        name: One of its functions.
+    """
+
+    def register(wrapper: Callable) -> Callable:
+        HOOKS.append((owner, name, wrapper))
+        return wrapper
+
+    return register
+
+
+def install() -> None:
+    """Wraps the functions of Keras, where that has not been done.
+
+    Raises:
+        ImportError: This Keras lacks what must be wrapped.
+    """
+    for owner, name, wrapper in HOOKS:
+        if (owner, name) in _installed:
+            continue
+        if not hasattr(owner, name):
+            raise ImportError(
+                "keras_fastnet supports Keras 3.10 to 3.15, whose insides it adapts to "
+                f"several workers. Received: Keras {keras.__version__}, where "
+                f"`{owner.__name__}.{name}` is missing. Install another Keras, or a "
+                "newer keras_fastnet."
+            )
+        setattr(owner, name, _wrapped(getattr(owner, name), wrapper))
+        _installed.add((owner, name))
+
+
+def _wrapped(original: Callable, wrapper: Callable) -> Callable:
+    @functools.wraps(original)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        return wrapper(original, *args, **kwargs)
+
+    return function

@@ -1,0 +1,195 @@
+"""Invariants of a training: chance, data, interruptions and callbacks.
+
+Every function raises `Failed` where its invariant does not hold, and returns what was
+seen where it does. Its first line is what the user reads.
+"""
+
+import contextlib
+import io
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_fastnet.callbacks import BackupAndRestore, LearningRateWarmup
+from keras_fastnet.checks.probes import (
+    Probe,
+    Recorder,
+    difference,
+    regression,
+    small_model,
+)
+from keras_fastnet.checks.subject import Subject
+from keras_fastnet.checks.verdict import require
+
+
+def distinct_masks(probe: Probe, subject: Subject) -> str:
+    """each replica drops its own units"""
+    size = 64
+    ones = np.ones((probe.replicas, size), "float32")
+    masks = []
+    for _ in range(2):
+        with probe.on(cluster=True):
+            model = keras.Sequential(
+                [keras.Input((size,)), keras.layers.Dropout(0.5, seed=7), _Identity()]
+            )
+            model.compile(keras.optimizers.SGD(1.0), _sum_of_outputs())
+        model.fit(ones, ones, probe.replicas, shuffle=False, verbose=0)
+        # The gradient of a scale by unit is the sum of the replicas' masks.
+        masks.append(1.0 - model.get_weights()[0])
+    # 0 or 2 for each replica that keeps a unit: in step, all are 0 or 2 N.
+    kept = set(np.unique(masks[0]).round(3).tolist())
+    together = {0.0, 2.0 * probe.replicas}
+    require(
+        probe.replicas == 1 or not kept <= together,
+        f"{probe.replicas} replicas drop the same units",
+    )
+    require(
+        bool(np.array_equal(masks[0], masks[1])),
+        "the same seed gives other masks when it is used again",
+    )
+    return f"{probe.replicas} replica(s), the same again from the same seed"
+
+
+def each_example_once(probe: Probe, subject: Subject) -> str:
+    """each example once in every epoch, every epoch in an order of its own"""
+    count, epochs = 6 * probe.replicas + 1, 3
+    x = np.arange(count, dtype="float32")[:, None]
+    with probe.on(cluster=True):
+        recorder = Recorder()
+        model = keras.Sequential([keras.Input((1,)), recorder, keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.0), "mse")
+    # A seed, with which Keras by itself repeats the first epoch's order.
+    keras.utils.set_random_seed(11)
+    seen: list[list[float]] = []
+
+    class Cut(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            seen.append(list(recorder.seen))
+            recorder.seen.clear()
+
+    model.fit(
+        x, x, batch_size=3 * probe.replicas, epochs=epochs, verbose=0, callbacks=[Cut()]
+    )
+    numbers = np.zeros(count)
+    for order in seen:
+        for number in order:
+            numbers[int(number)] += 1
+    totals = np.sum([probe.of_all_workers(float(n)) for n in numbers], axis=1)
+    # A replica without an example of its own is given a filler.
+    require(
+        bool((totals >= epochs).all()), f"examples seen by nobody: {totals.tolist()}"
+    )
+    extra = int(totals.sum()) - epochs * count
+    require(extra <= epochs * (probe.replicas - 1), f"{extra} examples too many")
+    require(
+        len({str(order) for order in seen}) == epochs,
+        "epochs come in the same order",
+    )
+    return f"{count} examples, {epochs} epochs"
+
+
+def resume(probe: Probe, subject: Subject) -> str:
+    """a training that was stopped ends as if it had not been"""
+    size = 2 * probe.replicas
+    x, y = regression(5 * size)
+
+    class Stop(Exception):
+        pass
+
+    class StopAt(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if batch == 3:
+                raise Stop
+
+    def train(folder: str, *callbacks: Any) -> list[np.ndarray]:
+        keras.utils.set_random_seed(5)
+        with probe.on(cluster=True):
+            model = small_model(dropout=0.3)
+            model.compile(keras.optimizers.SGD(0.05, momentum=0.9), "mse")
+        # A rate that depends on the position in the epoch.
+        warmup = LearningRateWarmup(0.1, 2, start=0.01)
+        backup = BackupAndRestore(folder, save_freq=1)
+        with contextlib.redirect_stdout(io.StringIO()):
+            model.fit(
+                *(x, y, size),
+                epochs=2,
+                verbose=0,
+                callbacks=[warmup, backup, *callbacks],
+            )
+        return model.get_weights()
+
+    with tempfile.TemporaryDirectory() as folder:
+        whole = train(str(Path(folder) / "whole"))
+        stopped = str(Path(folder) / "stopped")
+        try:
+            train(stopped, StopAt())
+        except Stop:
+            resumed = train(stopped)
+    apart = difference(resumed, whole)
+    require(apart == 0.0, f"weights differ by {apart:.1e}")
+    return "stopped within an epoch; bit for bit"
+
+
+def callbacks_together(probe: Probe, subject: Subject) -> str:
+    """one worker writes files, and all stop together"""
+    size = 2 * probe.replicas
+    x, y = regression(3 * size)
+    rank, workers = probe.strategy.rank, probe.strategy.num_workers
+
+    class StopOnTheLast(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.model.stop_training = rank == workers - 1
+
+    with probe.on(cluster=True):
+        model = small_model()
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "log.csv"
+        model.fit(
+            *(x, y, size),
+            epochs=3,
+            verbose=0,
+            callbacks=[StopOnTheLast(), keras.callbacks.CSVLogger(path)],
+        )
+        written = sum(probe.of_all_workers(float(path.exists())))
+    require(written == 1, f"{written:g} of {workers} workers wrote a log")
+    updates = probe.of_all_workers(float(model.optimizer.iterations.numpy()))
+    require(len(set(updates)) == 1, f"updates by rank: {updates}")
+    return f"a log, {updates[0]:g} updates on each of {workers} worker(s)"
+
+
+def outside_the_scope(probe: Probe, subject: Subject) -> str:
+    """a model outside of the strategy's scope does not train alone"""
+    model = small_model()
+    model.compile("sgd", "mse")
+    if probe.replicas == 1:
+        return "one replica"
+    x, y = regression(4)
+    try:
+        model.fit(x, y, verbose=0)
+    except ValueError as error:
+        require("strategy.scope()" in str(error), str(error))
+        return "refused"
+    require(False, "it trained on every worker by itself")
+    return ""
+
+
+class _Identity(keras.layers.Layer):
+    """Multiplies each unit with a weight that is 1 at first."""
+
+    def build(self, shape: Any) -> None:
+        self.scale = self.add_weight(shape=(shape[-1],), initializer="ones")
+
+    def call(self, x: Any) -> Any:
+        return x * self.scale
+
+
+def _sum_of_outputs() -> keras.losses.Loss:
+    class Sum(keras.losses.Loss):
+        def call(self, y_true: Any, y_pred: Any) -> Any:
+            return keras.ops.sum(y_pred, axis=-1)
+
+    return Sum(reduction="sum")

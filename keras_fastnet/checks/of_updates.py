@@ -1,0 +1,199 @@
+"""Invariants of an update: what it is made of, and that all workers take it.
+
+Every function raises `Failed` where its invariant does not hold, and returns what was
+seen where it does. Its first line is what the user reads.
+"""
+
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_fastnet.checks.probes import (
+    Probe,
+    difference,
+    in_float64,
+    regression,
+    small_model,
+)
+from keras_fastnet.checks.subject import Subject, without_chance
+from keras_fastnet.checks.verdict import require
+from keras_fastnet.optimizers import LargeBatchOptimizer
+
+# Sums in another order, after a few updates, against the change of the weights.
+TOLERANCE = 1e-3
+# Beyond that a wrong update could hide in it.
+LARGEST_ROUNDING = 0.01
+
+
+def same_update(probe: Probe, subject: Subject) -> str:
+    """the update of one device"""
+    batch, updates = subject.examples_per_replica * probe.replicas, 3
+    # Replicas get unequal shares of the last batch.
+    examples = (updates - 1) * batch + batch // 2 + 1
+    # Within batches: the same computation, rounded in another way.
+    turned = np.concatenate(
+        [order[::-1] for order in np.split(np.arange(examples), [batch, 2 * batch])]
+    )
+    start: list[np.ndarray] | None = None
+
+    def train(cluster: bool, order: np.ndarray) -> tuple[list[np.ndarray], float]:
+        nonlocal start
+        with probe.on(cluster), in_float64():
+            model = subject.make_model()
+            changes.update(without_chance(model))
+            data = subject.data(model, examples)
+            start = start or model.get_weights()
+            model.set_weights(start)
+            x, y = keras.tree.map_structure(lambda part: part[order], data)
+            options = {"batch_size": batch, "shuffle": False, "verbose": 0}
+            history = model.fit(x, y, **options).history
+        return model.get_weights(), history["loss"][-1]
+
+    changes: set[str] = set()
+    in_order = np.arange(examples)
+    one, its_loss = train(False, in_order)
+    moved = difference(one, start or [])
+    require(moved > 0, "the updates changed nothing, so nothing can be compared")
+    rounding = difference(train(False, turned)[0], one) / moved
+    if rounding > LARGEST_ROUNDING:
+        raise ValueError(
+            "A model can be compared where rounding does not decide what it learns. "
+            f"Received: {subject.name}, which differs by {rounding:.0%} of its change "
+            "from itself on one device, when the examples of a batch are in another "
+            "order. Give `make_data` with real or larger data, or a smaller rate."
+        )
+    several, loss = train(True, in_order)
+    apart = difference(several, one) / moved
+    seen = f"{updates} updates, weights differ by {apart:.1e} of their change"
+    require(apart <= max(TOLERANCE, 10 * rounding), seen)
+    require(
+        abs(loss - its_loss) <= TOLERANCE * abs(its_loss),
+        f"loss {loss:.6g} instead of {its_loss:.6g}",
+    )
+    return "; ".join([seen, *sorted(changes)])
+
+
+def equal_weights(probe: Probe, subject: Subject) -> str:
+    """equal weights on every worker"""
+    with probe.on(cluster=True):
+        model = subject.make_model()
+        batch = subject.examples_per_replica * probe.replicas
+        x, y = subject.data(model, 2 * batch + 1)
+    model.fit(x, y, batch_size=batch, verbose=0)
+    marks = [float(np.sum(w, dtype="float64")) for w in model.get_weights()]
+    mark = float(np.dot(marks, np.cos(np.arange(len(marks)))))
+    marks = probe.of_all_workers(mark)
+    require(len(set(marks)) == 1, f"sums of the weights, by rank: {marks}")
+    return f"bit for bit, on {len(marks)} worker(s)"
+
+
+def examples_weigh_the_same(probe: Probe, subject: Subject) -> str:
+    """every example and every unmasked step weighs the same"""
+    # The last batch has an example for one replica alone.
+    count = 2 * probe.replicas + 1
+    generator = np.random.default_rng(0)
+    tokens = generator.integers(1, 9, size=(count, 6))
+    lengths = generator.integers(1, 7, size=count)
+    tokens[np.arange(6) >= lengths[:, None]] = 0
+    weights = generator.uniform(0.1, 2.0, size=(count, 1)).astype("float32")
+    apart = 0.0
+    for mask, reduction in ((True, "sum_over_batch_size"),
+                            (False, "mean_with_sample_weight")):  # fmt: skip
+        found, start = [], None
+        for cluster in (False, True):
+            with probe.on(cluster):
+                model = keras.Sequential(
+                    [
+                        keras.Input((6,), dtype="int32"),
+                        keras.layers.Embedding(9, 4, mask_zero=mask),
+                        keras.layers.Dense(3, activation="softmax"),
+                    ]
+                )
+                loss = keras.losses.SparseCategoricalCrossentropy(reduction=reduction)
+                model.compile(keras.optimizers.SGD(0.5), loss)
+                start = start or model.get_weights()
+                model.set_weights(start)
+                model.fit(
+                    *(tokens, tokens % 3, 2 * probe.replicas),
+                    sample_weight=None if mask else weights,
+                    epochs=2,
+                    shuffle=False,
+                    verbose=0,
+                )
+            found.append(model.get_weights())
+        apart = max(apart, difference(*found) / difference(found[0], start or []))
+        what = "a mask" if mask else "sample weights"
+        require(apart <= TOLERANCE, f"with {what} weights differ by {apart:.1e}")
+    return f"masks and sample weights: to {apart:.1e}"
+
+
+def micro_batches(probe: Probe, subject: Subject) -> str:
+    """micro-batches make the update of one large batch"""
+    size, steps = 2 * probe.replicas, 4
+    # An update of four, and one of two, of which the last is a single example.
+    x, y = regression(5 * size + 1)
+    start: list[np.ndarray] | None = None
+    found = []
+    for cluster, accumulates in ((False, False), (False, True), (True, True)):
+        with probe.on(cluster):
+            model = small_model()
+            optimizer = keras.optimizers.SGD(0.05, momentum=0.9, global_clipnorm=0.5)
+            if accumulates:
+                optimizer = LargeBatchOptimizer(optimizer, steps)
+            model.compile(optimizer, "mse")
+            start = start or model.get_weights()
+            model.set_weights(start)
+            batch = size if accumulates else steps * size
+            options = {"batch_size": batch, "shuffle": False, "verbose": 0}
+            history = model.fit(x, y, validation_data=(x, y), **options).history
+            model.fit(x, y, **options)
+        updates = int(model.optimizer.iterations.numpy())
+        found.append((updates, model.get_weights(), history["val_loss"][0]))
+    updates, one, its_loss = found[0]
+    largest = 0.0
+    for where, (own_updates, weights, loss) in zip(
+        ("one device", "the workers"), found[1:], strict=True
+    ):
+        require(
+            own_updates == updates,
+            f"on {where}: {own_updates} updates instead of {updates}",
+        )
+        apart = difference(weights, one) / difference(one, start or [])
+        largest = max(largest, apart)
+        require(apart <= TOLERANCE, f"on {where} weights differ by {apart:.1e}")
+        require(
+            abs(loss - its_loss) <= TOLERANCE * its_loss,
+            f"on {where}: validation loss {loss:.6g} instead of {its_loss:.6g}",
+        )
+    return f"{updates} updates, weights differ by {largest:.1e} of their change"
+
+
+def overflow_agreement(probe: Probe, subject: Subject) -> str:
+    """an overflow on one replica skips the update on all"""
+    count = 2 * probe.replicas
+    x, y = regression(count)
+    # In the last replica's share alone.
+    x[-1] = np.inf
+    kinds: tuple[tuple[Any, dict[str, Any]], ...] = (
+        (keras.optimizers.LossScaleOptimizer, {}),
+        (LargeBatchOptimizer, {"loss_scaling": True}),
+    )
+    for wrapper, options in kinds:
+        with probe.on(cluster=True):
+            model = small_model()
+            inner = keras.optimizers.SGD(0.1)
+            optimizer = wrapper(inner, initial_scale=1024.0, **options)
+            model.compile(optimizer, "mse")
+        before = model.get_weights()
+        model.fit(x, y, batch_size=count, shuffle=False, verbose=0)
+        scale = float(keras.ops.convert_to_numpy(optimizer.dynamic_scale))
+        moved = difference(model.get_weights(), before)
+        scales = probe.of_all_workers(scale)
+        name = wrapper.__name__
+        everywhere = set(probe.of_all_workers(moved)) == {0.0}
+        require(everywhere, f"{name}: the weights moved by {moved:g}")
+        require(
+            set(scales) == {512.0}, f"{name}: scales {scales} by rank, not 512 on all"
+        )
+    return "the weights stay, the scale halves"
