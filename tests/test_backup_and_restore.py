@@ -73,7 +73,7 @@ def assert_same(mine, theirs, exactly):
     ("kind", "count", "workers", "kills", "most_steps"),
     [
         ("arrays", 160, 2, 20, 4),
-        ("dataset", 160, 2, 2, 12),
+        ("dataset", 160, 1, 2, 12),
         ("dataset", 150, 2, 2, 12),
         ("pydataset", 160, 1, 3, 8),
         ("endless", 160, 1, 3, 8),

@@ -267,8 +267,16 @@ def test_facebooks_schedule():
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("device_batch", [None, 16, 32])
-@pytest.mark.parametrize("cluster", ["two_workers", "four_workers", "two_by_two"])
+@pytest.mark.parametrize(
+    ("cluster", "device_batch"),
+    [
+        ("two_workers", None),
+        ("four_workers", None),
+        ("two_workers", 32),
+        ("four_workers", 16),
+        ("two_by_two", 16),
+    ],
+)
 def test_workers_grow_together(request, one_device, cluster, device_batch):
     (one,) = one_device.run("fit_growing")
     workers = request.getfixturevalue(cluster)
