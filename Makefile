@@ -4,7 +4,7 @@ VENV := .venv
 OLDEST := .venv-oldest
 PIP_OPTIONS := --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-oldest lint format clean
+.PHONY: help demo test test-slow test-oldest lint format clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -12,8 +12,11 @@ help:  ## Show this list.
 demo: $(VENV)/examples.stamp  ## Train digits on four workers, global batch up to 32,768.
 	$(VENV)/bin/fastnet demo
 
-test: $(VENV)/dev.stamp  ## Run all tests.
-	$(VENV)/bin/python -m pytest
+test: $(VENV)/dev.stamp  ## Run all tests but a few slow ones.
+	$(VENV)/bin/python -m pytest -m "not slow"
+
+test-slow: $(VENV)/dev.stamp  ## Run those in which workers wait until a time limit.
+	$(VENV)/bin/python -m pytest -m "slow"
 
 test-oldest: $(OLDEST)/dev.stamp  ## Run a subset on the oldest supported versions.
 	$(OLDEST)/bin/python -m pytest -m "smoke"

@@ -90,6 +90,7 @@ def test_scripts_that_have_no_model_to_train(
     assert "trained" not in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fix", "invariant"),
     [

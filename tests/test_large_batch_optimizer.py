@@ -68,8 +68,16 @@ def test_with_several_devices_in_a_worker(request, one_device, cluster):
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("clipping", CLIPPING)
-def test_clipping_acts_on_the_mean(one_device, devices, clipping):
+@pytest.mark.parametrize(
+    ("cluster", "clipping"),
+    [
+        *(("two_workers", clipping) for clipping in CLIPPING),
+        ("one_device", CLIPPING[1]),
+        ("four_workers", CLIPPING[1]),
+    ],
+)
+def test_clipping_acts_on_the_mean(request, one_device, cluster, clipping):
+    devices = request.getfixturevalue(cluster)
     assert_equal_updates(one_device, devices, optimizer_options=clipping)
 
 
