@@ -15,7 +15,7 @@ demo: $(VENV)/examples.stamp  ## Train digits on four workers, global batch up t
 test: $(VENV)/dev.stamp  ## Run all tests but a few slow ones.
 	$(VENV)/bin/python -m pytest -m "not slow"
 
-test-slow: $(VENV)/dev.stamp  ## Run those in which workers wait until a time limit.
+test-slow: $(VENV)/dev.stamp  ## Run those: twenty kills, every fix switched off.
 	$(VENV)/bin/python -m pytest -m "slow"
 
 test-oldest: $(OLDEST)/dev.stamp  ## Run a subset on the oldest supported versions.

@@ -20,24 +20,50 @@ def test_all_invariants_hold(four_workers):
     ("fix", "invariant"),
     [
         ("loss.scale_loss_for_distribution", "same_update"),
-        ("loss.unscale_loss_for_distribution", "same_update"),
+        pytest.param(
+            "loss.unscale_loss_for_distribution", "same_update", marks=pytest.mark.slow
+        ),
         ("BaseOptimizer.apply", "same_update"),
-        ("TFOptimizer._all_reduce_sum_gradients", "same_update"),
-        ("TFEpochIterator._get_iterator", "same_update"),
-        ("layer_state", "equal_weights"),
-        ("loss.reduce_values", "examples_weigh_the_same"),
+        pytest.param(
+            "TFOptimizer._all_reduce_sum_gradients",
+            "same_update",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "TFEpochIterator._get_iterator", "same_update", marks=pytest.mark.slow
+        ),
+        pytest.param("layer_state", "equal_weights", marks=pytest.mark.slow),
+        pytest.param(
+            "loss.reduce_values", "examples_weigh_the_same", marks=pytest.mark.slow
+        ),
         ("loss.apply_mask", "examples_weigh_the_same"),
-        ("CallbackList.on_epoch_begin", "micro_batches"),
-        ("CallbackList.on_test_begin", "micro_batches"),
+        pytest.param(
+            "CallbackList.on_epoch_begin", "micro_batches", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            "CallbackList.on_test_begin", "micro_batches", marks=pytest.mark.slow
+        ),
         ("CallbackList.on_epoch_end", "micro_batches"),
-        ("TensorFlowTrainer._make_function", "micro_batches"),
+        pytest.param(
+            "TensorFlowTrainer._make_function", "micro_batches", marks=pytest.mark.slow
+        ),
         ("SeedGenerator.next", "distinct_masks"),
         ("ArrayDataAdapter.get_tf_dataset", "each_example_once"),
-        ("TFEpochIterator.__init__", "each_example_once"),
+        pytest.param(
+            "TFEpochIterator.__init__", "each_example_once", marks=pytest.mark.slow
+        ),
         ("TFEpochIterator.__iter__", "resume"),
-        ("TensorFlowTrainer._maybe_symbolic_build", "resume"),
-        ("CallbackList.__init__", "callbacks_together"),
-        ("TensorFlowTrainer.make_train_function", "outside_the_scope"),
+        pytest.param(
+            "TensorFlowTrainer._maybe_symbolic_build", "resume", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            "CallbackList.__init__", "callbacks_together", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            "TensorFlowTrainer.make_train_function",
+            "outside_the_scope",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_fix_that_is_switched_off_is_named(two_workers, fix, invariant):

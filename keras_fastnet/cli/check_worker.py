@@ -81,7 +81,8 @@ def _ended_after(seconds: float, invariant: str, rank: int) -> Iterator[None]:
             print(_as_text(Verdict(invariant, "fail", details)), flush=True)
         os._exit(1)
 
-    timer = threading.Timer(seconds, end)
+    # The others after rank 0 has told: who ends first has all ended.
+    timer = threading.Timer(seconds if rank == 0 else seconds + 5.0, end)
     timer.daemon = True
     timer.start()
     try:
