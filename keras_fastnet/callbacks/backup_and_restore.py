@@ -11,8 +11,8 @@ from keras_fastnet._upstream import tensorflow as upstream
 from keras_fastnet._upstream.hooked import HookedCallback, HookedStrategy
 from keras_fastnet._upstream.training_data import data_of
 from keras_fastnet.callbacks import backup_file
-from keras_fastnet.callbacks.reporting import say
-from keras_fastnet.optimizers import LargeBatchOptimizer
+from keras_fastnet.callbacks.progress import batches_per_update, updates_of
+from keras_fastnet.callbacks.reporting import is_chief, say
 from keras_fastnet.optimizers.arguments import check_bool, checked_integer
 
 # What Keras's callbacks count, and compare with.
@@ -98,12 +98,12 @@ class BackupAndRestore(HookedCallback, keras.callbacks.Callback):
         self._check()
         keras_models.build_optimizer(self.model)
         self._restored = None
-        content = self._from_chief(self._newest() if self._is_chief() else b"")
+        content = self._from_chief(self._newest() if is_chief(self.model) else b"")
         if content.startswith(_REFUSAL):
             raise ValueError(content.removeprefix(_REFUSAL).decode())
         if content:
             self._restore(*backup_file.unpack(content))
-        self._updates_saved = self._updates()
+        self._updates_saved = updates_of(self.model.optimizer)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Restores what Keras and other callbacks have reset by now."""
@@ -124,9 +124,12 @@ class BackupAndRestore(HookedCallback, keras.callbacks.Callback):
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
         """Backs up after every `save_freq` updates."""
-        if self.save_freq == "epoch" or (batch + 1) % self._batches_per_update():
+        if self.save_freq == "epoch":
             return
-        updates = self._updates()
+        optimizer = self.model.optimizer
+        if (batch + 1) % batches_per_update(optimizer, self._data):
+            return
+        updates = updates_of(optimizer)
         if updates - self._updates_saved >= self.save_freq:
             self._save(self._epoch, batch + 1)
             self._updates_saved = updates
@@ -134,12 +137,12 @@ class BackupAndRestore(HookedCallback, keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Backs up."""
         self._save(epoch + 1, 0)
-        self._updates_saved = self._updates()
+        self._updates_saved = updates_of(self.model.optimizer)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Removes the backups."""
         self._data = None
-        if self.delete_checkpoint and self._is_chief():
+        if self.delete_checkpoint and is_chief(self.model):
             backup_file.remove(self.backup_dir)
 
     def _check(self) -> None:
@@ -198,7 +201,7 @@ class BackupAndRestore(HookedCallback, keras.callbacks.Callback):
         say(
             self.model,
             f"going on after {epoch} epoch(s) and {batch} batch(es), "
-            f"{self._updates():,} update(s), from {self.backup_dir}",
+            f"{updates_of(self.model.optimizer):,} update(s), from {self.backup_dir}",
         )
 
     def _save(self, epoch: int, batch: int) -> None:
@@ -206,9 +209,9 @@ class BackupAndRestore(HookedCallback, keras.callbacks.Callback):
             name: np.asarray(keras.ops.convert_to_numpy(variable))
             for name, variable in keras_models.whole_state(self.model).items()
             # Metrics are sums over the workers, which all have to read them.
-            if self._is_chief() or name.startswith("metrics/")
+            if is_chief(self.model) or name.startswith("metrics/")
         }
-        if not self._is_chief():
+        if not is_chief(self.model):
             return
         states = [_seen(callback) for callback in self._stateful()]
         about = {"epoch": epoch, "batch": batch, "callbacks": states}
@@ -224,18 +227,6 @@ class BackupAndRestore(HookedCallback, keras.callbacks.Callback):
             keras.callbacks.ModelCheckpoint,
         )
         return [c for c in self.siblings if isinstance(c, kinds)]
-
-    def _updates(self) -> int:
-        return int(keras.ops.convert_to_numpy(self.model.optimizer.iterations))
-
-    def _batches_per_update(self) -> int:
-        optimizer = self.model.optimizer
-        if not isinstance(optimizer, LargeBatchOptimizer):
-            return 1
-        return optimizer.accumulation_steps * self._data.elements.batches_per_step
-
-    def _is_chief(self) -> bool:
-        return getattr(self.model.distribute_strategy, "rank", 0) == 0
 
     def _from_chief(self, data: bytes) -> bytes:
         strategy = self.model.distribute_strategy

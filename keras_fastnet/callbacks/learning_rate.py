@@ -26,10 +26,13 @@ def set_learning_rate(
         rate: The new rate.
         correction: What has the momentum follow. Defaults to `None`: nothing does.
     """
+    if correction is None:
+        # Without reading it, which would wait for the step before.
+        optimizer.learning_rate = rate
+        return
     before = learning_rate_of(optimizer)
     optimizer.learning_rate = rate
-    if correction is not None and before:
-        # As it is stored: rates of 64 bits would add up to other products.
-        factor = learning_rate_of(optimizer) / before
-        if factor != 1.0:
-            correction(factor)
+    # As it is stored: rates of 64 bits would add up to other products.
+    after = learning_rate_of(optimizer)
+    if before not in (0.0, after):
+        correction(after / before)

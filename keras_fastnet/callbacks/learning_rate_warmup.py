@@ -7,8 +7,8 @@ import keras
 
 from keras_fastnet._upstream.training_data import data_of
 from keras_fastnet.callbacks.learning_rate import learning_rate_of, set_learning_rate
+from keras_fastnet.callbacks.progress import batches_per_update
 from keras_fastnet.callbacks.reporting import say
-from keras_fastnet.optimizers import LargeBatchOptimizer
 from keras_fastnet.optimizers.arguments import check_bool, checked_number
 from keras_fastnet.optimizers.momentum_correction import MomentumCorrection
 from keras_fastnet.schedules.decays import Constant, Decay
@@ -156,16 +156,10 @@ class LearningRateWarmup(keras.callbacks.Callback):
 
     def _set_rate(self, batch: int) -> None:
         optimizer = self.model.optimizer
-        first = batch - batch % self._batches_per_update()
+        first = batch - batch % batches_per_update(optimizer, self._data)
         done = self._epoch + min(first / self._steps, 1.0)
         factor = getattr(optimizer, "learning_rate_factor", 1.0)
         rate = factor * self.rate_at(done)
         if rate != self._rate:
             set_learning_rate(optimizer, rate, self._correction)
             self._rate = rate
-
-    def _batches_per_update(self) -> int:
-        optimizer = self.model.optimizer
-        if not isinstance(optimizer, LargeBatchOptimizer):
-            return 1
-        return optimizer.accumulation_steps * self._data.elements.batches_per_step

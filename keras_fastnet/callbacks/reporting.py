@@ -3,6 +3,15 @@
 import keras
 
 
+def is_chief(model: keras.Model) -> bool:
+    """Returns whether this process speaks and writes for all.
+
+    Args:
+        model: The model that is being trained.
+    """
+    return getattr(model.distribute_strategy, "rank", 0) == 0
+
+
 def say(model: keras.Model, text: str) -> None:
     """Prints a line, on the chief only.
 
@@ -10,5 +19,5 @@ def say(model: keras.Model, text: str) -> None:
         model: The model that is being trained.
         text: The line.
     """
-    if getattr(model.distribute_strategy, "rank", 0) == 0:
+    if is_chief(model):
         print(f"fastnet: {text}", flush=True)

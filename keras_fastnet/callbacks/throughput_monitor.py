@@ -5,6 +5,7 @@ from typing import Any
 
 import keras
 
+from keras_fastnet.callbacks.progress import updates_of
 from keras_fastnet.strategies.epoch_data import INPUT_METER
 
 
@@ -38,7 +39,7 @@ class ThroughputMonitor(keras.callbacks.Callback):
         """Forgets the epoch before."""
         self._begun: float | None = None
         self._ended = 0.0
-        self._updates = self._count_updates()
+        self._updates = updates_of(self.model.optimizer)
         self._waited, self._examples = INPUT_METER.seconds, INPUT_METER.examples
         self._last = (0.0, 0)
 
@@ -64,7 +65,7 @@ class ThroughputMonitor(keras.callbacks.Callback):
         if logs is None or self._begun is None:
             return
         seconds = self._ended - self._begun
-        updates = self._count_updates() - self._updates
+        updates = updates_of(self.model.optimizer) - self._updates
         waited, examples = self._last
         if updates:
             logs["updates_per_second"] = updates / seconds
@@ -72,6 +73,3 @@ class ThroughputMonitor(keras.callbacks.Callback):
         if examples:
             logs["examples_per_second"] = examples / seconds
             logs["input_wait_share"] = min(waited / seconds, 1.0)
-
-    def _count_updates(self) -> int:
-        return int(keras.ops.convert_to_numpy(self.model.optimizer.iterations))

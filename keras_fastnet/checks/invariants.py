@@ -1,5 +1,7 @@
 """What has to hold on several workers, each shown by training something small."""
 
+from collections.abc import Callable
+
 from keras_fastnet.checks.of_runs import (
     callbacks_together,
     distinct_masks,
@@ -29,3 +31,12 @@ ALL = (
 )
 # What can be refused for the model that is checked.
 OF_THE_SUBJECT = (same_update, equal_weights)
+
+
+def name_of(invariant: Callable[..., str]) -> str:
+    """Returns what the user reads for an invariant.
+
+    Args:
+        invariant: One of `ALL`.
+    """
+    return (invariant.__doc__ or "").strip()

@@ -33,15 +33,12 @@ def check(strategy: TorusStrategy, subject: Subject | None = None) -> Iterator[V
         print(*verdict)
     ```
     """
-    yield from _verdicts(Probe(strategy), subject or built_in())
-
-
-def _verdicts(probe: Probe, subject: Subject) -> Iterator[Verdict]:
+    probe, subject = Probe(strategy), subject or built_in()
     for invariant in invariants.ALL:
         # The same on all workers, and on all devices of one.
         keras.backend.clear_session()
         keras.utils.set_random_seed(1)
-        name = (invariant.__doc__ or "").strip()
+        name = invariants.name_of(invariant)
         try:
             verdict = Verdict(name, "pass", invariant(probe, subject))
         except Failed as failure:

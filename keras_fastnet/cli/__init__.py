@@ -12,7 +12,7 @@ import argparse
 import signal
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from keras_fastnet import __version__
 from keras_fastnet.cli import bench, check, demo, plan, run
@@ -38,7 +38,17 @@ examples:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are one message and a pointer to the help."""
+    """A parser whose errors are one message and a pointer to the help.
+
+    Those of the subcommands are of the same class.
+    """
+
+    def __init__(self, **settings: Any):
+        super().__init__(
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+            **settings,
+        )
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message}\nSee `{self.prog} --help`.\n")
@@ -51,8 +61,6 @@ def make_parser() -> argparse.ArgumentParser:
         description="Large-batch training of Keras models on several TensorFlow "
         "workers.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument(
         "--version", action="version", version=f"keras-fastnet {__version__}"

@@ -54,8 +54,6 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
         help="time all-reduces by size, flat ring against torus",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument(
         "--workers",

@@ -46,8 +46,6 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
         help="prove that several workers train like one device",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument(
         "source",

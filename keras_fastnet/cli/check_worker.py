@@ -19,7 +19,7 @@ import tensorflow as tf
 
 import keras_fastnet
 from keras_fastnet.checks import Subject, Verdict, check
-from keras_fastnet.checks.invariants import ALL
+from keras_fastnet.checks.invariants import ALL, name_of
 from keras_fastnet.cli.check import check_source
 from keras_fastnet.cli.errors import UsageError
 from keras_fastnet.errors import ClusterError
@@ -59,7 +59,7 @@ def _check(
     found: list[str] = []
     verdicts = check(strategy, subject)
     for invariant in ALL:
-        with _ended_after(timeout, (invariant.__doc__ or "").strip(), strategy.rank):
+        with _ended_after(timeout, name_of(invariant), strategy.rank):
             verdict = next(verdicts)
         found.append(verdict.result)
         if strategy.rank == 0:

@@ -39,8 +39,6 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
         help="train on real digits in four local workers, in about a minute",
         description=_DESCRIPTION,
         epilog=f"{_EPILOG}{SCRIPT}\n",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument(
         "--workers",

@@ -45,8 +45,6 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
         "[options]",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("--ranks", type=int, metavar="N", help="how many ranks")
     parser.add_argument(

@@ -38,8 +38,6 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
         usage="fastnet run --workers N [options] (script.py | -m module) [args…]",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("--workers", type=int, metavar="N", help="how many workers")
     parser.add_argument(

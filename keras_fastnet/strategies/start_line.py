@@ -23,10 +23,7 @@ def start_line(extended: TorusExtended, model: keras.Model, data: TrainingData) 
 
 
 def _who(extended: TorusExtended) -> str:
-    workers, replicas = (
-        extended.workers,
-        extended.workers * len(extended.worker_devices),
-    )
+    workers, replicas = extended.workers, len(extended.hosts)
     text = _count(workers, "worker")
     if replicas > workers:
         text += f" with {_count(replicas, 'replica')}"
@@ -36,7 +33,7 @@ def _who(extended: TorusExtended) -> str:
 
 def _update(extended: TorusExtended, model: keras.Model, data: TrainingData) -> str:
     batch = data.elements.examples_of_first()
-    replicas = extended.workers * len(extended.worker_devices)
+    replicas = len(extended.hosts)
     text = _count(batch, "example") + " a step"
     if replicas > 1:
         text += f" (up to {-(-batch // replicas):,} a replica)"

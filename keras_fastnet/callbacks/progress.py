@@ -1,0 +1,29 @@
+"""How far a training is, as callbacks count."""
+
+from typing import Any
+
+import keras
+
+from keras_fastnet._upstream.training_data import TrainingData
+from keras_fastnet.optimizers import LargeBatchOptimizer
+
+
+def updates_of(optimizer: Any) -> int:
+    """Returns how many updates an optimizer has made.
+
+    Args:
+        optimizer: A Keras optimizer.
+    """
+    return int(keras.ops.convert_to_numpy(optimizer.iterations))
+
+
+def batches_per_update(optimizer: Any, data: TrainingData | None) -> int:
+    """Returns how many of the data's batches make an update.
+
+    Args:
+        optimizer: A Keras optimizer.
+        data: The training data; `None` where only Keras knows them.
+    """
+    if data is None or not isinstance(optimizer, LargeBatchOptimizer):
+        return 1
+    return optimizer.accumulation_steps * data.elements.batches_per_step
