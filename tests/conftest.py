@@ -12,10 +12,10 @@ import pytest
 from tests.distributed.worker_pool import WorkerPool
 
 
-def _pool(workers: int, devices: int = 1):
+def _pool(workers: int, devices: int = 1, mpi: bool = False):
     @pytest.fixture(scope="session")
     def pool() -> Iterator[WorkerPool]:
-        pool = WorkerPool(workers, devices)
+        pool = WorkerPool(workers, devices, mpi=mpi)
         yield pool
         pool.stop()
 
@@ -31,6 +31,9 @@ eight_workers = _pool(8)
 nine_workers = _pool(9)
 two_by_two = _pool(2, devices=2)
 one_by_two = _pool(1, devices=2)
+two_mpi = _pool(2, mpi=True)
+four_mpi = _pool(4, mpi=True)
+nine_mpi = _pool(9, mpi=True)
 
 
 @pytest.fixture

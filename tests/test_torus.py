@@ -42,8 +42,20 @@ def assert_sums(results, specs, ranks, seed, rounding=0.0):
             )
 
 
+@pytest.fixture(params=["workers", "mpi"])
+def nine(request):
+    """Nine workers, on either transport."""
+    return request.getfixturevalue(f"nine_{request.param}")
+
+
+@pytest.fixture(params=[pytest.param("workers", marks=pytest.mark.smoke), "mpi"])
+def four(request):
+    """Four workers, on either transport."""
+    return request.getfixturevalue(f"four_{request.param}")
+
+
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
-def test_every_grid_equals_the_flat_sum(nine_workers, grid):
+def test_every_grid_equals_the_flat_sum(nine, grid):
     specs = [
         ((3, 5), "float32"),
         ((), "float32"),
@@ -53,18 +65,15 @@ def test_every_grid_equals_the_flat_sum(nine_workers, grid):
         ((11,), "float16"),
     ]
     for algorithm in ("torus", "gather"):
-        results = nine_workers.run(
-            "sum_on_grid", grid=grid, algorithm=algorithm, specs=specs
-        )
+        results = nine.run("sum_on_grid", grid=grid, algorithm=algorithm, specs=specs)
         assert_sums(results, specs, grid[0] * grid[1], seed=1)
 
 
-@pytest.mark.smoke
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("eager", [False, True], ids=["graph", "eager"])
-def test_every_dtype(four_workers, algorithm, eager):
+def test_every_dtype(four, algorithm, eager):
     specs = [((6, 3), name) for name in DTYPES]
-    results = four_workers.run(
+    results = four.run(
         "sum_on_grid", grid=(2, 2), algorithm=algorithm, specs=specs, eager=eager
     )
     assert_sums(results, specs, 4, seed=1)
@@ -92,10 +101,8 @@ shapes = st.one_of(
     algorithm=st.sampled_from(ALGORITHMS),
     bucket_bytes=st.sampled_from([None, 1, 32, 4096]),
 )
-def test_any_shapes_dtypes_and_buckets(
-    four_workers, specs, grid, algorithm, bucket_bytes
-):
-    results = four_workers.run(
+def test_any_shapes_dtypes_and_buckets(four, specs, grid, algorithm, bucket_bytes):
+    results = four.run(
         "sum_on_grid",
         grid=grid,
         algorithm=algorithm,
@@ -115,10 +122,10 @@ def test_several_devices_of_each_worker(two_by_two, grid, algorithm):
     assert_sums(results, specs, 4, seed=1)
 
 
-def test_hosts_need_not_be_listed_one_after_the_other(four_workers):
+def test_hosts_need_not_be_listed_one_after_the_other(four):
     """Ranks of one host form a row, whichever numbers they have."""
     specs = [((33,), "float32"), ((5,), "int32")]
-    results = four_workers.run(
+    results = four.run(
         "sum_on_grid",
         grid=(2, 2),
         algorithm="torus",
@@ -128,19 +135,18 @@ def test_hosts_need_not_be_listed_one_after_the_other(four_workers):
     assert_sums(results, specs, 4, seed=1)
 
 
-@pytest.mark.smoke
-def test_shapes_that_are_known_only_at_run_time(four_workers):
-    for results in four_workers.run("sum_of_unknown_shapes", grid=(2, 2)):
+def test_shapes_that_are_known_only_at_run_time(four):
+    for results in four.run("sum_of_unknown_shapes", grid=(2, 2)):
         for length, total in zip((5, 12, 5), results, strict=True):
             np.testing.assert_array_equal(total, 4 * np.arange(length) + 6)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize(("wire", "bits"), [("bfloat16", 8), ("float16", 11)])
-def test_wire_dtype(four_workers, algorithm, wire, bits):
+def test_wire_dtype(four, algorithm, wire, bits):
     """Three roundings: what is sent, the row's sum and the whole sum."""
     specs = [((1001,), "float32"), ((4,), "int32"), ((9,), "float64")]
-    results = four_workers.run(
+    results = four.run(
         "sum_on_grid", grid=(2, 2), algorithm=algorithm, specs=specs, wire_dtype=wire
     )
     assert_sums(results, specs, 4, seed=1, rounding=3 * 2.0**-bits)
@@ -176,14 +182,21 @@ def test_training_on_every_grid_equals_one_device(request, one_device, grid):
     assert_parity(one, workers.run("fit_on_grid", **settings))
 
 
+@pytest.mark.parametrize("grid", [(1, 2), (1, 4), (2, 2), (4, 1)], ids=str)
+def test_training_over_mpi_equals_one_device(request, one_device, grid):
+    workers = request.getfixturevalue({2: "two_mpi", 4: "four_mpi"}[grid[0] * grid[1]])
+    settings = {"grid": grid, "count": 100, "batch_size": 50, "epochs": 2}
+    one = one_device.run("fit_on_grid", **settings)
+    assert_parity(one, workers.run("fit_on_grid", **settings))
+
+
 @pytest.mark.parametrize("algorithm", ["gather", "ring"])
-def test_training_with_the_other_algorithms(one_device, four_workers, algorithm):
+def test_training_with_the_other_algorithms(one_device, four, algorithm):
     settings = {"grid": (2, 2), "algorithms": (algorithm,), "optimizer": "lars"}
     one = one_device.run("fit_on_grid", **settings)
-    assert_parity(one, four_workers.run("fit_on_grid", **settings))
+    assert_parity(one, four.run("fit_on_grid", **settings))
 
 
-@pytest.mark.smoke
-def test_sparse_gradients(one_device, four_workers):
+def test_sparse_gradients(one_device, four):
     one = one_device.run("fit_embedding", grid=(2, 2))
-    assert_parity(one, four_workers.run("fit_embedding", grid=(2, 2)))
+    assert_parity(one, four.run("fit_embedding", grid=(2, 2)))

@@ -12,6 +12,7 @@ from typing import IO, TextIO
 from keras_fastnet.cli.cluster_environment import worker_environments
 from keras_fastnet.cli.errors import UsageError, check_integer
 from keras_fastnet.cli.machine import available_cpus, visible_gpus
+from keras_fastnet.cli.mpi_places import MpiPlace, mpi_places
 from keras_fastnet.cli.output import Display, WorkerOutput
 from keras_fastnet.cli.ports import reserved_ports
 from keras_fastnet.cli.python_command import check_command
@@ -37,6 +38,7 @@ def run(
     log_dir: str | os.PathLike[str] | None = None,
     grace_seconds: float = DEFAULT_GRACE_SECONDS,
     dry_run: bool = False,
+    mpi: bool = False,
     environment: Mapping[str, str] | None = None,
     stdout: TextIO | None = None,
     stderr: TextIO | None = None,
@@ -61,6 +63,7 @@ def run(
             are killed. Defaults to `5.0`.
         dry_run: Prints what would be started, and starts nothing. Defaults to
             `False`.
+        mpi: Makes the workers ranks of an MPI world too. Defaults to `False`.
         environment: What the workers inherit. Defaults to `os.environ`.
         stdout: Receives the workers' stdout. Defaults to `sys.stdout`.
         stderr: Receives their stderr and the launcher's messages. Defaults to
@@ -100,9 +103,12 @@ def run(
         if log_path is not None:
             _check_log_directory(log_path)
         if dry_run:
-            stdout.write(_describe(variables, command))
+            stdout.write(_describe(variables, command, mpi))
             stdout.flush()
             return 0
+        places = [MpiPlace()] * workers
+        if mpi:
+            places = stack.enter_context(mpi_places(workers))
         logs: list[IO[str] | None] = [None] * workers
         if log_path is not None:
             logs = [stack.enter_context(_open_log(log_path, r)) for r in range(workers)]
@@ -114,9 +120,8 @@ def run(
                 output = WorkerOutput(
                     rank, display, show_all=all_output, log=logs[rank]
                 )
-                worker = WorkerProcess(
-                    rank, command, {**environment, **variables[rank]}
-                )
+                own = {**environment, **variables[rank], **places[rank].variables}
+                worker = WorkerProcess(rank, command, own, places[rank].descriptors)
                 supervisor.add(worker, output)
             exit_code = supervisor.wait()
         failed = supervisor.first_failure
@@ -147,9 +152,11 @@ def _report(
     ]
 
 
-def _describe(variables: Sequence[Mapping[str, str]], command: Sequence[str]) -> str:
+def _describe(
+    variables: Sequence[Mapping[str, str]], command: Sequence[str], mpi: bool
+) -> str:
     """Returns what a dry run prints, in the shell's notation."""
-    parts = []
+    parts = ["# and what `mpiexec` sets for its ranks\n"] if mpi else []
     for rank, worker in enumerate(variables):
         parts.append(f"# worker {rank}\n")
         parts += [f"{key}={shlex.quote(value)} \\\n" for key, value in worker.items()]

@@ -25,6 +25,8 @@ examples:
       keep everything that each worker writes in logs/rank-0.log, …
   fastnet run --workers 2 --gpus-per-worker 0 train.py
       train on the CPU although there are GPUs
+  fastnet run --workers 4 --transport mpi train.py
+      gradients over MPI: pip install "keras-fastnet[mpi]"
   fastnet run --workers 4 --dry-run train.py
       show the environment of each worker and start nothing
 """
@@ -45,6 +47,13 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
         type=int,
         metavar="BASE",
         help="use ports BASE to BASE+N-1 (default: any free ports)",
+    )
+    parser.add_argument(
+        "--transport",
+        choices=("tensorflow", "mpi"),
+        default="tensorflow",
+        help="what carries gradients: TensorFlow's collectives (gRPC, NCCL), or MPI, "
+        "which is faster on CPUs; for TorusStrategy (default: %(default)s)",
     )
     parser.add_argument(
         "--threads-per-worker",
@@ -124,4 +133,5 @@ def execute(arguments: argparse.Namespace) -> int:
         log_dir=arguments.log_dir,
         grace_seconds=arguments.grace_seconds,
         dry_run=arguments.dry_run,
+        mpi=arguments.transport == "mpi",
     )

@@ -39,6 +39,7 @@ class WorkerProcess:
         rank: The rank of the worker.
         command: What follows `python`.
         environment: The whole environment of the worker.
+        descriptors: File descriptors that it inherits. Defaults to none.
 
     Attributes:
         exit_code: `None` while the process lives, then its exit code, or the
@@ -47,7 +48,11 @@ class WorkerProcess:
     """
 
     def __init__(
-        self, rank: int, command: Sequence[str], environment: Mapping[str, str]
+        self,
+        rank: int,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        descriptors: Sequence[int] = (),
     ) -> None:
         self.rank = rank
         self.exit_code: int | None = None
@@ -64,6 +69,7 @@ class WorkerProcess:
             stderr=subprocess.PIPE,
             env=environment,
             start_new_session=True,
+            pass_fds=descriptors,
         )
         self._exit_descriptor = _exit_descriptor(self._process.pid)
         self.pipes: dict[str, IO[bytes]] = {}

@@ -5,25 +5,43 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+# TensorFlow shares a part of a vector, instead of copying it, where it begins so.
+_ALIGNED_BYTES = 64
+
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """A part of one tensor, flattened.
+    """A part of one tensor, flattened, and its place in a bucket.
 
     Attributes:
         index: The tensor's position in the list.
         start: First element.
         stop: One after the last element; `None` for all of a tensor of unknown size.
+        place: Where the piece begins in the bucket.
     """
 
     index: int
     start: int
     stop: int | None
+    place: int
+
+    def of(self, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+        """Returns the elements.
+
+        Args:
+            tensors: The list.
+        """
+        flat = tf.reshape(tensors[self.index], [-1])
+        whole = self.start == 0 and self.stop in (None, flat.shape[0])
+        return flat if whole else flat[self.start : self.stop]
+
+
+Bucket = list[Piece]
 
 
 def plan_buckets(
-    sizes: Sequence[int | None], capacity: int | None
-) -> list[list[Piece]]:
+    sizes: Sequence[int | None], dtype: tf.DType, capacity: int | None
+) -> list[Bucket]:
     """Cuts tensors into buckets, the last tensor first.
 
     Gradients are listed in the order of the forward pass, so the last are the first
@@ -32,80 +50,61 @@ def plan_buckets(
 
     Args:
         sizes: Elements of each tensor; `None` where unknown.
-        capacity: Elements of a bucket; `None` for one bucket of any size.
+        dtype: Their dtype.
+        capacity: Bytes of a bucket; `None` for one bucket of any size.
 
     Returns:
-        The pieces of every bucket. Buckets are filled to the last element, so large
-        tensors are spread over several. One of unknown size has its own bucket.
+        The pieces of every bucket. Large tensors are spread over several. One of
+        unknown size has its own bucket.
     """
-    buckets: list[list[Piece]] = []
-    free = 0
+    step = _ALIGNED_BYTES // dtype.size
+    limit = None if capacity is None else max(1, capacity // dtype.size)
+    buckets: list[Bucket] = []
+    # The first element that is free in the last bucket; `None` where it is closed.
+    free: int | None = None
     for index in reversed(range(len(sizes))):
         size = sizes[index]
         if size is None:
-            buckets.append([Piece(index, 0, None)])
-            free = 0
+            buckets.append([Piece(index, 0, None, 0)])
+            free = None
             continue
         start = 0
         while start < size:
-            if free == 0:
+            if free is None or (limit is not None and free >= limit):
                 buckets.append([])
-                free = capacity or sum(s for s in sizes if s is not None)
-            stop = min(size, start + free)
-            buckets[-1].append(Piece(index, start, stop))
-            free -= stop - start
-            start = stop
+                free = 0
+            length = size - start
+            if limit is not None:
+                length = min(length, limit - free)
+            buckets[-1].append(Piece(index, start, start + length, free))
+            start += length
+            free += -(-length // step) * step
     return buckets
-
-
-def pack(
-    tensors: Sequence[tf.Tensor], pieces: Sequence[Piece], multiple: int
-) -> tf.Tensor:
-    """Joins pieces of tensors to one vector.
-
-    Args:
-        tensors: Tensors of one dtype and any shapes.
-        pieces: What belongs into the vector, in order.
-        multiple: What the vector's length is padded to a multiple of, with zeros.
-
-    Returns:
-        The vector.
-    """
-    parts = []
-    for piece in pieces:
-        flat = tf.reshape(tensors[piece.index], [-1])
-        parts.append(flat[piece.start : piece.stop])
-    length = sum((_length(part) for part in parts), start=0)
-    missing = -length % multiple
-    if not isinstance(missing, int) or missing > 0:
-        parts.append(tf.zeros([missing], parts[0].dtype))
-    return parts[0] if len(parts) == 1 else tf.concat(parts, axis=0)
 
 
 def unpack(
     vectors: Sequence[tf.Tensor],
-    buckets: Sequence[Sequence[Piece]],
+    buckets: Sequence[Bucket],
     tensors: Sequence[tf.Tensor],
 ) -> list[tf.Tensor]:
-    """Undoes `pack`.
+    """Takes vectors apart.
 
     Args:
         vectors: One vector for each bucket.
         buckets: Their pieces.
-        tensors: What was packed, for the shapes.
+        tensors: What was in them, for the shapes.
 
     Returns:
         Tensors with the values in `vectors`.
     """
     found: list[list[tf.Tensor]] = [[] for _ in tensors]
     for vector, pieces in zip(vectors, buckets, strict=True):
-        start = 0
         for piece in pieces:
-            stop = None if piece.stop is None else start + piece.stop - piece.start
-            if stop is None:
-                stop = tf.size(tensors[piece.index])
-            found[piece.index].append(vector[start:stop])
-            start = stop
+            if piece.stop is None:
+                length = tf.size(tensors[piece.index])
+            else:
+                length = piece.stop - piece.start
+            found[piece.index].append(vector[piece.place : piece.place + length])
     results = []
     for tensor, parts in zip(tensors, found, strict=True):
         if not parts:  # without elements, and so in no bucket
@@ -116,8 +115,3 @@ def unpack(
         shaped.set_shape(tensor.shape)
         results.append(shaped)
     return results
-
-
-def _length(vector: tf.Tensor) -> int | tf.Tensor:
-    static = vector.shape[0]
-    return tf.size(vector) if static is None else static

@@ -1,5 +1,6 @@
 """What a transport offers: collectives over a group of ranks."""
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 
@@ -7,7 +8,8 @@ class Group(Protocol):
     """Some ranks that reduce together, as one of them sees it.
 
     Vectors have one axis and the same length and dtype on all ranks of the group.
-    All ranks call the same operations in the same order.
+    All ranks call the same operations in the same order. An operation may overwrite
+    the vectors that it is given.
 
     Attributes:
         size: Number of ranks.
@@ -25,24 +27,25 @@ class Group(Protocol):
             The chunk of the sum that belongs to this rank's place.
         """
 
-    def all_gather(self, chunk: Any) -> Any:
+    def all_gather(self, chunk: Any, vector: Any) -> Any:
         """Undoes the dealing out of `reduce_scatter`.
 
         Args:
             chunk: This rank's.
+            vector: What this rank gave to `reduce_scatter`.
 
         Returns:
             The chunks of all ranks, by place.
         """
 
-    def all_reduce(self, vector: Any) -> Any:
-        """Sums vectors, with as few bytes as can be.
+    def start_all_reduce(self, vector: Any) -> Callable[[], Any]:
+        """Begins to sum vectors, with as few bytes as can be.
 
         Args:
             vector: This rank's, of a length that `size` divides.
 
         Returns:
-            The sum, bit-equal on all ranks.
+            A function that waits for the sum, bit-equal on all ranks, and returns it.
         """
 
     def gather_and_sum(self, vector: Any) -> Any:

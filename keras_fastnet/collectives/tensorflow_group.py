@@ -1,6 +1,7 @@
 """A group of ranks on TensorFlow's own collectives."""
 
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -68,8 +69,16 @@ class TensorFlowGroup:
             return self._run(tf.raw_ops.CollectiveReduceScatterV2, vector, **_SUM)
         return self._exchange_and_sum(tf.reshape(vector, [self.size, -1]))
 
-    def all_gather(self, chunk: tf.Tensor) -> tf.Tensor:
+    def all_gather(self, chunk: tf.Tensor, vector: tf.Tensor) -> tf.Tensor:
         """Joins the chunks of all ranks; see `Group.all_gather`."""
+        return self.gather(chunk)
+
+    def gather(self, chunk: tf.Tensor) -> tf.Tensor:
+        """Returns the chunks of all ranks, in the order of the group.
+
+        Args:
+            chunk: This rank's.
+        """
         if self.size == 1:
             return chunk
         gather = tf.raw_ops.CollectiveGatherV2
@@ -79,14 +88,17 @@ class TensorFlowGroup:
             return tf.bitcast(bits, tf.bfloat16)
         return self._run(gather, chunk)
 
-    def all_reduce(self, vector: tf.Tensor) -> tf.Tensor:
-        """Sums vectors, with few bytes; see `Group.all_reduce`."""
+    def start_all_reduce(self, vector: tf.Tensor) -> Callable[[], tf.Tensor]:
+        """Sums vectors, with few bytes; see `Group.start_all_reduce`."""
         if self.size == 1:
-            return vector
-        if vector.dtype in _HALVES:
+            total = vector
+        elif vector.dtype in _HALVES:
             # TensorFlow would round after each addition.
-            return self.all_gather(self.reduce_scatter(vector))
-        return self._run(tf.raw_ops.CollectiveReduceV2, vector, **_SUM)
+            total = self.gather(self.reduce_scatter(vector))
+        else:
+            total = self._run(tf.raw_ops.CollectiveReduceV2, vector, **_SUM)
+        # The runtime waits for it where it is needed.
+        return lambda: total
 
     def gather_and_sum(self, vector: tf.Tensor) -> tf.Tensor:
         """Sums vectors, with few messages; see `Group.gather_and_sum`."""

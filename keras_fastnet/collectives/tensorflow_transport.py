@@ -1,10 +1,13 @@
 """Row and column groups of a worker's devices on TensorFlow's collectives."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from keras_fastnet.collectives.buckets import Bucket
+from keras_fastnet.collectives.cost_model import Algorithm
 from keras_fastnet.collectives.grid import Grid, rows_of_ranks
+from keras_fastnet.collectives.grid_sums import GridSums
 from keras_fastnet.collectives.tensorflow_group import TensorFlowGroup
 
 
@@ -23,9 +26,7 @@ class TensorFlowTransport:
             limit.
 
     Attributes:
-        everyone: A group of all ranks for each of this worker's devices.
-        rows: Its group of the ranks in its row.
-        columns: Its group of the ranks in its column.
+        name: What people call it.
         places: The ranks in every row of the grid, by column.
     """
 
@@ -47,31 +48,83 @@ class TensorFlowTransport:
                 for name, device in zip(names, devices, strict=True)
             ]
 
+        self.name = f"TensorFlow's collectives, {'NCCL' if nccl else 'gRPC'}"
         layout = rows_of_ranks(grid, hosts)
         ranks = range(first_rank, first_rank + len(devices))
         own_rows = [
             next(i for i, row in enumerate(layout) if rank in row) for rank in ranks
         ]
-        self.everyone = groups([f"all of {grid}"] * len(devices), grid.size)
-        self.rows = groups([f"row {i} of {layout}" for i in own_rows], grid.columns)
+        self._everyone = groups([f"all of {grid}"] * len(devices), grid.size)
+        self._rows = groups([f"row {i} of {layout}" for i in own_rows], grid.columns)
         # TensorFlow decides about the order of a group's ranks, so a column is of
         # those to whom it deals out the same chunk.
-        orders = _gather_all(self.rows, ranks)
+        orders = _gather_all(self._rows, ranks)
         own_columns = [
             order.index(rank) for order, rank in zip(orders, ranks, strict=True)
         ]
-        self.columns = groups(
+        self._columns = groups(
             [f"column {i} of {layout}" for i in own_columns], grid.rows
         )
         cells = [
             (row * grid.columns + column) * grid.size + rank
             for row, column, rank in zip(own_rows, own_columns, ranks, strict=True)
         ]
-        cells = sorted(_gather_all(self.everyone, cells)[0])
+        cells = sorted(_gather_all(self._everyone, cells)[0])
         self.places = [
             [cell % grid.size for cell in cells[start : start + grid.columns]]
             for start in range(0, grid.size, grid.columns)
         ]
+
+    def sums(
+        self, algorithm_for: Callable[[int], Algorithm]
+    ) -> list["TensorFlowBucketSums"]:
+        """Returns what sums over all ranks; see `Transport.sums`."""
+        return [
+            TensorFlowBucketSums(GridSums(*groups, algorithm_for))
+            for groups in zip(self._rows, self._columns, self._everyone, strict=True)
+        ]
+
+
+class TensorFlowBucketSums:
+    """Joins the pieces of a bucket and lets TensorFlow's collectives sum them.
+
+    Args:
+        grid_sums: The collectives of one device.
+    """
+
+    def __init__(self, grid_sums: GridSums):
+        self._grid_sums = grid_sums
+
+    def sum(
+        self, tensors: Sequence[tf.Tensor], buckets: Sequence[Bucket]
+    ) -> list[tf.Tensor]:
+        """Sums buckets; see `BucketSums.sum`."""
+        vectors = [_pack(tensors, bucket, self._grid_sums.ranks) for bucket in buckets]
+        algorithms = []
+        for vector in vectors:
+            elements = vector.shape.num_elements()
+            nbytes = None if elements is None else elements * vector.dtype.size
+            algorithms.append(self._grid_sums.algorithm_for(nbytes))
+        return self._grid_sums.sum(vectors, algorithms)
+
+
+def _pack(tensors: Sequence[tf.Tensor], bucket: Bucket, multiple: int) -> tf.Tensor:
+    """Joins pieces of tensors to a vector whose length `multiple` divides."""
+    parts: list[tf.Tensor] = []
+    length: int | tf.Tensor = 0
+    for piece in bucket:
+        _fill(parts, piece.place - length, tensors[0].dtype)
+        part = piece.of(tensors)
+        parts.append(part)
+        static = part.shape[0]
+        length = piece.place + (tf.size(part) if static is None else static)
+    _fill(parts, -length % multiple, tensors[0].dtype)
+    return parts[0] if len(parts) == 1 else tf.concat(parts, axis=0)
+
+
+def _fill(parts: list[tf.Tensor], missing: int | tf.Tensor, dtype: tf.DType) -> None:
+    if not isinstance(missing, int) or missing > 0:
+        parts.append(tf.zeros([missing], dtype))
 
 
 def _gather_all(
@@ -82,7 +135,7 @@ def _gather_all(
     @tf.function
     def gather():
         return [
-            group.all_gather(tf.constant([value], tf.int32))
+            group.gather(tf.constant([value], tf.int32))
             for group, value in zip(groups, values, strict=True)
         ]
 

@@ -28,14 +28,14 @@ def torus_sums(vectors: Sequence[Any], row: Group, column: Group) -> list[Any]:
         The sums.
     """
     sums: list[Any] = []
-    reduced = None
+    before = None
     for vector in vectors:
         chunk = row.reduce_scatter(vector)
-        if reduced is not None:
-            sums.append(row.all_gather(reduced))
-        reduced = column.all_reduce(chunk)
-    if reduced is not None:
-        sums.append(row.all_gather(reduced))
+        if before is not None:
+            sums.append(row.all_gather(before[0](), before[1]))
+        before = column.start_all_reduce(chunk), vector
+    if before is not None:
+        sums.append(row.all_gather(before[0](), before[1]))
     return sums
 
 

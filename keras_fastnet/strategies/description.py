@@ -30,7 +30,6 @@ def describe(extended: TorusExtended) -> str:
         for row in extended.places
     ]
     wire = reduction.wire_dtype
-    medium = "NCCL" if extended.uses_nccl else "gRPC"
     travels = "every dtype as it is" if wire is None else f"float32 as {wire.name}"
     entries = [
         (
@@ -41,7 +40,7 @@ def describe(extended: TorusExtended) -> str:
         ("hosts", ", ".join(dict.fromkeys(extended.hosts))),
         ("grid", f"{grid.rows} row(s) x {grid.columns} column(s)"),
         *(("", row) for row in rows),
-        ("transport", f"TensorFlow's collectives, {medium}; {travels}"),
+        ("transport", f"{extended.medium}; {travels}"),
         ("buckets", f"{reduction.bucket_bytes:,} bytes"),
         *(("sums", line) for line in _algorithms(extended.choice)),
     ]

@@ -1,6 +1,7 @@
 """A process joins its cluster and starts TensorFlow's server."""
 
 import contextlib
+import dataclasses
 import random
 import signal
 import threading
@@ -14,6 +15,7 @@ import keras_fastnet
 from keras_fastnet._upstream import tensorflow as upstream
 from keras_fastnet.errors import ClusterError
 from keras_fastnet.strategies.cluster import Cluster, make_cluster, read_tf_config
+from keras_fastnet.strategies.mpi_world import MpiWorld, started_by_mpi
 from keras_fastnet.strategies.rendezvous import meet
 from keras_fastnet.strategies.start_watchdog import end_if_stuck
 
@@ -21,25 +23,90 @@ from keras_fastnet.strategies.start_watchdog import end_if_stuck
 _LEAST_CONNECT_SECONDS = 60.0
 
 
-def find_cluster(resolver: Any) -> Cluster | None:
-    """Returns the checked cluster that this process belongs to.
+@dataclasses.dataclass(frozen=True)
+class Membership:
+    """The cluster that a process belongs to.
+
+    Attributes:
+        cluster: Its addresses and this rank; `None` where there is no cluster.
+        resolver: What tells TensorFlow of it; `None` for the variable `TF_CONFIG`.
+        mpi: The processes as MPI knows them; `None` where it did not start them, or
+            is not needed.
+    """
+
+    cluster: Cluster | None
+    resolver: Any = None
+    mpi: MpiWorld | None = None
+
+
+def find_cluster(resolver: Any, transport: str) -> Membership:
+    """Finds the checked cluster that this process belongs to.
+
+    A cluster that is described counts; where none is, MPI's processes form one.
 
     Args:
         resolver: A `tf.distribute.cluster_resolver.ClusterResolver`, or `None` for
             the environment variable `TF_CONFIG`.
+        transport: `"mpi"`, `"tensorflow"` or `"auto"`.
 
     Returns:
-        The cluster; `None` where there is none.
+        The cluster.
 
     Raises:
-        ClusterError: It is described wrongly.
+        ClusterError: It is described wrongly, or not as MPI knows it.
     """
+    cluster = _described(resolver)
+    if transport == "tensorflow" and cluster is not None:
+        return Membership(cluster, resolver)
+    if not started_by_mpi():
+        if transport == "mpi":
+            raise ClusterError(
+                '`transport="mpi"` needs several processes that MPI started. '
+                "Received: a process that it did not start, or started alone. Run "
+                "`mpiexec -n 4 python train.py` or `fastnet run --transport mpi "
+                "--workers 4 train.py`."
+            )
+        return Membership(cluster, resolver)
+    _check_nothing_ran()
+    world = MpiWorld()
+    if cluster is None:
+        cluster = world.cluster()
+        return Membership(cluster, _resolver_of(cluster), world)
+    if (cluster.rank, cluster.size) != (world.rank, world.size):
+        raise ClusterError(
+            "MPI and TF_CONFIG, or the `cluster_resolver`, must describe the same "
+            f"cluster. Received: rank {world.rank} of {world.size} from MPI and rank "
+            f"{cluster.rank} of {cluster.size}. Unset TF_CONFIG to go by MPI, or "
+            "start the processes without it."
+        )
+    return Membership(cluster, resolver, world)
+
+
+def _resolver_of(cluster: Cluster) -> Any:
+    return tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec({"worker": list(cluster.addresses)}),
+        task_type="worker",
+        task_id=cluster.rank,
+        rpc_layer="grpc",
+    )
+
+
+def _described(resolver: Any) -> Cluster | None:
     if resolver is None:
         return read_tf_config()
     jobs = resolver.cluster_spec().as_dict()
     if not jobs:
         return None
     return make_cluster(jobs, resolver.task_type, resolver.task_id)
+
+
+def _check_nothing_ran() -> None:
+    if upstream.tensorflow_has_run():
+        raise ClusterError(
+            "A cluster can be formed only before TensorFlow runs its first operation. "
+            "Received: TensorFlow has run already. Create the `TorusStrategy` at the "
+            "start of the program, before any tensor, variable, layer or dataset."
+        )
 
 
 def join(cluster: Cluster, start_timeout: float) -> None:
@@ -52,12 +119,7 @@ def join(cluster: Cluster, start_timeout: float) -> None:
     Raises:
         ClusterError: TensorFlow ran already, or the workers could not meet.
     """
-    if upstream.tensorflow_has_run():
-        raise ClusterError(
-            "A cluster can be formed only before TensorFlow runs its first operation. "
-            "Received: TensorFlow has run already. Create the `TorusStrategy` at the "
-            "start of the program, before any tensor, variable, layer or dataset."
-        )
+    _check_nothing_ran()
     seed = upstream.global_seed()
     facts = {
         "tensorflow": tf.__version__,

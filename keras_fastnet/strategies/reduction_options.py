@@ -9,6 +9,8 @@ from keras_fastnet.collectives.choice import DEFAULT_BUCKET_BYTES
 
 _WIRE_DTYPES = {"bfloat16": tf.bfloat16, "float16": tf.float16}
 
+_TRANSPORTS = ("auto", "mpi", "tensorflow")
+
 
 @dataclasses.dataclass(frozen=True)
 class ReductionOptions:
@@ -20,15 +22,21 @@ class ReductionOptions:
         wire_dtype: What `float32` is rounded to while it travels; `None` for no
             rounding.
         bucket_bytes: Size of a bucket.
+        transport: `"mpi"`, `"tensorflow"` or `"auto"`.
     """
 
     grid: object
     wire_dtype: tf.DType | None
     bucket_bytes: int
+    transport: str
 
 
 def check_options(
-    grid: object, wire_dtype: object, bucket_bytes: object, communication_options: Any
+    grid: object,
+    wire_dtype: object,
+    bucket_bytes: object,
+    transport: object,
+    communication_options: Any,
 ) -> ReductionOptions:
     """Checks what a user gave.
 
@@ -36,6 +44,7 @@ def check_options(
         grid: See `TorusStrategy`.
         wire_dtype: See `TorusStrategy`.
         bucket_bytes: See `TorusStrategy`.
+        transport: See `TorusStrategy`.
         communication_options: TensorFlow's options, which may also state a size.
 
     Raises:
@@ -50,6 +59,11 @@ def check_options(
         raise ValueError(
             '`wire_dtype` must be `None`, "bfloat16" or "float16". '
             f"Received: {wire_dtype!r}. Leave it out to send `float32`."
+        )
+    if not isinstance(transport, str) or transport not in _TRANSPORTS:
+        raise ValueError(
+            '`transport` must be "auto", "mpi" or "tensorflow". '
+            f'Received: {transport!r}. Leave it out for "auto".'
         )
     if bucket_bytes is None:
         bucket_bytes = DEFAULT_BUCKET_BYTES
@@ -69,4 +83,4 @@ def check_options(
             f"{communication_options.bytes_per_pack}`. Move it to `bucket_bytes`."
         )
     travels_as = _WIRE_DTYPES[str(wire_dtype)] if wire_dtype else None
-    return ReductionOptions(grid, travels_as, bucket_bytes)
+    return ReductionOptions(grid, travels_as, bucket_bytes, transport)

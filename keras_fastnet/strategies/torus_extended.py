@@ -10,8 +10,11 @@ from keras_fastnet.collectives.all_reducer import AllReducer
 from keras_fastnet.collectives.choice import Choice, choose
 from keras_fastnet.collectives.cost_model import Algorithm
 from keras_fastnet.collectives.grid import Grid
+from keras_fastnet.collectives.mpi_transport import MpiTransport
 from keras_fastnet.collectives.tensorflow_transport import TensorFlowTransport
+from keras_fastnet.collectives.transport import Transport
 from keras_fastnet.strategies.global_batch import take_share, with_examples
+from keras_fastnet.strategies.mpi_world import MpiWorld
 from keras_fastnet.strategies.reduction_options import ReductionOptions
 from keras_fastnet.strategies.replica_step import ReplicaStep
 from keras_fastnet.strategies.torus_cross_device_ops import TorusCrossDeviceOps
@@ -28,6 +31,8 @@ class TorusExtended(upstream.CollectiveAllReduceExtended):
         communication_options: TensorFlow's options for collectives.
         hosts: Each worker's host, by rank.
         reduction: How gradients and metrics are reduced.
+        mpi: The MPI world of the workers; `None` to reduce on TensorFlow's
+            collectives.
     """
 
     def __init__(
@@ -37,6 +42,7 @@ class TorusExtended(upstream.CollectiveAllReduceExtended):
         communication_options: Any,
         hosts: Sequence[str],
         reduction: ReductionOptions,
+        mpi: MpiWorld | None = None,
     ):
         self.step = ReplicaStep()
         super().__init__(
@@ -45,6 +51,7 @@ class TorusExtended(upstream.CollectiveAllReduceExtended):
             communication_options=communication_options,
         )
         self.reduction = reduction
+        self.mpi = mpi if self._suits_mpi(reduction.transport) else None
         devices = len(self.worker_devices)
         self.hosts = [host for host in hosts for _ in range(devices)]
         self.arrange(
@@ -52,6 +59,20 @@ class TorusExtended(upstream.CollectiveAllReduceExtended):
                 reduction.grid, self.hosts, reduction.bucket_bytes, nccl=self.uses_nccl
             )
         )
+
+    def _suits_mpi(self, transport: str) -> bool:
+        """Whether MPI carries vectors between ranks, where there is an MPI world."""
+        devices = self.worker_devices
+        if transport == "auto":
+            # GPUs have NCCL.
+            return len(devices) == 1 and "CPU" in devices[0]
+        if transport == "mpi" and len(devices) > 1:
+            raise ValueError(
+                'With `transport="mpi"` every process has one device. Received: '
+                f"{len(devices)} devices. Start as many processes as there are "
+                'devices, or use `transport="tensorflow"`.'
+            )
+        return transport == "mpi"
 
     @property
     def uses_nccl(self) -> bool:
@@ -70,15 +91,19 @@ class TorusExtended(upstream.CollectiveAllReduceExtended):
         """
         self.choice = choice
         transport = self.transport_on(choice.grid)
-        self.places = transport.places
+        self.medium, self.places = transport.name, transport.places
         self._cross_device_ops = self.operations_on(transport, choice.algorithm_for)
 
-    def transport_on(self, grid: Grid) -> TensorFlowTransport:
+    def transport_on(self, grid: Grid) -> Transport:
         """Returns the groups of a grid of all replicas. All workers must ask.
 
         Args:
             grid: The grid.
         """
+        if self.mpi is not None:
+            return MpiTransport(
+                grid, self.hosts, self.mpi.communicator, self.mpi.look_around
+            )
         devices = self.worker_devices
         return TensorFlowTransport(
             grid,
@@ -91,7 +116,7 @@ class TorusExtended(upstream.CollectiveAllReduceExtended):
 
     def operations_on(
         self,
-        transport: TensorFlowTransport,
+        transport: Transport,
         algorithm_for: Callable[[int], Algorithm],
     ) -> TorusCrossDeviceOps:
         """Returns what reduces over a transport, with the strategy's options.
@@ -103,17 +128,11 @@ class TorusExtended(upstream.CollectiveAllReduceExtended):
         return TorusCrossDeviceOps(
             [
                 AllReducer(
-                    *groups,
-                    algorithm_for,
+                    sums,
                     bucket_bytes=self.reduction.bucket_bytes,
                     wire_dtype=self.reduction.wire_dtype,
                 )
-                for groups in zip(
-                    transport.rows,
-                    transport.columns,
-                    transport.everyone,
-                    strict=True,
-                )
+                for sums in transport.sums(algorithm_for)
             ],
             **self.collective_settings,
         )

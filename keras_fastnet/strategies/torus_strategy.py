@@ -46,7 +46,8 @@ class TorusStrategy(KerasSupport):
 
     Args:
         cluster_resolver: A `tf.distribute.cluster_resolver.ClusterResolver`.
-            Defaults to `None`: the environment variable `TF_CONFIG`.
+            Defaults to `None`: the environment variable `TF_CONFIG` or, where that
+            is absent, the processes that MPI started.
         communication_options: `tf.distribute.experimental.CommunicationOptions`, for
             a time limit, or RING instead of NCCL on GPUs. Defaults to TensorFlow's.
         grid: The grid of replicas, `(rows, columns)`; `"ring"` for one ring over all
@@ -58,6 +59,10 @@ class TorusStrategy(KerasSupport):
             between. `float16` overflows at 65,504. Defaults to `None`: no rounding.
         bucket_bytes: Gradients are sent in buckets of this size. Defaults to
             `None`: 16 MiB.
+        transport: What carries gradients and metrics: `"mpi"`, for processes that
+            `mpiexec` started; `"tensorflow"`, TensorFlow's own collectives (gRPC,
+            NCCL); or `"auto"`: MPI for CPUs where it started the processes, and
+            otherwise TensorFlow's. Defaults to `"auto"`.
         start_timeout: Seconds within which all workers must have started.
             Defaults to `300.0`, which covers a container image being pulled.
 
@@ -86,20 +91,25 @@ class TorusStrategy(KerasSupport):
         grid: Literal["auto", "ring"] | tuple[int, int] = "auto",
         wire_dtype: Literal["bfloat16", "float16"] | None = None,
         bucket_bytes: int | None = None,
+        transport: Literal["auto", "mpi", "tensorflow"] = "auto",
         start_timeout: float = 300.0,
     ):
-        reduction = check_options(grid, wire_dtype, bucket_bytes, communication_options)
-        cluster = find_cluster(cluster_resolver)
+        reduction = check_options(
+            grid, wire_dtype, bucket_bytes, transport, communication_options
+        )
+        found = find_cluster(cluster_resolver, transport)
+        cluster = found.cluster
         if cluster is not None:
             join(cluster, start_timeout)
         with start_watched(cluster, start_timeout):
             extended = TorusExtended(
                 self,
-                cluster_resolver,
+                found.resolver,
                 communication_options
                 or tf.distribute.experimental.CommunicationOptions(),
                 hosts_of(cluster),
                 reduction,
+                found.mpi,
             )
             upstream.strategy_with_extended(self, extended)
         if not any("GPU" in device for device in extended.worker_devices):

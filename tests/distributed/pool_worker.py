@@ -2,7 +2,7 @@
 
 import os
 import traceback
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Client
 
 
 def main() -> None:
@@ -11,6 +11,7 @@ def main() -> None:
     import tensorflow as tf
 
     import keras_fastnet
+    from keras_fastnet.strategies.mpi_world import started_by_mpi
     from tests.distributed import jobs, reduction_jobs
 
     devices = int(os.environ["FASTNET_POOL_DEVICES"])
@@ -20,9 +21,10 @@ def main() -> None:
             [tf.config.LogicalDeviceConfiguration()] * devices,
         )
     strategy = None
-    if "TF_CONFIG" in os.environ or devices > 1:
+    if "TF_CONFIG" in os.environ or started_by_mpi() or devices > 1:
         strategy = keras_fastnet.TorusStrategy(start_timeout=60.0)
-    with Connection(int(os.environ["FASTNET_POOL_LINE"])) as line:
+    with Client(os.environ["FASTNET_POOL_ADDRESS"]) as line:
+        line.send(0 if strategy is None else strategy.rank)
         while True:
             try:
                 job, kwargs = line.recv()

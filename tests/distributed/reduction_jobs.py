@@ -15,6 +15,7 @@ from keras_fastnet.collectives.all_reducer import AllReducer
 from keras_fastnet.collectives.choice import Choice
 from keras_fastnet.collectives.cost_model import Topology
 from keras_fastnet.collectives.grid import Grid
+from keras_fastnet.collectives.mpi_transport import MpiTransport
 from keras_fastnet.collectives.tensorflow_transport import TensorFlowTransport
 from tests.distributed import jobs
 
@@ -62,19 +63,14 @@ def sum_on_grid(
     size = grid[0] * grid[1]
     if first >= size:
         return None
-    transport = TensorFlowTransport(
-        Grid(*grid), hosts or ["localhost"] * size, devices, first
-    )
+    transport = transport_of(strategy, Grid(*grid), hosts)
     reducers = [
         AllReducer(
-            *groups,
-            lambda nbytes: algorithm,
+            bucket_sums,
             bucket_bytes=bucket_bytes,
             wire_dtype=wire_dtype and tf.as_dtype(wire_dtype),
         )
-        for groups in zip(
-            transport.rows, transport.columns, transport.everyone, strict=True
-        )
+        for bucket_sums in transport.sums(lambda nbytes: algorithm)
     ]
 
     def sums(tensors: list[list[tf.Tensor]]) -> list[list[tf.Tensor]]:
@@ -87,6 +83,21 @@ def sum_on_grid(
         own = [values(specs, first + i, seed) for i in range(len(devices))]
         results = run([[tf.constant(t) for t in tensors] for tensors in own])
     return [[t.numpy() for t in tensors] for tensors in results]
+
+
+def transport_of(strategy: Any, grid: Grid, hosts: Sequence[str] | None) -> Any:
+    """Returns the strategy's transport on a grid of the first ranks."""
+    extended = strategy.extended
+    hosts = hosts or ["localhost"] * grid.size
+    if extended.mpi is None:
+        devices = extended.worker_devices
+        first = strategy.rank * len(devices)
+        return TensorFlowTransport(grid, hosts, devices, first)
+    everyone = extended.mpi.communicator
+    members = everyone.group.Incl(range(grid.size))
+    return MpiTransport(
+        grid, hosts, everyone.Create_group(members), extended.mpi.look_around
+    )
 
 
 def sum_of_unknown_shapes(strategy: Any, *, grid: tuple[int, int]) -> list[np.ndarray]:

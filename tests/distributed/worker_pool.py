@@ -1,7 +1,7 @@
 """Worker processes that stay up and serve many checks.
 
 Starting TensorFlow costs seconds of processor time, so the distributed tests share
-pools of 1, 2 and 4 workers. Each worker makes its strategy once and then runs the
+pools. Each worker makes its strategy once and then runs the
 functions of `jobs.py` and `reduction_jobs.py` that it is told to.
 """
 
@@ -11,9 +11,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection, Listener, wait
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from keras_fastnet.cli.ports import reserved_ports
 _ROOT = Path(__file__).parents[2]
 # Includes the start of the workers; generous, since it only ends a hang.
 JOB_SECONDS = 240
+_ADDRESS = "FASTNET_POOL_ADDRESS"
 
 
 class WorkerError(Exception):
@@ -38,6 +39,7 @@ class WorkerPool:
         addresses: `host:port` of each. Defaults to `None`: free ports of 127.0.0.1.
         wrappers: Words before the command that starts each, as `ip netns exec NAME`.
             They must end in the worker itself, by `exec`. Defaults to `None`.
+        mpi: Whether `mpiexec` starts them, and TF_CONFIG is left to MPI.
     """
 
     def __init__(
@@ -47,11 +49,13 @@ class WorkerPool:
         *,
         addresses: Sequence[str] | None = None,
         wrappers: Sequence[Sequence[str]] | None = None,
+        mpi: bool = False,
     ):
         self.workers = workers
         self._devices = devices
         self._addresses = addresses
         self._wrappers = wrappers or [()] * workers
+        self._mpi = mpi
         self._processes: list[subprocess.Popen] = []
         self._lines: list[Connection] = []
         self._ports: Any = None
@@ -105,7 +109,8 @@ class WorkerPool:
         """Ends the workers."""
         for process in self._processes:
             # TensorFlow may be waiting in C++, deaf to anything milder.
-            process.send_signal(signal.SIGKILL)
+            # `mpiexec` first ends whom it has started.
+            process.send_signal(signal.SIGTERM if self._mpi else signal.SIGKILL)
             process.wait()
         for line in self._lines:
             line.close()
@@ -119,45 +124,77 @@ class WorkerPool:
     def _start(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="fastnet-pool-")
         self._ports = reserved_ports(self.workers)
-        ports = self._ports.__enter__()
-        environments = worker_environments(ports, {}, cpus=os.cpu_count() or 1)
-        for rank in range(self.workers):
-            line, far_end = Pipe()
-            environment = {
-                **os.environ,
-                **environments[rank],
-                "TF_CPP_MIN_LOG_LEVEL": "2",
-                "FASTNET_POOL_LINE": str(far_end.fileno()),
-                "FASTNET_POOL_DEVICES": str(self._devices),
-            }
-            if self._addresses is not None:
-                cluster = {"worker": list(self._addresses)}
-                task = {"type": "worker", "index": rank}
-                environment["TF_CONFIG"] = json.dumps(
-                    {"cluster": cluster, "task": task}
-                )
-            if self.workers == 1:
-                del environment["TF_CONFIG"]
-            with self._log_path(rank).open("wb") as log, far_end:
-                process = subprocess.Popen(
-                    [
-                        *self._wrappers[rank],
-                        sys.executable,
-                        "-m",
-                        "tests.distributed.pool_worker",
-                    ],
-                    cwd=_ROOT,
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    pass_fds=[far_end.fileno()],
-                )
-            self._processes.append(process)
-            self._lines.append(line)
+        environments = worker_environments(
+            self._ports.__enter__(), {}, cpus=os.cpu_count() or 1
+        )
+        address = str(Path(self._folder.name) / "line")
+        with Listener(address, backlog=self.workers) as listener:
+            if self._mpi:
+                del environments[0]["TF_CONFIG"]
+                mpiexec = str(Path(sys.executable).with_name("mpiexec"))
+                wrapper = (mpiexec, "-n", str(self.workers))
+                self._processes = [
+                    self._worker(0, wrapper, {**environments[0], _ADDRESS: address})
+                ]
+            else:
+                self._processes = [
+                    self._worker(
+                        rank,
+                        self._wrappers[rank],
+                        {**environments[rank], **self._described(rank)}
+                        | {_ADDRESS: address},
+                    )
+                    for rank in range(self.workers)
+                ]
+            lines = dict(self._accepted(listener) for _ in range(self.workers))
+        self._lines = [lines[rank] for rank in range(self.workers)]
+
+    def _described(self, rank: int) -> dict[str, str]:
+        """Returns another TF_CONFIG than that of free ports of 127.0.0.1."""
+        if self.workers == 1:
+            return {"TF_CONFIG": ""}
+        if self._addresses is None:
+            return {}
+        cluster = {"worker": list(self._addresses)}
+        task = {"type": "worker", "index": rank}
+        return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": task})}
+
+    def _worker(
+        self, rank: int, wrapper: Sequence[str], variables: dict[str, str]
+    ) -> subprocess.Popen:
+        environment = {
+            **os.environ,
+            **variables,
+            "TF_CPP_MIN_LOG_LEVEL": "2",
+            "FASTNET_POOL_DEVICES": str(self._devices),
+        }
+        if not environment.get("TF_CONFIG"):
+            environment.pop("TF_CONFIG", None)
+        with self._log_path(rank).open("wb") as log:
+            return subprocess.Popen(
+                [*wrapper, sys.executable, "-m", "tests.distributed.pool_worker"],
+                cwd=_ROOT,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def _accepted(self, listener: Listener) -> tuple[int, Connection]:
+        """Waits for a worker to call; returns its rank and the line."""
+        end = time.monotonic() + JOB_SECONDS
+        # Private, but the listener itself can wait only for ever.
+        while not wait([listener._listener._socket], timeout=1.0):
+            ended = [p for p in self._processes if p.poll() is not None]
+            if ended or time.monotonic() > end:
+                logs = "\n".join(map(self._log, range(len(self._processes))))
+                self.stop()
+                raise WorkerError(f"the workers did not start\n{logs}")
+        line = listener.accept()
+        return line.recv(), line
 
     def _log_path(self, rank: int) -> Path:
-        return Path(self._folder.name) / f"rank-{rank}.log"
+        return Path(self._folder.name) / f"rank-{0 if self._mpi else rank}.log"
 
     def _log(self, rank: int) -> str:
         return self._log_path(rank).read_text(errors="replace")[-3000:]

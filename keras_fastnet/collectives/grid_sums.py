@@ -1,0 +1,69 @@
+"""Sums of vectors over all ranks of a grid, each by the algorithm that suits it."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from keras_fastnet.collectives.cost_model import Algorithm
+from keras_fastnet.collectives.group import Group
+from keras_fastnet.collectives.torus import gathered_sum, torus_sums
+
+
+class GridSums:
+    """One rank's part in sums over all ranks, on any transport.
+
+    Args:
+        row: The ranks in this rank's row of the grid.
+        column: The ranks in its column.
+        everyone: All ranks.
+        algorithm_for: Which algorithm to use for a vector of so many bytes; the same
+            answers on all ranks.
+
+    Attributes:
+        ranks: Number of ranks, which divides the length of every vector.
+    """
+
+    def __init__(
+        self,
+        row: Group,
+        column: Group,
+        everyone: Group,
+        algorithm_for: Callable[[int], Algorithm],
+    ):
+        self.ranks = row.size * column.size
+        self._row = row
+        self._column = column
+        self._everyone = everyone
+        self._algorithm_for = algorithm_for
+
+    def algorithm_for(self, nbytes: int | None) -> Algorithm:
+        """Returns the algorithm for a vector.
+
+        Args:
+            nbytes: Its size; `None` where that is not known yet.
+        """
+        return "ring" if nbytes is None else self._algorithm_for(nbytes)
+
+    def sum(self, vectors: Sequence[Any], algorithms: Sequence[Algorithm]) -> list[Any]:
+        """Sums vectors.
+
+        Args:
+            vectors: This rank's. All ranks have as many, of the same length and
+                dtype.
+            algorithms: One for each.
+
+        Returns:
+            The sums, bit-equal on all ranks.
+        """
+        pairs = list(zip(vectors, algorithms, strict=True))
+        on_torus = iter(
+            torus_sums([v for v, a in pairs if a == "torus"], self._row, self._column)
+        )
+        sums = []
+        for vector, algorithm in pairs:
+            if algorithm == "torus":
+                sums.append(next(on_torus))
+            elif algorithm == "ring":
+                sums.append(self._everyone.start_all_reduce(vector)())
+            else:
+                sums.append(gathered_sum(vector, self._row, self._column))
+        return sums

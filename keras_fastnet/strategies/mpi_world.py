@@ -1,0 +1,134 @@
+"""The processes that `mpiexec`, `mpirun` or `srun` started together."""
+
+import atexit
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from keras_fastnet.errors import ClusterError
+from keras_fastnet.strategies.cluster import Cluster
+from keras_fastnet.strategies.rendezvous.own_port import reserve
+
+# MPICH, Intel MPI and Slurm's PMI; Open MPI; PMIx.
+_RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK")
+_SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
+_LEFT = 1
+
+
+def started_by_mpi(environment: Mapping[str, str] = os.environ) -> bool:
+    """Tells whether MPI started this process, perhaps with others.
+
+    MPI is not asked: where it started nothing, that may take long or fail.
+
+    Args:
+        environment: The environment variables.
+    """
+    if _size_in(environment) == 1:
+        return False
+    return any(name in environment for name in _RANKS)
+
+
+class MpiWorld:
+    """All ranks of `MPI.COMM_WORLD`.
+
+    Making it is itself collective. From then on an exception that ends this process
+    ends all ranks, and those who wait in vain for one that has left the program learn
+    that it has.
+
+    Attributes:
+        communicator: A communicator of all ranks, for nobody else.
+        rank: This process's.
+        size: Their number.
+
+    Raises:
+        ClusterError: mpi4py cannot be loaded, or does not belong to the MPI that
+            started this process.
+    """
+
+    def __init__(self) -> None:
+        try:
+            from mpi4py import MPI
+        except (ImportError, RuntimeError) as error:
+            raise ClusterError(
+                "Training over MPI needs mpi4py and an MPI library that it finds. "
+                f"Received: {error}. `pip install 'keras-fastnet[mpi]'` installs "
+                "both; with the MPI of your cluster, `pip install mpi4py` alone."
+            ) from error
+        self.communicator = MPI.COMM_WORLD.Dup()
+        self.rank: int = self.communicator.rank
+        self.size: int = self.communicator.size
+        expected = _size_in(os.environ)
+        if expected not in (None, self.size):
+            raise ClusterError(
+                "mpi4py must use the MPI library that started this process. Received: "
+                f"{expected} processes were started, and mpi4py knows of {self.size} "
+                f"({MPI.Get_library_version().splitlines()[0]}). Start them with the "
+                "`mpiexec` of that library, or install mpi4py for the other."
+            )
+        self._notices = MPI.COMM_WORLD.Dup()
+        self._ended = False
+        self._own_hook = sys.excepthook
+        sys.excepthook = self._fail
+        atexit.register(self._leave)
+
+    def cluster(self) -> Cluster:
+        """Returns addresses at which TensorFlow's servers can meet. Collective."""
+        from mpi4py import MPI
+
+        near = self.communicator.Split_type(MPI.COMM_TYPE_SHARED)
+        host = "127.0.0.1" if near.size == self.size else MPI.Get_processor_name()
+        near.Free()
+        # Nobody else gets the port until TensorFlow listens.
+        self._port = reserve()
+        address = f"{host}:{self._port.getsockname()[1]}"
+        addresses = tuple(self.communicator.allgather(address))
+        return Cluster(addresses=addresses, rank=self.rank)
+
+    def look_around(self) -> None:
+        """Raises where a rank has left the program.
+
+        Raises:
+            RuntimeError: One has.
+        """
+        from mpi4py import MPI
+
+        status = MPI.Status()
+        if self._notices.Iprobe(tag=_LEFT, status=status):
+            raise RuntimeError(
+                "All ranks must sum until the last has done with it. Received: rank "
+                f"{status.Get_source()} has left the program. Look at its output, and "
+                "for what depends on the rank in the script."
+            )
+
+    def _leave(self) -> None:
+        notice: Any = bytearray(1)
+        for rank in range(self.size):
+            if rank != self.rank:
+                self._notices.Isend(notice, dest=rank, tag=_LEFT).Free()
+
+    def _fail(
+        self,
+        kind: type[BaseException],
+        error: BaseException,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._own_hook(kind, error, traceback)
+        print(
+            f"keras_fastnet: rank {self.rank} on {socket.gethostname()} failed, ending "
+            "the others",
+            file=sys.stderr,
+            flush=True,
+        )
+        sys.stdout.flush()
+        # MPI would otherwise wait for the others, and they for this rank.
+        self.communicator.Abort(1)
+
+
+def _size_in(environment: Mapping[str, str]) -> int | None:
+    for name in _SIZES:
+        if environment.get(name, "").isdigit():
+            return int(environment[name])
+    return None
