@@ -206,6 +206,7 @@ def test_table():
     document = {
         "ranks": 4,
         "hosts": 1,
+        "transport": "mpi",
         "wire_dtype": "float32",
         "rounds": 7,
         "all_reduce": [
@@ -217,8 +218,8 @@ def test_table():
         ],
     }
     assert as_text(document).splitlines() == [
-        "4 ranks on 1 host(s), float32 on the wire; milliseconds, median of 7 rounds, "
-        "* is the fastest",
+        "4 ranks on 1 host(s), transport mpi, float32 on the wire; milliseconds, "
+        "median of 7 rounds, * is the fastest",
         "size          tensorflow     ring  gather 2x2  best/ring",
         "4 KiB             12.00    10.00        4.00*       0.40",
         "10,000,004 B     500.00   250.00*          -        1.00",

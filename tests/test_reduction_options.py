@@ -75,21 +75,32 @@ def test_small_vectors_take_few_messages():
 @hypothesis.given(
     sizes=st.lists(st.integers(0, 50), max_size=8),
     capacity=st.one_of(st.none(), st.integers(1, 60)),
+    dtype=st.sampled_from([tf.bfloat16, tf.float32, tf.float64]),
 )
-def test_buckets_hold_every_element_once(sizes, capacity):
-    buckets = plan_buckets(sizes, capacity)
+def test_buckets_hold_every_element_once(sizes, capacity, dtype):
+    nbytes = None if capacity is None else capacity * dtype.size
+    buckets = plan_buckets(sizes, dtype, nbytes)
     pieces = [piece for bucket in buckets for piece in bucket]
     elements = [(p.index, i) for p in pieces for i in range(p.start, p.stop)]
     # The last tensor first, each from its first element to its last.
     assert elements == [
         (index, i) for index in reversed(range(len(sizes))) for i in range(sizes[index])
     ]
-    lengths = [sum(p.stop - p.start for p in bucket) for bucket in buckets]
     if capacity is None:
         assert len(buckets) <= 1
-    else:
-        assert all(length == capacity for length in lengths[:-1])
-        assert all(0 < length <= capacity for length in lengths)
+    for bucket in buckets:
+        end = 0
+        for piece in bucket:
+            # Where TensorFlow can share memory, and no further than need be.
+            assert piece.place * dtype.size % 64 == 0
+            assert 0 <= piece.place - end < 64 // dtype.size
+            end = piece.place + piece.stop - piece.start
+        assert end > 0
+        assert capacity is None or end <= capacity
+    for bucket in buckets[:-1]:
+        last = bucket[-1]
+        end = last.place + last.stop - last.start
+        assert end > capacity - 64 // dtype.size
 
 
 @pytest.mark.distributed

@@ -21,6 +21,7 @@ class Contestant:
         alone: The contestant whose step with one worker stands for this one's: with
             one worker nothing is exchanged, so one measurement serves all variants.
             Empty when one worker is not measured.
+        mpi: Whether the workers are ranks of an MPI world.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Contestant:
     strategy: str
     arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
     alone: str = ""
+    mpi: bool = False
 
 
 KERAS_CEILING = "Keras, no communication"
@@ -50,6 +52,15 @@ CONTESTANTS = (
         alone=MIRRORED,
     ),
     Contestant(TORUS, KERAS, "torus", alone=TORUS),
+    Contestant(f"{TORUS}, MPI", KERAS, "torus", alone=TORUS, mpi=True),
+    Contestant(
+        f"{TORUS}, MPI, bfloat16 on the wire",
+        KERAS,
+        "torus",
+        {"wire_dtype": "bfloat16"},
+        alone=TORUS,
+        mpi=True,
+    ),
     Contestant(
         f"{TORUS}, bfloat16 on the wire",
         KERAS,

@@ -1,5 +1,6 @@
 """Runs one contestant once: its workers, each on a core of its own."""
 
+import contextlib
 import ctypes
 import json
 import os
@@ -11,10 +12,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 
 from contestants import KERAS, Contestant
 
 from keras_fastnet.cli.cluster_environment import worker_environments
+from keras_fastnet.cli.mpi_places import MpiPlace, mpi_places
 from keras_fastnet.cli.ports import reserved_ports
 
 HERE = pathlib.Path(__file__).parent
@@ -39,8 +42,12 @@ def measure(contestant: Contestant, workers: int, settings: dict) -> dict:
     Raises:
         ContestantError: A worker failed, or was not ready in time.
     """
-    with tempfile.TemporaryDirectory() as folder, reserved_ports(workers) as ports:
-        folder = pathlib.Path(folder)
+    with contextlib.ExitStack() as stack:
+        folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        ports = stack.enter_context(reserved_ports(workers))
+        places = [MpiPlace()] * workers
+        if contestant.mpi:
+            places = stack.enter_context(mpi_places(workers))
         processes = []
         try:
             for rank, environment in enumerate(_environments(ports, settings)):
@@ -55,7 +62,12 @@ def measure(contestant: Contestant, workers: int, settings: dict) -> dict:
                 }
                 if contestant.strategy == "none":
                     environment.pop("TF_CONFIG")
-                processes.append(_start(contestant, job, environment, folder))
+                environment |= places[rank].variables
+                processes.append(
+                    _start(
+                        contestant, job, environment, folder, places[rank].descriptors
+                    )
+                )
             _wait(processes, folder, settings["timeout"])
         finally:
             # TensorFlow's workers ignore SIGTERM while they wait for each other.
@@ -98,7 +110,11 @@ def _environments(ports: list[int], settings: dict) -> list[dict[str, str]]:
 
 
 def _start(
-    contestant: Contestant, job: dict, environment: dict[str, str], folder: pathlib.Path
+    contestant: Contestant,
+    job: dict,
+    environment: dict[str, str],
+    folder: pathlib.Path,
+    descriptors: Sequence[int],
 ) -> subprocess.Popen:
     python = sys.executable if contestant.worker == KERAS else job["torch_python"]
     core = cores()[job["rank"]]
@@ -116,6 +132,7 @@ def _start(
             env=environment,
             start_new_session=True,
             preexec_fn=prepare,
+            pass_fds=descriptors,
         )
 
 

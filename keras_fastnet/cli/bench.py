@@ -20,7 +20,9 @@ from keras_fastnet.cli.bench_options import (
 from keras_fastnet.cli.bench_report import as_text, write
 from keras_fastnet.cli.errors import UsageError
 from keras_fastnet.cli.machine import visible_gpus
+from keras_fastnet.cli.mpi_places import add_transport
 from keras_fastnet.collectives.cost_model import WIRE_BYTES
+from keras_fastnet.collectives.mpi_environment import rank_in, started_by_mpi
 
 _DESCRIPTION = """\
 Time how long it takes to sum a vector over all ranks: with TensorFlow's own
@@ -39,6 +41,8 @@ examples:
       the efficiency of training, too
   TF_CONFIG='{…}' fastnet bench
       on each machine of a cluster; rank 0 prints and writes
+  mpiexec -n 16 fastnet bench
+      the same on a cluster that has MPI
   fastnet plan --ranks 64 --hosts 8 --model ResNet50 --bench fastnet-bench.json
       what the measured prices mean for a larger cluster
 
@@ -90,6 +94,7 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
         help="what TorusStrategy's contestants round float32 to while it travels "
         "(default: %(default)s, no rounding)",
     )
+    add_transport(parser)
     parser.add_argument(
         "--output",
         default="fastnet-bench.json",
@@ -123,11 +128,11 @@ def execute(arguments: argparse.Namespace) -> int:
     """Runs `fastnet bench` and returns its exit code."""
     options = options_of(arguments)
     cluster = os.environ.get("TF_CONFIG")
-    if arguments.workers is None and cluster is None:
+    if arguments.workers is None and cluster is None and not started_by_mpi():
         raise UsageError(
             "There must be workers to measure with. Received: neither --workers nor "
             "TF_CONFIG. Pass `--workers 4` for four on this machine; on a cluster, "
-            "start `fastnet bench` with TF_CONFIG on every machine."
+            "start `fastnet bench` with TF_CONFIG on every machine, or by `mpiexec`."
         )
     if arguments.workers is None:
         return _take_part(options)
@@ -153,7 +158,10 @@ def _launch(workers: int, options: BenchOptions) -> int:
         command = ["-m", "keras_fastnet.cli.bench_worker", str(found)]
         environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ}
         code = launcher.run(
-            workers, [*command, options.to_json()], environment=environment
+            workers,
+            [*command, options.to_json()],
+            environment=environment,
+            mpi=options.transport == "mpi",
         )
         if code == 0:
             document = json.loads(found.read_text(encoding="utf-8"))
@@ -169,7 +177,8 @@ def _take_part(options: BenchOptions) -> int:
 
     try:
         cluster = read_tf_config()
-        if cluster is not None and cluster.rank == 0:
+        rank = rank_in(os.environ) if cluster is None else cluster.rank
+        if rank == 0:
             check_output(options.output)
         document = measure(options)
     except ClusterError as error:

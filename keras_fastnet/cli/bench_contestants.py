@@ -18,6 +18,9 @@ _LARGEST_GATHER = 2**20
 _PATTERN = np.arange(61, dtype=np.float32)
 # A few roundings to the 8 significant bits of bfloat16.
 _TOLERANCE = 0.02
+OVER_GRPC = "auto, gRPC"
+MPI_ITSELF = "MPI_Allreduce"
+_NOT_OURS = ("tensorflow", MPI_ITSELF)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,12 +30,12 @@ class Contestant:
     Attributes:
         algorithm: Its name.
         grid: The grid; one column where it does not matter.
-        operations: What carries it out.
+        operations: What carries it out; `None` for MPI itself.
     """
 
     algorithm: str
     grid: Grid
-    operations: upstream.CollectiveAllReduce
+    operations: upstream.CollectiveAllReduce | None
 
 
 class Contest:
@@ -47,6 +50,20 @@ class Contest:
         self._strategy = strategy
         self._extended = strategy.extended
         self._transports = {grid: self._extended.transport_on(grid) for grid in grids}
+        self._beside_mpi: list[Contestant] = []
+        mpi = self._extended.mpi
+        if mpi is not None:
+            self._communicator = mpi.communicator.Dup()
+            choice = self._extended.choice
+            over_grpc = self._extended.operations_on(
+                self._extended.tensorflow_transport_on(choice.grid),
+                choice.algorithm_for,
+            )
+            flat = Grid(choice.grid.size, 1)
+            self._beside_mpi = [
+                Contestant(OVER_GRPC, choice.grid, over_grpc),
+                Contestant(MPI_ITSELF, flat, None),
+            ]
 
     def contestants(self, nbytes: int) -> list[Contestant]:
         """Returns those for a vector of so many bytes.
@@ -56,7 +73,7 @@ class Contest:
         """
         flat = Grid(self._strategy.num_replicas_in_sync, 1)
         peer = upstream.CollectiveAllReduce(**self._extended.collective_settings)
-        found = [Contestant("tensorflow", flat, peer)]
+        found = [Contestant("tensorflow", flat, peer), *self._beside_mpi]
         # Any grid will do: a ring looks at all ranks only.
         anywhere = next(iter(self._transports))
         ring = self._operations("ring", anywhere)
@@ -73,7 +90,7 @@ class Contest:
 
     def functions(
         self, contestants: Sequence[Contestant], nbytes: int
-    ) -> list[Callable[[], list[tf.Tensor]]]:
+    ) -> list[Callable[[], list[Any]]]:
         """Returns functions that sum one vector over all ranks.
 
         Each has been called once, and its sums were right.
@@ -97,7 +114,10 @@ class Contest:
 
         vector = strategy.experimental_distribute_values_from_function(own_vector)
 
-        def function_of(contestant: Contestant) -> Callable[[], list[tf.Tensor]]:
+        def function_of(contestant: Contestant) -> Callable[[], list[Any]]:
+            if contestant.operations is None:
+                return self._by_mpi_itself(of_this_rank)
+
             @tf.function
             def sums(vector):
                 return strategy.run(_sum_with, (contestant.operations, vector))
@@ -106,6 +126,9 @@ class Contest:
             traced = sums.get_concrete_function(vector)
             return lambda: strategy.experimental_local_results(traced(vector))
 
+        # MPI's ranks have one device each.
+        of_this_rank = strategy.experimental_local_results(vector)[0].numpy()
+
         # In place: with many ranks on a machine, copies of long vectors add up.
         expected = pattern
         expected *= ranks
@@ -113,7 +136,7 @@ class Contest:
         functions = []
         for contestant in contestants:
             function = function_of(contestant)
-            ours = contestant.algorithm != "tensorflow"
+            ours = contestant.algorithm not in _NOT_OURS
             rounded = ours and extended.reduction.wire_dtype is not None
             for total in function():
                 right = (
@@ -148,18 +171,27 @@ class Contest:
         sums = run.get_concrete_function()()
         return self._strategy.experimental_local_results(sums)[0].numpy().tolist()
 
+    def _by_mpi_itself(self, vector: np.ndarray) -> Callable[[], list[np.ndarray]]:
+        total = np.empty_like(vector)
+
+        def sums() -> list[np.ndarray]:
+            self._communicator.Allreduce(vector, total)
+            return [total]
+
+        return sums
+
     def _operations(self, algorithm: Algorithm, grid: Grid) -> TorusCrossDeviceOps:
         return self._extended.operations_on(self._transports[grid], lambda _: algorithm)
 
 
-def finish(sums: Sequence[tf.Tensor]) -> None:
+def finish(sums: Sequence[Any]) -> None:
     """Waits until a device has done what it was given to do.
 
     Args:
         sums: What it was last given to compute.
     """
     for total in sums:
-        total[0].numpy()
+        np.asarray(total[0])
 
 
 def _sum_with(operations: upstream.CollectiveAllReduce, vector: tf.Tensor) -> tf.Tensor:

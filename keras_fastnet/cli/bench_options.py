@@ -27,6 +27,7 @@ class BenchOptions:
         grids: The grids to compare; none for the default ones.
         repeats: Number of rounds.
         wire_dtype: What `float32` is rounded to while it travels.
+        transport: What carries the vectors between local workers.
         model: One of Keras's applications; `None` for no training.
         batch: Images of one replica in a step.
         image_size: Height and width of an image.
@@ -38,6 +39,7 @@ class BenchOptions:
     grids: tuple[Grid, ...]
     repeats: int
     wire_dtype: Literal["float32", "bfloat16", "float16"]
+    transport: Literal["tensorflow", "mpi"]
     model: str | None
     batch: int
     image_size: int
@@ -72,6 +74,7 @@ def options_of(arguments: argparse.Namespace) -> BenchOptions:
         grids=tuple(dict.fromkeys(_grid(text) for text in arguments.grid)),
         repeats=arguments.repeats,
         wire_dtype=arguments.wire_dtype,
+        transport=arguments.transport,
         model=arguments.model,
         batch=arguments.batch,
         image_size=arguments.image_size,
@@ -155,7 +158,7 @@ def _grid(text: str) -> Grid:
 
 def _command(arguments: argparse.Namespace) -> str:
     words = ["fastnet", "bench"]
-    names = ["workers", "sizes", "grid", "repeats", "wire_dtype"]
+    names = ["workers", "sizes", "grid", "repeats", "wire_dtype", "transport"]
     if arguments.model is not None:
         names += ["model", "batch", "image_size"]
     for name in names:

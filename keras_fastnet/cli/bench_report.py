@@ -29,9 +29,9 @@ def as_text(document: dict[str, Any]) -> str:
         document: What was measured.
     """
     lines = [
-        f"{document['ranks']} ranks on {document['hosts']} host(s), "
-        f"{document['wire_dtype']} on the wire; milliseconds, median of "
-        f"{document['rounds']} rounds, * is the fastest"
+        f"{document['ranks']} ranks on {document['hosts']} host(s), transport "
+        f"{document['transport']}, {document['wire_dtype']} on the wire; milliseconds, "
+        f"median of {document['rounds']} rounds, * is the fastest"
     ]
     columns = list(dict.fromkeys(_name(row) for row in document["all_reduce"]))
     rows = [["size", *columns, "best/ring"]]

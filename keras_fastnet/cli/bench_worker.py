@@ -72,7 +72,7 @@ def measure(options: BenchOptions) -> dict[str, Any] | None:
             "keras": keras.__version__,
             "keras_fastnet": keras_fastnet.__version__,
         },
-        "transport": "tensorflow",
+        "transport": "tensorflow" if strategy.extended.mpi is None else "mpi",
         "ranks": ranks,
         "hosts": topology.hosts,
         "ranks_per_host": topology.ranks_per_host,

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from keras_fastnet.cli import launcher
 from keras_fastnet.cli.errors import UsageError
+from keras_fastnet.cli.mpi_places import add_transport
+from keras_fastnet.collectives.mpi_environment import started_by_mpi
 
 DEFAULT_WORKERS = 2
 
@@ -60,6 +62,7 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
         help="start N workers on this machine (default: take part in the cluster of "
         f"TF_CONFIG; {DEFAULT_WORKERS} without one)",
     )
+    add_transport(parser)
     parser.add_argument(
         "--timeout",
         type=float,
@@ -82,7 +85,8 @@ def execute(arguments: argparse.Namespace) -> int:
             "Pass, for example, `--timeout 300`."
         )
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    if arguments.workers is None and os.environ.get("TF_CONFIG"):
+    in_cluster = os.environ.get("TF_CONFIG") or started_by_mpi()
+    if arguments.workers is None and in_cluster:
         from keras_fastnet.cli.check_worker import take_part
 
         return take_part(source, seconds)
@@ -92,7 +96,8 @@ def execute(arguments: argparse.Namespace) -> int:
         words = [source, str(seconds), str(found)]
         command = ["-m", "keras_fastnet.cli.check_worker", *words]
         # A worker that found something amiss has not failed.
-        failure = launcher.run(workers, command)
+        mpi = arguments.transport == "mpi"
+        failure = launcher.run(workers, command, mpi=mpi)
         if failure:
             return failure
         code, _, message = found.read_text(encoding="utf-8").partition("\n")

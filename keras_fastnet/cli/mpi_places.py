@@ -4,6 +4,7 @@
 watches, shows and ends its workers in the same way with MPI and without.
 """
 
+import argparse
 import contextlib
 import dataclasses
 import importlib.util
@@ -21,9 +22,9 @@ from pathlib import Path
 from typing import IO
 
 from keras_fastnet.cli.errors import UsageError
+from keras_fastnet.collectives.mpi_environment import rank_in
 
 _SHIM = str(Path(__file__).with_name("mpi_shim.py"))
-_RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK")
 _START_SECONDS = 60.0
 
 
@@ -38,6 +39,22 @@ class MpiPlace:
 
     variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
     descriptors: tuple[int, ...] = ()
+
+
+def add_transport(parser: argparse.ArgumentParser) -> None:
+    """Adds the option that says what the launcher's workers reduce over.
+
+    Args:
+        parser: The command's.
+    """
+    parser.add_argument(
+        "--transport",
+        choices=("tensorflow", "mpi"),
+        default="tensorflow",
+        help="what carries gradients between TorusStrategy's workers: TensorFlow's "
+        "collectives (gRPC, NCCL), or MPI, which is faster on CPUs (default: "
+        "%(default)s)",
+    )
 
 
 def mpiexec() -> str | None:
@@ -132,7 +149,13 @@ def _received(line: socket.socket) -> tuple[int, MpiPlace]:
         message += line.recv(1 << 16)
     theirs = json.loads(message)
     variables = {k: v for k, v in theirs.items() if os.environ.get(k) != v}
-    rank = int(next(theirs[name] for name in _RANKS if name in theirs))
+    rank = rank_in(theirs)
+    if rank is None:
+        raise UsageError(
+            "mpiexec must tell its ranks their numbers as MPICH or Open MPI do. "
+            f"Received: {mpiexec()}, which does not. Start the script with it "
+            "directly: `mpiexec -n 4 python train.py`."
+        )
     if descriptors:
         variables["PMI_FD"] = str(descriptors[0])
     return rank, MpiPlace(variables, tuple(descriptors))

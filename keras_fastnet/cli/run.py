@@ -4,6 +4,7 @@ import argparse
 
 from keras_fastnet.cli import launcher
 from keras_fastnet.cli.errors import UsageError
+from keras_fastnet.cli.mpi_places import add_transport
 
 _DESCRIPTION = """\
 Run a Keras script in several TensorFlow workers on this machine.
@@ -48,13 +49,7 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
         metavar="BASE",
         help="use ports BASE to BASE+N-1 (default: any free ports)",
     )
-    parser.add_argument(
-        "--transport",
-        choices=("tensorflow", "mpi"),
-        default="tensorflow",
-        help="what carries gradients: TensorFlow's collectives (gRPC, NCCL), or MPI, "
-        "which is faster on CPUs; for TorusStrategy (default: %(default)s)",
-    )
+    add_transport(parser)
     parser.add_argument(
         "--threads-per-worker",
         type=int,

@@ -13,12 +13,11 @@ from keras_fastnet.collectives.cost_model import Algorithm
 from keras_fastnet.collectives.grid import Grid, rows_of_ranks
 from keras_fastnet.collectives.grid_sums import GridSums
 from keras_fastnet.collectives.mpi_group import MpiGroup
+from keras_fastnet.collectives.reused_memory import ReusedMemory
 
 # Long vectors go in parts: while one is in its column, the next is in its row, and a
 # part stays in the processor's cache. Chosen by `benchmarks/all_reduce`.
 _PART_BYTES = 4 * 2**20
-# What TensorFlow takes without a copy.
-_ALIGNMENT = 64
 
 
 class MpiTransport:
@@ -85,6 +84,7 @@ class MpiBucketSums:
         self._grid_sums = grid_sums
         self._everyone = everyone
         self._ranks = ranks
+        self._memory = ReusedMemory()
         with tf.init_scope(), tf.device("CPU:0"):
             # TensorFlow orders operations that share a resource.
             self._done = tf.Variable(0, dtype=tf.int64, trainable=False)
@@ -112,7 +112,7 @@ class MpiBucketSums:
     def _sum_parts(
         self, places: Sequence[int], done: np.ndarray, *parts: np.ndarray
     ) -> np.ndarray:
-        vector = _packed(parts, places, self._grid_sums.ranks)
+        vector = self._packed(parts, places)
         kind = f"{vector.dtype} {[part.size for part in parts]}"
         self._compare([int(done), vector.nbytes, zlib.crc32(kind.encode())])
         algorithm = self._grid_sums.algorithm_for(vector.nbytes)
@@ -140,21 +140,15 @@ class MpiBucketSums:
             "callbacks."
         )
 
-
-def _packed(
-    parts: Sequence[np.ndarray], places: Sequence[int], multiple: int
-) -> np.ndarray:
-    """Copies parts to their places in a vector whose length `multiple` divides."""
-    length = places[-1] + parts[-1].size
-    length += -length % multiple
-    dtype = parts[0].dtype
-    memory = np.empty(length * dtype.itemsize + _ALIGNMENT, np.uint8)
-    first = -memory.ctypes.data % _ALIGNMENT
-    vector = memory[first : first + length * dtype.itemsize].view(dtype)
-    end = 0
-    for place, part in zip(places, parts, strict=True):
-        vector[end:place] = 0
-        end = place + part.size
-        vector[place:end] = part
-    vector[end:] = 0
-    return vector
+    def _packed(self, parts: Sequence[np.ndarray], places: Sequence[int]) -> np.ndarray:
+        """Copies parts to their places in a vector that all ranks can divide."""
+        length = places[-1] + parts[-1].size
+        length += -length % self._grid_sums.ranks
+        vector = self._memory.vector(length, parts[0].dtype)
+        end = 0
+        for place, part in zip(places, parts, strict=True):
+            vector[end:place] = 0
+            end = place + part.size
+            vector[place:end] = part
+        vector[end:] = 0
+        return vector

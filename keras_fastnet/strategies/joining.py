@@ -13,9 +13,10 @@ import tensorflow as tf
 
 import keras_fastnet
 from keras_fastnet._upstream import tensorflow as upstream
+from keras_fastnet.collectives.mpi_environment import started_by_mpi
 from keras_fastnet.errors import ClusterError
 from keras_fastnet.strategies.cluster import Cluster, make_cluster, read_tf_config
-from keras_fastnet.strategies.mpi_world import MpiWorld, started_by_mpi
+from keras_fastnet.strategies.mpi_world import MpiWorld
 from keras_fastnet.strategies.rendezvous import meet
 from keras_fastnet.strategies.start_watchdog import end_if_stuck
 
@@ -71,6 +72,7 @@ def find_cluster(resolver: Any, transport: str) -> Membership:
     world = MpiWorld()
     if cluster is None:
         cluster = world.cluster()
+        world.announce()
         return Membership(cluster, _resolver_of(cluster), world)
     if (cluster.rank, cluster.size) != (world.rank, world.size):
         raise ClusterError(

@@ -4,31 +4,15 @@ import atexit
 import os
 import socket
 import sys
-from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
+from keras_fastnet.collectives.mpi_environment import size_in
 from keras_fastnet.errors import ClusterError
 from keras_fastnet.strategies.cluster import Cluster
 from keras_fastnet.strategies.rendezvous.own_port import reserve
 
-# MPICH, Intel MPI and Slurm's PMI; Open MPI; PMIx.
-_RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK")
-_SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 _LEFT = 1
-
-
-def started_by_mpi(environment: Mapping[str, str] = os.environ) -> bool:
-    """Tells whether MPI started this process, perhaps with others.
-
-    MPI is not asked: where it started nothing, that may take long or fail.
-
-    Args:
-        environment: The environment variables.
-    """
-    if _size_in(environment) == 1:
-        return False
-    return any(name in environment for name in _RANKS)
 
 
 class MpiWorld:
@@ -60,7 +44,7 @@ class MpiWorld:
         self.communicator = MPI.COMM_WORLD.Dup()
         self.rank: int = self.communicator.rank
         self.size: int = self.communicator.size
-        expected = _size_in(os.environ)
+        expected = size_in(os.environ)
         if expected not in (None, self.size):
             raise ClusterError(
                 "mpi4py must use the MPI library that started this process. Received: "
@@ -69,7 +53,6 @@ class MpiWorld:
                 "`mpiexec` of that library, or install mpi4py for the other."
             )
         self._notices = MPI.COMM_WORLD.Dup()
-        self._ended = False
         self._own_hook = sys.excepthook
         sys.excepthook = self._fail
         atexit.register(self._leave)
@@ -87,6 +70,16 @@ class MpiWorld:
         addresses = tuple(self.communicator.allgather(address))
         return Cluster(addresses=addresses, rank=self.rank)
 
+    def announce(self) -> None:
+        """Says on rank 0 which process is which rank. Collective.
+
+        Where the system ends a process, `mpiexec` tells only its number.
+        """
+        place = f"{self.rank} (process {os.getpid()} on {socket.gethostname()})"
+        places = self.communicator.gather(place)
+        if places is not None:
+            print(f"keras_fastnet: MPI ranks {', '.join(places)}", flush=True)
+
     def look_around(self) -> None:
         """Raises where a rank has left the program.
 
@@ -98,9 +91,9 @@ class MpiWorld:
         status = MPI.Status()
         if self._notices.Iprobe(tag=_LEFT, status=status):
             raise RuntimeError(
-                "All ranks must sum until the last has done with it. Received: rank "
-                f"{status.Get_source()} has left the program. Look at its output, and "
-                "for what depends on the rank in the script."
+                "Ranks train together: none may leave while another still waits for "
+                f"it. Received: rank {status.Get_source()} has left the program. Look "
+                "at its output, and for what depends on the rank in the script."
             )
 
     def _leave(self) -> None:
@@ -125,10 +118,3 @@ class MpiWorld:
         sys.stdout.flush()
         # MPI would otherwise wait for the others, and they for this rank.
         self.communicator.Abort(1)
-
-
-def _size_in(environment: Mapping[str, str]) -> int | None:
-    for name in _SIZES:
-        if environment.get(name, "").isdigit():
-            return int(environment[name])
-    return None

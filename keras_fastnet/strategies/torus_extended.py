@@ -100,10 +100,18 @@ class TorusExtended(upstream.CollectiveAllReduceExtended):
         Args:
             grid: The grid.
         """
-        if self.mpi is not None:
-            return MpiTransport(
-                grid, self.hosts, self.mpi.communicator, self.mpi.look_around
-            )
+        if self.mpi is None:
+            return self.tensorflow_transport_on(grid)
+        return MpiTransport(
+            grid, self.hosts, self.mpi.communicator, self.mpi.look_around
+        )
+
+    def tensorflow_transport_on(self, grid: Grid) -> TensorFlowTransport:
+        """Returns those groups on TensorFlow's collectives. All workers must ask.
+
+        Args:
+            grid: The grid.
+        """
         devices = self.worker_devices
         return TensorFlowTransport(
             grid,

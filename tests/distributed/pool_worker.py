@@ -11,7 +11,7 @@ def main() -> None:
     import tensorflow as tf
 
     import keras_fastnet
-    from keras_fastnet.strategies.mpi_world import started_by_mpi
+    from keras_fastnet.collectives.mpi_environment import started_by_mpi
     from tests.distributed import jobs, reduction_jobs
 
     devices = int(os.environ["FASTNET_POOL_DEVICES"])
