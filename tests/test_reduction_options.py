@@ -76,10 +76,11 @@ def test_small_vectors_take_few_messages():
     sizes=st.lists(st.integers(0, 50), max_size=8),
     capacity=st.one_of(st.none(), st.integers(1, 60)),
     dtype=st.sampled_from([tf.bfloat16, tf.float32, tf.float64]),
+    cut=st.booleans(),
 )
-def test_buckets_hold_every_element_once(sizes, capacity, dtype):
+def test_buckets_hold_every_element_once(sizes, capacity, dtype, cut):
     nbytes = None if capacity is None else capacity * dtype.size
-    buckets = plan_buckets(sizes, dtype, nbytes)
+    buckets = plan_buckets(sizes, dtype, nbytes, cut)
     pieces = [piece for bucket in buckets for piece in bucket]
     elements = [(p.index, i) for p in pieces for i in range(p.start, p.stop)]
     # The last tensor first, each from its first element to its last.
@@ -96,7 +97,9 @@ def test_buckets_hold_every_element_once(sizes, capacity, dtype):
             assert 0 <= piece.place - end < 64 // dtype.size
             end = piece.place + piece.stop - piece.start
         assert end > 0
-        assert capacity is None or end <= capacity
+        assert capacity is None or (end if cut else bucket[-1].place) <= capacity
+    if not cut:
+        assert len(pieces) == len({piece.index for piece in pieces})
     for bucket in buckets[:-1]:
         last = bucket[-1]
         end = last.place + last.stop - last.start

@@ -29,7 +29,7 @@ class AllReducer:
 
     Args:
         sums: Carries buckets to the other ranks and adds them.
-        bucket_bytes: Size of a bucket; `None` for one bucket.
+        bucket_bytes: Size of a bucket, more or less; `None` for one bucket.
         wire_dtype: What `float32` is rounded to while it travels; `None` for no
             rounding.
     """
@@ -74,6 +74,7 @@ class AllReducer:
             [tensor.shape.num_elements() for tensor in tensors],
             tensors[0].dtype,
             self._bucket_bytes,
+            self._sums.cuts_tensors,
         )
         return unpack(self._sums.sum(tensors, buckets), buckets, tensors)
 

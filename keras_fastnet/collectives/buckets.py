@@ -40,9 +40,12 @@ Bucket = list[Piece]
 
 
 def plan_buckets(
-    sizes: Sequence[int | None], dtype: tf.DType, capacity: int | None
+    sizes: Sequence[int | None],
+    dtype: tf.DType,
+    capacity: int | None,
+    cut: bool = True,
 ) -> list[Bucket]:
-    """Cuts tensors into buckets, the last tensor first.
+    """Puts tensors into buckets, the last tensor first.
 
     Gradients are listed in the order of the forward pass, so the last are the first
     that the backward pass has ready: their bucket can leave while the others are
@@ -52,10 +55,11 @@ def plan_buckets(
         sizes: Elements of each tensor; `None` where unknown.
         dtype: Their dtype.
         capacity: Bytes of a bucket; `None` for one bucket of any size.
+        cut: Whether a tensor may be spread over several buckets. Where not, a bucket
+            takes the tensor that fills it whole. Defaults to `True`.
 
     Returns:
-        The pieces of every bucket. Large tensors are spread over several. One of
-        unknown size has its own bucket.
+        The pieces of every bucket. A tensor of unknown size has its own.
     """
     step = _ALIGNED_BYTES // dtype.size
     limit = None if capacity is None else max(1, capacity // dtype.size)
@@ -74,7 +78,7 @@ def plan_buckets(
                 buckets.append([])
                 free = 0
             length = size - start
-            if limit is not None:
+            if limit is not None and cut:
                 length = min(length, limit - free)
             buckets[-1].append(Piece(index, start, start + length, free))
             start += length

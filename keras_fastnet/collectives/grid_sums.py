@@ -1,6 +1,7 @@
 """Sums of vectors over all ranks of a grid, each by the algorithm that suits it."""
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from keras_fastnet.collectives.cost_model import Algorithm
@@ -33,7 +34,7 @@ class GridSums:
         self._row = row
         self._column = column
         self._everyone = everyone
-        self._algorithm_for = algorithm_for
+        self._algorithm_for = functools.cache(algorithm_for)
 
     def algorithm_for(self, nbytes: int | None) -> Algorithm:
         """Returns the algorithm for a vector.
@@ -43,27 +44,19 @@ class GridSums:
         """
         return "ring" if nbytes is None else self._algorithm_for(nbytes)
 
-    def sum(self, vectors: Sequence[Any], algorithms: Sequence[Algorithm]) -> list[Any]:
-        """Sums vectors.
+    def sum(self, vectors: Iterable[Any], algorithm: Algorithm) -> list[Any]:
+        """Sums vectors by one algorithm.
 
         Args:
             vectors: This rank's. All ranks have as many, of the same length and
-                dtype.
-            algorithms: One for each.
+                dtype. Each is taken when the sum of those before it is under way.
+            algorithm: The algorithm.
 
         Returns:
             The sums, bit-equal on all ranks.
         """
-        pairs = list(zip(vectors, algorithms, strict=True))
-        on_torus = iter(
-            torus_sums([v for v, a in pairs if a == "torus"], self._row, self._column)
-        )
-        sums = []
-        for vector, algorithm in pairs:
-            if algorithm == "torus":
-                sums.append(next(on_torus))
-            elif algorithm == "ring":
-                sums.append(self._everyone.start_all_reduce(vector)())
-            else:
-                sums.append(gathered_sum(vector, self._row, self._column))
-        return sums
+        if algorithm == "torus":
+            return torus_sums(vectors, self._row, self._column)
+        if algorithm == "ring":
+            return [self._everyone.start_all_reduce(vector)() for vector in vectors]
+        return [gathered_sum(vector, self._row, self._column) for vector in vectors]

@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -13,8 +13,29 @@ _HALVES = (np.dtype("float16"), np.dtype(ml_dtypes.bfloat16))
 _LOOK_SECONDS = 0.5
 
 
+class Vector(NamedTuple):
+    """What a rank brings to a sum, and where the sum goes.
+
+    Attributes:
+        values: What it brings. It is only read, so it may be somebody else's memory.
+        room: As many elements, perhaps the same memory.
+    """
+
+    values: np.ndarray
+    room: np.ndarray
+
+    @classmethod
+    def in_place(cls, array: np.ndarray) -> "Vector":
+        """Returns a vector whose sum takes its place.
+
+        Args:
+            array: The values.
+        """
+        return cls(array, array)
+
+
 class MpiGroup:
-    """A `Group` of NumPy vectors on an MPI communicator, summed in place.
+    """A `Group` of `Vector`s on an MPI communicator.
 
     MPI only moves bytes. The additions are done here, each chunk in one place and in
     the order of the ranks: so results are bit-equal on all of them, which MPI does not
@@ -32,21 +53,36 @@ class MpiGroup:
         self._place = communicator.rank
         self._communicator = communicator
         self._look_around = look_around
-        # Allocated once: the system clears fresh pages, which takes as long as MPI.
         self._scratch = np.empty(0, np.uint8)
 
-    def reduce_scatter(self, vector: np.ndarray) -> np.ndarray:
+    def reduce_scatter(self, vector: Vector) -> Vector:
         """Sums vectors and deals out the sum; see `Group.reduce_scatter`."""
+        return vector if self.size == 1 else self._start_scatter(vector)()
+
+    def all_gather(self, chunk: Vector, vector: Vector) -> Vector:
+        """Joins the chunks of all ranks, where they lie; see `Group.all_gather`."""
         if self.size == 1:
             return vector
-        return self._start_scatter(vector)()
+        room = _bytes_of(vector.room)
+        self._wait(self._communicator.Iallgather(_in_place(), room))
+        return Vector.in_place(vector.room)
 
-    def all_gather(self, chunk: np.ndarray, vector: np.ndarray) -> np.ndarray:
-        """Joins the chunks of all ranks, in `vector`; see `Group.all_gather`."""
-        if self.size > 1:
-            in_place = _in_place()
-            self._wait(self._communicator.Iallgather(in_place, _bytes_of(vector)))
-        return vector
+    def start_all_reduce(self, vector: Vector) -> Callable[[], Vector]:
+        """Begins to sum vectors; see `Group.start_all_reduce`."""
+        if self.size == 1:
+            return lambda: vector
+        scattered = self._start_scatter(vector)
+        return lambda: self.all_gather(scattered(), vector)
+
+    def gather_and_sum(self, vector: Vector) -> Vector:
+        """Sums vectors, with few messages; see `Group.gather_and_sum`."""
+        if self.size == 1:
+            return vector
+        values = vector.values
+        parts = self._received(self.size * values.nbytes, values.dtype)
+        self._wait(self._communicator.Iallgather(_bytes_of(values), _bytes_of(parts)))
+        _sum(parts.reshape(self.size, -1), vector.room)
+        return Vector.in_place(vector.room)
 
     def gather(self, row: np.ndarray) -> np.ndarray:
         """Returns the vectors of all ranks as rows, in the order of the group.
@@ -58,31 +94,16 @@ class MpiGroup:
         self._wait(self._communicator.Iallgather(_bytes_of(row), _bytes_of(rows)))
         return rows
 
-    def start_all_reduce(self, vector: np.ndarray) -> Callable[[], np.ndarray]:
-        """Begins to sum vectors; see `Group.start_all_reduce`."""
-        if self.size == 1:
-            return lambda: vector
-        scattered = self._start_scatter(vector)
-        return lambda: self.all_gather(scattered(), vector)
+    def _start_scatter(self, vector: Vector) -> Callable[[], Vector]:
+        values = vector.values
+        parts = self._received(values.nbytes, values.dtype)
+        request = self._communicator.Ialltoall(_bytes_of(values), _bytes_of(parts))
 
-    def gather_and_sum(self, vector: np.ndarray) -> np.ndarray:
-        """Sums vectors, with few messages; see `Group.gather_and_sum`."""
-        if self.size == 1:
-            return vector
-        parts = self._received(self.size * vector.nbytes, vector.dtype)
-        self._wait(self._communicator.Iallgather(_bytes_of(vector), _bytes_of(parts)))
-        _sum(parts.reshape(self.size, -1), vector)
-        return vector
-
-    def _start_scatter(self, vector: np.ndarray) -> Callable[[], np.ndarray]:
-        parts = self._received(vector.nbytes, vector.dtype)
-        request = self._communicator.Ialltoall(_bytes_of(vector), _bytes_of(parts))
-
-        def scattered() -> np.ndarray:
+        def scattered() -> Vector:
             self._wait(request)
-            chunk = vector.reshape(self.size, -1)[self._place]
+            chunk = vector.room.reshape(self.size, -1)[self._place]
             _sum(parts.reshape(self.size, -1), chunk)
-            return chunk
+            return Vector.in_place(chunk)
 
         return scattered
 

@@ -2,7 +2,7 @@
 
 import functools
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,12 +12,12 @@ from keras_fastnet.collectives.buckets import Bucket
 from keras_fastnet.collectives.cost_model import Algorithm
 from keras_fastnet.collectives.grid import Grid, rows_of_ranks
 from keras_fastnet.collectives.grid_sums import GridSums
-from keras_fastnet.collectives.mpi_group import MpiGroup
+from keras_fastnet.collectives.mpi_group import MpiGroup, Vector
 from keras_fastnet.collectives.reused_memory import ReusedMemory
 
-# Long vectors go in parts: while one is in its column, the next is in its row, and a
-# part stays in the processor's cache. Chosen by `benchmarks/all_reduce`.
-_PART_BYTES = 4 * 2**20
+# Buckets go in shares: while one is in its column, the next is in its row, and a share
+# stays in the processor's cache. Chosen by `benchmarks/all_reduce`.
+_SHARE_BYTES = 4 * 2**20
 
 
 class MpiTransport:
@@ -65,10 +65,10 @@ class MpiTransport:
 
 
 class MpiBucketSums:
-    """Packs buckets into memory that MPI and the additions work in.
+    """Sums buckets with as few copies as can be.
 
-    A bucket is copied once, into the vector that MPI sends from and receives into, and
-    that TensorFlow then takes as it is.
+    MPI sends large tensors from where they are, and small ones packed. It receives into
+    memory that TensorFlow then takes as it is.
 
     MPI ends up in a deadlock where ranks sum in different orders. So the buckets of a
     rank follow each other as the program has them, and before each the ranks compare
@@ -79,6 +79,9 @@ class MpiBucketSums:
         everyone: All ranks.
         ranks: Their numbers, by place in `everyone`.
     """
+
+    # Buckets are cut into shares here, and joining tensors again would be a copy.
+    cuts_tensors = False
 
     def __init__(self, grid_sums: GridSums, everyone: MpiGroup, ranks: Sequence[int]):
         self._grid_sums = grid_sums
@@ -112,19 +115,19 @@ class MpiBucketSums:
     def _sum_parts(
         self, places: Sequence[int], done: np.ndarray, *parts: np.ndarray
     ) -> np.ndarray:
-        vector = self._packed(parts, places)
-        kind = f"{vector.dtype} {[part.size for part in parts]}"
-        self._compare([int(done), vector.nbytes, zlib.crc32(kind.encode())])
-        algorithm = self._grid_sums.algorithm_for(vector.nbytes)
-        length = max(1, _PART_BYTES // vector.itemsize // self._grid_sums.ranks)
-        length *= self._grid_sums.ranks
-        shares = [
-            vector[start : start + length] for start in range(0, len(vector), length)
-        ]
+        ranks = self._grid_sums.ranks
+        length = places[-1] + parts[-1].size
+        total = self._memory.vector(length + -length % ranks, parts[0].dtype)
+        kind = f"{total.dtype} {[part.size for part in parts]}"
+        self._compare([int(done), total.nbytes, zlib.crc32(kind.encode())])
+        share = max(1, _SHARE_BYTES // total.itemsize // ranks) * ranks
         # Infinities are for the optimizer to deal with.
         with np.errstate(all="ignore"):
-            self._grid_sums.sum(shares, [algorithm] * len(shares))
-        return vector
+            self._grid_sums.sum(
+                shares(parts, places, total, share),
+                self._grid_sums.algorithm_for(total.nbytes),
+            )
+        return total
 
     def _compare(self, facts: list[int]) -> None:
         found = self._everyone.gather(np.array(facts, np.int64))
@@ -140,15 +143,38 @@ class MpiBucketSums:
             "callbacks."
         )
 
-    def _packed(self, parts: Sequence[np.ndarray], places: Sequence[int]) -> np.ndarray:
-        """Copies parts to their places in a vector that all ranks can divide."""
-        length = places[-1] + parts[-1].size
-        length += -length % self._grid_sums.ranks
-        vector = self._memory.vector(length, parts[0].dtype)
-        end = 0
-        for place, part in zip(places, parts, strict=True):
-            vector[end:place] = 0
-            end = place + part.size
-            vector[place:end] = part
-        vector[end:] = 0
-        return vector
+
+def shares(
+    parts: Sequence[np.ndarray], places: Sequence[int], total: np.ndarray, length: int
+) -> Iterator[Vector]:
+    """Cuts a bucket into vectors.
+
+    Args:
+        parts: What is in the bucket.
+        places: Where each part begins there.
+        total: Room for its sum.
+        length: Elements of a vector.
+    """
+    first = 0
+    for start in range(0, len(total), length):
+        room = total[start : start + length]
+        stop = start + len(room)
+        while first + 1 < len(parts) and places[first + 1] <= start:
+            first += 1
+        offset = start - places[first]
+        if offset + len(room) <= parts[first].size:
+            yield Vector(parts[first][offset : offset + len(room)], room)
+            continue
+        # Of several parts: copied together, with zeros between them.
+        end = start
+        for place, part in zip(places[first:], parts[first:], strict=True):
+            if place >= stop:
+                break
+            begin = max(place, start)
+            room[end - start : max(begin, end) - start] = 0
+            end = min(place + part.size, stop)
+            if end > begin:
+                room[begin - start : end - start] = part[begin - place : end - place]
+            end = max(end, begin)
+        room[end - start :] = 0
+        yield Vector.in_place(room)

@@ -92,6 +92,9 @@ class TensorFlowBucketSums:
         grid_sums: The collectives of one device.
     """
 
+    # Its collectives take vectors as a whole: several can be on the way, one can not.
+    cuts_tensors = True
+
     def __init__(self, grid_sums: GridSums):
         self._grid_sums = grid_sums
 
@@ -100,12 +103,25 @@ class TensorFlowBucketSums:
     ) -> list[tf.Tensor]:
         """Sums buckets; see `BucketSums.sum`."""
         vectors = [_pack(tensors, bucket, self._grid_sums.ranks) for bucket in buckets]
-        algorithms = []
-        for vector in vectors:
-            elements = vector.shape.num_elements()
-            nbytes = None if elements is None else elements * vector.dtype.size
-            algorithms.append(self._grid_sums.algorithm_for(nbytes))
-        return self._grid_sums.sum(vectors, algorithms)
+        algorithms = [self._grid_sums.algorithm_for(_bytes_of(v)) for v in vectors]
+        # Together, so that one is in its column while the next is in its row.
+        on_torus = iter(
+            self._grid_sums.sum(
+                [v for v, a in zip(vectors, algorithms, strict=True) if a == "torus"],
+                "torus",
+            )
+        )
+        return [
+            next(on_torus)
+            if algorithm == "torus"
+            else self._grid_sums.sum([vector], algorithm)[0]
+            for vector, algorithm in zip(vectors, algorithms, strict=True)
+        ]
+
+
+def _bytes_of(vector: tf.Tensor) -> int | None:
+    elements = vector.shape.num_elements()
+    return None if elements is None else elements * vector.dtype.size
 
 
 def _pack(tensors: Sequence[tf.Tensor], bucket: Bucket, multiple: int) -> tf.Tensor:

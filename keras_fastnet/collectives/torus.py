@@ -6,13 +6,13 @@ chunk is summed in one place and copied from there, so that results are bit-equa
 all ranks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from keras_fastnet.collectives.group import Group
 
 
-def torus_sums(vectors: Sequence[Any], row: Group, column: Group) -> list[Any]:
+def torus_sums(vectors: Iterable[Any], row: Group, column: Group) -> list[Any]:
     """Sums vectors over the grid, with two of them on the way at a time.
 
     While one vector is in its column phase, the next starts in its row: rows and

@@ -10,7 +10,14 @@ from keras_fastnet.collectives.cost_model import Algorithm
 
 
 class BucketSums(Protocol):
-    """Sums what lies in buckets over all ranks, as one of them sees it."""
+    """Sums what lies in buckets over all ranks, as one of them sees it.
+
+    Attributes:
+        cuts_tensors: Whether it is better to spread a large tensor over several
+            buckets than to have a larger bucket.
+    """
+
+    cuts_tensors: bool
 
     def sum(
         self, tensors: Sequence[tf.Tensor], buckets: Sequence[Bucket]
