@@ -1,10 +1,11 @@
 """Times sums over 4, 9 and 16 local ranks with `fastnet bench`, and tests the plan.
 
 python benchmarks/all_reduce/run.py
+python benchmarks/all_reduce/run.py --transport mpi --ranks 2 4 9 16
 python benchmarks/all_reduce/run.py --measured    # only the tables and the predictions
 
-Each number of ranks has a file of its own beside this script, `ranks-4.json` and so
-on, which `fastnet plan --bench` reads.
+Each number of ranks has a file of its own beside this script, `ranks-4.json`,
+`mpi-ranks-4.json` and so on, which `fastnet plan --bench` reads.
 """
 
 import argparse
@@ -27,16 +28,18 @@ SIZES = "4KiB,64KiB,1MiB,16MiB,100MB"
 RANKS = (4, 9, 16)
 
 
-def file_of(ranks: int) -> pathlib.Path:
+def file_of(ranks: int, transport: str) -> pathlib.Path:
     """Returns the file with what was measured with so many ranks."""
-    return HERE / f"ranks-{ranks}.json"
+    prefix = "mpi-" if transport == "mpi" else ""
+    return HERE / f"{prefix}ranks-{ranks}.json"
 
 
-def measure(ranks: int, sizes: str, repeats: int) -> None:
+def measure(ranks: int, transport: str, sizes: str, repeats: int) -> None:
     """Writes the file of so many ranks."""
     command = [sys.executable, "-m", "keras_fastnet.cli", "bench"]
     command += ["--workers", str(ranks), "--sizes", sizes]
-    command += ["--repeats", str(repeats), "--output", str(file_of(ranks))]
+    command += ["--transport", transport, "--repeats", str(repeats)]
+    command += ["--output", str(file_of(ranks, transport))]
     if subprocess.run(command, stdout=subprocess.DEVNULL).returncode != 0:
         sys.exit(f"The benchmark failed with {ranks} ranks.")
 
@@ -54,11 +57,18 @@ def error(measured: Measurement, prices: Prices) -> float:
     return predicted / measured.seconds - 1
 
 
-def prediction(learned_from: list[int], asked: int) -> str:
+def prediction(learned_from: list[int], asked: int, transport: str) -> str:
     """Returns a row that says how well one number of ranks is predicted."""
-    learned = [m for ranks in learned_from for m in read_measurements(file_of(ranks))]
+    learned = [
+        measured
+        for ranks in learned_from
+        for measured in read_measurements(file_of(ranks, transport))
+    ]
     prices = fit_prices(learned)
-    errors = [error(m, prices) for m in read_measurements(file_of(asked))]
+    errors = [
+        error(measured, prices)
+        for measured in read_measurements(file_of(asked, transport))
+    ]
     sizes = [abs(e) for e in errors]
     within = sum(size <= 0.25 for size in sizes)
     return (
@@ -82,29 +92,47 @@ def over_ring(document: dict) -> str:
     return "auto over our ring, over TensorFlow's: " + "; ".join(cells)
 
 
+def over_mpi(document: dict) -> str:
+    """Returns the time of "auto" over that of MPI's own all-reduce, by size."""
+    seconds = {
+        (row["bytes"], row["algorithm"]): row["seconds"]
+        for row in document["all_reduce"]
+    }
+    cells = [
+        f"{size:,} B: {seconds[size, 'auto'] / seconds[size, 'MPI_Allreduce']:.2f}"
+        for size in sorted({size for size, _ in seconds})
+    ]
+    return "auto over MPI_Allreduce: " + "; ".join(cells)
+
+
 def main() -> None:
     """Measures and reports."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--ranks", type=int, nargs="+", default=list(RANKS))
+    parser.add_argument(
+        "--transport", choices=("tensorflow", "mpi"), default="tensorflow"
+    )
     parser.add_argument("--sizes", default=SIZES, help="as of `fastnet bench`")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--measured", action="store_true", help="measure nothing")
     arguments = parser.parse_args()
+    transport = arguments.transport
     for ranks in arguments.ranks:
         if not arguments.measured:
-            measure(ranks, arguments.sizes, arguments.repeats)
-        document = json.loads(file_of(ranks).read_text())
-        print(as_text(document), over_ring(document), sep="\n", end="\n\n")
+            measure(ranks, transport, arguments.sizes, arguments.repeats)
+        document = json.loads(file_of(ranks, transport).read_text())
+        print(as_text(document), over_ring(document), sep="\n")
+        print(over_mpi(document) if transport == "mpi" else "", end="\n\n")
     print("| predicted ranks | prices from | median error | errors | within 25 % |")
     print("| --- | --- | --- | --- | --- |")
     for ranks in arguments.ranks:
-        print(prediction([ranks], ranks))
-        print(prediction(arguments.ranks, ranks))
+        print(prediction([ranks], ranks, transport))
+        print(prediction(arguments.ranks, ranks, transport))
         others = [other for other in arguments.ranks if other != ranks]
         if others:
-            print(prediction(others, ranks))
+            print(prediction(others, ranks, transport))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ watches, shows and ends its workers in the same way with MPI and without.
 import argparse
 import contextlib
 import dataclasses
-import importlib.util
 import json
 import os
 import selectors
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import IO
 
 from keras_fastnet.cli.errors import UsageError
-from keras_fastnet.collectives.mpi_environment import rank_in
+from keras_fastnet.collectives.mpi_environment import mpi4py_is_installed, rank_in
 
 _SHIM = str(Path(__file__).with_name("mpi_shim.py"))
 _START_SECONDS = 60.0
@@ -65,7 +64,7 @@ def mpiexec() -> str | None:
 
 def mpi_is_installed() -> bool:
     """Tells whether this environment can train over MPI."""
-    return importlib.util.find_spec("mpi4py") is not None and mpiexec() is not None
+    return mpi4py_is_installed() and mpiexec() is not None
 
 
 @contextlib.contextmanager
@@ -82,7 +81,7 @@ def mpi_places(workers: int) -> Iterator[list[MpiPlace]]:
         UsageError: mpi4py or `mpiexec` is missing, or `mpiexec` fails.
     """
     command = mpiexec()
-    if command is None or importlib.util.find_spec("mpi4py") is None:
+    if command is None or not mpi4py_is_installed():
         missing = "mpi4py" if command is not None else "mpiexec"
         raise UsageError(
             "--transport mpi needs mpi4py and mpiexec. Received: an environment "

@@ -1,5 +1,6 @@
-"""What the environment variables tell about an MPI world, without asking MPI."""
+"""What can be known of an MPI world without loading MPI."""
 
+import importlib.util
 import os
 from collections.abc import Mapping
 
@@ -17,6 +18,11 @@ def started_by_mpi(environment: Mapping[str, str] = os.environ) -> bool:
         environment: The environment variables.
     """
     return rank_in(environment) is not None and size_in(environment) != 1
+
+
+def mpi4py_is_installed() -> bool:
+    """Tells whether Python can reach MPI, without loading it."""
+    return importlib.util.find_spec("mpi4py") is not None
 
 
 def rank_in(environment: Mapping[str, str]) -> int | None:

@@ -13,7 +13,10 @@ import tensorflow as tf
 
 import keras_fastnet
 from keras_fastnet._upstream import tensorflow as upstream
-from keras_fastnet.collectives.mpi_environment import started_by_mpi
+from keras_fastnet.collectives.mpi_environment import (
+    mpi4py_is_installed,
+    started_by_mpi,
+)
 from keras_fastnet.errors import ClusterError
 from keras_fastnet.strategies.cluster import Cluster, make_cluster, read_tf_config
 from keras_fastnet.strategies.mpi_world import MpiWorld
@@ -67,6 +70,9 @@ def find_cluster(resolver: Any, transport: str) -> Membership:
                 "`mpiexec -n 4 python train.py` or `fastnet run --transport mpi "
                 "--workers 4 train.py`."
             )
+        return Membership(cluster, resolver)
+    if transport == "auto" and cluster is not None and not mpi4py_is_installed():
+        # Slurm's `srun` looks like MPI to those who do not use it, too.
         return Membership(cluster, resolver)
     _check_nothing_ran()
     world = MpiWorld()

@@ -50,7 +50,8 @@ class MpiWorld:
                 "mpi4py must use the MPI library that started this process. Received: "
                 f"{expected} processes were started, and mpi4py knows of {self.size} "
                 f"({MPI.Get_library_version().splitlines()[0]}). Start them with the "
-                "`mpiexec` of that library, or install mpi4py for the other."
+                "`mpiexec` of that library, install mpi4py for the other, or do "
+                'without MPI: TF_CONFIG and `transport="tensorflow"`.'
             )
         self._notices = MPI.COMM_WORLD.Dup()
         self._own_hook = sys.excepthook
