@@ -271,10 +271,8 @@ def test_facebooks_schedule():
     ("cluster", "device_batch"),
     [
         ("two_workers", None),
-        ("four_workers", None),
         ("two_workers", 32),
         ("four_workers", 16),
-        ("two_by_two", 16),
     ],
 )
 def test_workers_grow_together(request, one_device, cluster, device_batch):

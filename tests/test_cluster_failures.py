@@ -194,7 +194,11 @@ def test_refused(refused, case, message, seconds):
 
 
 @pytest.mark.parametrize(
-    ("victim", "number"), [(0, signal.SIGTERM), (1, signal.SIGKILL)]
+    ("victim", "number"),
+    [
+        pytest.param(0, signal.SIGTERM, marks=pytest.mark.slow),
+        (1, signal.SIGKILL),
+    ],
 )
 def test_a_worker_dies_in_fit(start, victim, number):
     with reserved_ports(2) as ports:

@@ -83,7 +83,11 @@ def test_a_link_carries_no_more_than_its_rate(network, sender, receiver):
 
 
 @pytest.mark.parametrize(
-    ("placement", "hosts"), [("four_hosts", [0, 1, 2, 3]), ("two_hosts", [0, 1])]
+    ("placement", "hosts"),
+    [
+        pytest.param("four_hosts", [0, 1, 2, 3], marks=pytest.mark.slow),
+        ("two_hosts", [0, 1]),
+    ],
 )
 def test_fit_equals_one_device_and_crosses_the_links(
     request, network, one_device, placement, hosts
@@ -113,7 +117,7 @@ def test_ranks_of_a_host_form_a_row(network, two_hosts):
         assert rows == [{("0", first), ("2", first)}, {("1", second), ("3", second)}]
 
 
-@pytest.mark.parametrize("lost", [3, 0])
+@pytest.mark.parametrize("lost", [pytest.param(3, marks=pytest.mark.slow), 0])
 def test_a_host_is_lost_in_fit(network, four_hosts, lost):
     """The lost worker too finds out, wherever TensorFlow's coordinator is."""
     trained = four_hosts.run("fit", epochs=1)

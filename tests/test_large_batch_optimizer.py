@@ -25,14 +25,10 @@ CLIPPING = [{"clipnorm": 1e-2}, {"global_clipnorm": 1e-2}, {"clipvalue": 1e-3}]
 
 
 @pytest.fixture(
-    params=[
-        "one_device",
-        pytest.param("two_workers", marks=pytest.mark.smoke),
-        "four_workers",
-    ]
+    params=["one_device", pytest.param("two_workers", marks=pytest.mark.smoke)]
 )
 def devices(request):
-    """One device, two and four workers in turn."""
+    """One device and two workers in turn."""
     return request.getfixturevalue(request.param)
 
 
@@ -73,7 +69,6 @@ def test_with_several_devices_in_a_worker(request, one_device, cluster):
     [
         *(("two_workers", clipping) for clipping in CLIPPING),
         ("one_device", CLIPPING[1]),
-        ("four_workers", CLIPPING[1]),
     ],
 )
 def test_clipping_acts_on_the_mean(request, one_device, cluster, clipping):

@@ -14,9 +14,8 @@ KINDS = ["masked", "mean_with_sample_weight", "weighted", "sum", "added", "activ
 @pytest.mark.parametrize(
     ("cluster", "kind"),
     [
-        *(("four_workers", kind) for kind in KINDS),
+        *(("two_workers", kind) for kind in KINDS),
         ("two_by_two", "masked"),
-        ("two_by_two", "sum"),
     ],
 )
 def test_losses(request, one_device, cluster, kind):

@@ -130,7 +130,9 @@ def test_what_makes_no_sense_is_refused():
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("cluster", ["two_workers", "two_by_two"])
+@pytest.mark.parametrize(
+    "cluster", ["two_workers", pytest.param("two_by_two", marks=pytest.mark.slow)]
+)
 def test_several_replicas(request, one_device, cluster):
     options = {
         "count": 70,

@@ -58,5 +58,15 @@ class GridSums:
         if algorithm == "torus":
             return torus_sums(vectors, self._row, self._column)
         if algorithm == "ring":
-            return [self._everyone.start_all_reduce(vector)() for vector in vectors]
+            return self._flat_sums(vectors)
         return [gathered_sum(vector, self._row, self._column) for vector in vectors]
+
+    def _flat_sums(self, vectors: Iterable[Any]) -> list[Any]:
+        """Sums over all ranks at once, one vector begun before the last is done."""
+        sums, last = [], None
+        for vector in vectors:
+            begun = self._everyone.start_all_reduce(vector)
+            if last is not None:
+                sums.append(last())
+            last = begun
+        return sums if last is None else [*sums, last()]

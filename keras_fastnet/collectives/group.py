@@ -41,6 +41,8 @@ class Group(Protocol):
     def start_all_reduce(self, vector: Any) -> Callable[[], Any]:
         """Begins to sum vectors, with as few bytes as can be.
 
+        One more may be begun before the sum is waited for.
+
         Args:
             vector: This rank's, of a length that `size` divides.
 

@@ -53,7 +53,8 @@ class MpiGroup:
         self._place = communicator.rank
         self._communicator = communicator
         self._look_around = look_around
-        self._scratch = np.empty(0, np.uint8)
+        # One sum may begin before the last has been done with.
+        self._scratch = [np.empty(0, np.uint8), np.empty(0, np.uint8)]
 
     def reduce_scatter(self, vector: Vector) -> Vector:
         """Sums vectors and deals out the sum; see `Group.reduce_scatter`."""
@@ -109,9 +110,10 @@ class MpiGroup:
 
     def _received(self, nbytes: int, dtype: np.dtype) -> np.ndarray:
         """Returns room for what the others send."""
-        if self._scratch.nbytes < nbytes:
-            self._scratch = np.empty(nbytes, np.uint8)
-        return self._scratch[:nbytes].view(dtype)
+        self._scratch.reverse()
+        if self._scratch[0].nbytes < nbytes:
+            self._scratch[0] = np.empty(nbytes, np.uint8)
+        return self._scratch[0][:nbytes].view(dtype)
 
     def _wait(self, request: Any) -> None:
         """Waits, and lets whoever computes on this core go on."""

@@ -17,7 +17,7 @@ from keras_fastnet.collectives.reused_memory import ReusedMemory
 
 # Buckets go in shares: while one is in its column, the next is in its row, and a share
 # stays in the processor's cache. Chosen by `benchmarks/all_reduce`.
-_SHARE_BYTES = 4 * 2**20
+_SHARE_BYTES = 2 * 2**20
 
 
 class MpiTransport:

@@ -117,6 +117,27 @@ def _check_nothing_ran() -> None:
         )
 
 
+def check_described_in_time(membership: Membership) -> None:
+    """Refuses to train alone where TF_CONFIG now says otherwise.
+
+    Args:
+        membership: What was found when the strategy was made.
+
+    Raises:
+        ClusterError: It describes a cluster of several workers.
+    """
+    if membership.cluster is not None or membership.resolver is not None:
+        return
+    now = read_tf_config()
+    if now is not None and now.size > 1:
+        raise ClusterError(
+            "TF_CONFIG must be set before the strategy is made. Received: a cluster of "
+            f"{now.size} workers, described after the strategy was made; this one "
+            "would train alone. Set TF_CONFIG at the start of the program, or from "
+            "outside."
+        )
+
+
 def join(cluster: Cluster, start_timeout: float) -> None:
     """Meets the other workers and makes their random streams agree.
 

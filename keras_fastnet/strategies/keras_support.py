@@ -20,6 +20,7 @@ from keras_fastnet.strategies.global_batch import (
     joined_shares,
     tell_the_same,
 )
+from keras_fastnet.strategies.joining import Membership, check_described_in_time
 from keras_fastnet.strategies.replica_step import ReplicaStep
 from keras_fastnet.strategies.start_line import start_line
 from keras_fastnet.strategies.torus_extended import TorusExtended
@@ -29,6 +30,7 @@ class KerasSupport(HookedStrategy, tf.distribute.MultiWorkerMirroredStrategy):
     """What the hooks in Keras ask a strategy for."""
 
     extended: TorusExtended
+    membership: Membership
 
     @property
     def rank(self) -> int:
@@ -134,7 +136,12 @@ class KerasSupport(HookedStrategy, tf.distribute.MultiWorkerMirroredStrategy):
         Args:
             model: The model.
             data: Its training data.
+
+        Raises:
+            ClusterError: The cluster was described after the strategy was made.
         """
+        if self.num_workers == 1:
+            check_described_in_time(self.membership)
         if self.rank == 0:
             print(f"fastnet: {start_line(self.extended, model, data)}", flush=True)
 

@@ -98,7 +98,7 @@ class TorusStrategy(KerasSupport):
             grid, wire_dtype, bucket_bytes, transport, communication_options
         )
         found = find_cluster(cluster_resolver, transport)
-        cluster = found.cluster
+        self.membership, cluster = found, found.cluster
         if cluster is not None:
             join(cluster, start_timeout)
         with start_watched(cluster, start_timeout):

@@ -4,6 +4,8 @@ A scenario is named after its row in docs/traps.md. It returns what was seen, fo
 people, and whether what must hold does.
 """
 
+import json
+import os
 import pathlib
 import tempfile
 from typing import Any
@@ -194,6 +196,22 @@ def growing_batch(kit: Any) -> Seen:
     return f"updates by epoch: {counts}, of 4, 2, 2", counts == [4, 2, 2]
 
 
+def described_too_late(kit: Any) -> Seen:
+    """15: a cluster that is described after the strategy was made"""
+    with kit.strategy.scope():
+        model = line(SGD(0.1))
+    cluster = {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}
+    task = {"type": "worker", "index": 0}
+    os.environ["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task})
+    try:
+        model.fit(column(1, 1), column(0, 0), verbose=0)
+    except RuntimeError as error:
+        return "refused", "after the strategy was made" in str(error)
+    finally:
+        del os.environ["TF_CONFIG"]
+    return "1 worker of 2 trains alone", False
+
+
 def unknown_cardinality(kit: Any) -> Seen:
     """16: unknown cardinality"""
     x = column(*[1.0] * 32)
@@ -267,6 +285,7 @@ ALL = (
     exclusion_by_name,
     warm_up,
     growing_batch,
+    described_too_late,
     unknown_cardinality,
     configuration,
     order_of_epochs,
