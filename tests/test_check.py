@@ -8,8 +8,9 @@ from keras_fastnet.checks import invariants
 pytestmark = pytest.mark.distributed
 
 
-def test_all_invariants_hold(four_workers):
-    for verdicts in four_workers.run("checked"):
+@pytest.mark.parametrize("cluster", ["four_workers", "two_mpi"])
+def test_all_invariants_hold(request, cluster):
+    for verdicts in request.getfixturevalue(cluster).run("checked"):
         assert len(verdicts) == len(invariants.ALL)
         for invariant, result, details in verdicts:
             assert result == "pass", f"{invariant}: {details}"

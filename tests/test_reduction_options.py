@@ -53,7 +53,7 @@ def test_refused(options, words):
     ],
 )
 def test_hosts_make_the_grid(hosts, grid):
-    assert choose("auto", hosts, BUCKET, nccl=False).grid == grid
+    assert choose("auto", hosts, BUCKET, engine="gRPC").grid == grid
     rows = rows_of_ranks(grid, hosts)
     assert sorted(rank for row in rows for rank in row) == list(range(len(hosts)))
     if len(set(hosts)) < len(hosts):
@@ -61,15 +61,29 @@ def test_hosts_make_the_grid(hosts, grid):
 
 
 def test_prime_numbers_of_ranks_are_rings():
-    choice = choose("auto", ["a"] * 7, BUCKET, nccl=False)
+    choice = choose("auto", ["a"] * 7, BUCKET, engine="gRPC")
     assert 1 in (choice.grid.rows, choice.grid.columns)
 
 
 def test_small_vectors_take_few_messages():
-    choice = choose((3, 3), ["a"] * 9, BUCKET, nccl=False)
+    choice = choose((3, 3), ["a"] * 9, BUCKET, engine="gRPC")
     assert choice.algorithm_for(4) == "gather"
     assert choice.algorithm_for(10**9) == "torus"
-    assert choose("ring", ["a"] * 9, BUCKET, nccl=False).algorithm_for(4) == "ring"
+    assert choose("ring", ["a"] * 9, BUCKET, engine="gRPC").algorithm_for(4) == "ring"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "grid"), [(2, (1, 2)), (4, (1, 4)), (9, (3, 3)), (16, (4, 4))]
+)
+def test_over_mpi(ranks, grid):
+    """What benchmarks/all_reduce found to be the fastest, or nearly so."""
+    choice = choose("auto", ["a"] * ranks, BUCKET, engine="MPI")
+    assert choice.grid == Grid(*grid)
+    assert choice.algorithm_for(2**16) == "gather"
+    assert choice.algorithm_for(2**22) == "torus"
+    hosts = ["a"] * 2 + ["b"] * 2
+    assert choose("auto", hosts, BUCKET, engine="MPI").grid == Grid(2, 2)
+    assert choose("ring", hosts, BUCKET, engine="MPI").algorithms == ("ring",)
 
 
 @hypothesis.given(

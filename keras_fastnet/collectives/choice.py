@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Literal
 
 from keras_fastnet.collectives.cost_model import (
     ALGORITHMS,
@@ -25,6 +26,20 @@ _DEFAULT_PRICES = Prices(
     copied_byte=7e-11,
     collective=7e-4,
 )
+# So that they choose what was the fastest there over MPI.
+_MPI_PRICES = Prices(
+    host_round=0.0,
+    host_message=6e-5,
+    host_byte=5e-11,
+    network_round=1e-4,
+    network_message=6e-5,
+    network_byte=5e-11,
+    copied_byte=1.2e-10,
+    collective=1.5e-4,
+)
+_ON_GRIDS: tuple[Algorithm, ...] = ("torus", "gather")
+Engine = Literal["gRPC", "NCCL", "MPI"]
+"""What carries vectors between ranks."""
 DEFAULT_BUCKET_BYTES = 16 * 2**20
 """Size of a bucket of gradients, chosen by `benchmarks/weak_scaling` and
 `benchmarks/all_reduce`."""
@@ -54,7 +69,7 @@ class Choice:
 
 
 def choose(
-    wanted: object, hosts: Sequence[str], bucket_bytes: int, nccl: bool
+    wanted: object, hosts: Sequence[str], bucket_bytes: int, engine: Engine
 ) -> Choice:
     """Chooses grid and algorithms.
 
@@ -62,9 +77,8 @@ def choose(
         wanted: `"auto"`, `"ring"` or `(rows, columns)`.
         hosts: Each rank's host, by rank.
         bucket_bytes: The usual size of a vector.
-        nccl: Whether NCCL connects the ranks. It has short messages of its own, and
-            picks a ring or tree by the machine it finds; so with `"auto"` it is left
-            to that.
+        engine: What carries vectors. NCCL has short messages of its own, and picks a
+            ring or tree by the machine it finds; so with `"auto"` it is left to that.
 
     Raises:
         ValueError: `wanted` is none of these, or does not fit.
@@ -72,8 +86,15 @@ def choose(
     topology = Topology.of(hosts)
     if wanted == "ring":
         return Choice(Grid(len(hosts), 1), ("ring",), topology)
+    prices = _MPI_PRICES if engine == "MPI" else _DEFAULT_PRICES
+    # Over MPI a flat sum is the torus on one row, and so it is on one column.
+    rings = engine != "MPI"
+    among: tuple[Algorithm, ...] = ALGORITHMS if rings else _ON_GRIDS
     if wanted == "auto":
-        grid = cheapest_grid(topology, _DEFAULT_PRICES, 4096, bucket_bytes)
-        return Choice(grid, ("ring",) if nccl else ALGORITHMS, topology)
+        grid = cheapest_grid(
+            topology, prices, 4096, bucket_bytes, among=among, columns=rings
+        )
+        return Choice(grid, ("ring",) if engine == "NCCL" else among, topology, prices)
     grid = check_grid(wanted, len(hosts))
-    return Choice(grid, ("torus",) if nccl else ("torus", "gather"), topology)
+    on_grid: tuple[Algorithm, ...] = ("torus",) if engine == "NCCL" else _ON_GRIDS
+    return Choice(grid, on_grid, topology, prices)

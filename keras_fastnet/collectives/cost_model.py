@@ -222,7 +222,13 @@ def cheapest_algorithm(
     )
 
 
-def cheapest_grid(topology: Topology, prices: Prices, *sizes: float) -> Grid:
+def cheapest_grid(
+    topology: Topology,
+    prices: Prices,
+    *sizes: float,
+    among: Sequence[Algorithm] = ALGORITHMS,
+    columns: bool = True,
+) -> Grid:
     """Returns the grid for a cluster.
 
     Ranks on one host form a row, so that only the sums of a host cross the network.
@@ -233,6 +239,8 @@ def cheapest_grid(topology: Topology, prices: Prices, *sizes: float) -> Grid:
         topology: The ranks' hosts.
         prices: The machine's prices.
         *sizes: Bytes of the vectors to sum.
+        among: The algorithms to choose from.
+        columns: Whether all ranks may form one column.
     """
     if topology.hosts > 1 and topology.ranks_per_host > 1:
         return Grid(topology.hosts, topology.ranks_per_host)
@@ -242,12 +250,13 @@ def cheapest_grid(topology: Topology, prices: Prices, *sizes: float) -> Grid:
     def mean_of_logarithms(grid: Grid) -> float:
         total = 0.0
         for nbytes in sizes:
-            best = cheapest_algorithm(grid, topology, prices, nbytes)
+            best = cheapest_algorithm(grid, topology, prices, nbytes, among)
             seconds = all_reduce_seconds(best, grid, topology, prices, nbytes)
             total += math.log(seconds)
         return total
 
-    return min(grids_of(topology.ranks), key=mean_of_logarithms)
+    grids = [grid for grid in grids_of(topology.ranks) if columns or grid.columns > 1]
+    return min(grids, key=mean_of_logarithms)
 
 
 def _work_of_vector(

@@ -31,7 +31,6 @@ class MpiTransport:
             vain.
 
     Attributes:
-        name: What people call it.
         places: The ranks in every row of the grid, by column.
     """
 
@@ -42,7 +41,6 @@ class MpiTransport:
         communicator: Any,
         look_around: Callable[[], None],
     ):
-        self.name = "MPI"
         self.places = rows_of_ranks(grid, hosts)
         order = [rank for row in self.places for rank in row]
         placed = communicator.Split(0, key=order.index(communicator.rank))

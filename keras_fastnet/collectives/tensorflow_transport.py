@@ -26,7 +26,6 @@ class TensorFlowTransport:
             limit.
 
     Attributes:
-        name: What people call it.
         places: The ranks in every row of the grid, by column.
     """
 
@@ -48,7 +47,6 @@ class TensorFlowTransport:
                 for name, device in zip(names, devices, strict=True)
             ]
 
-        self.name = f"TensorFlow's collectives, {'NCCL' if nccl else 'gRPC'}"
         layout = rows_of_ranks(grid, hosts)
         ranks = range(first_rank, first_rank + len(devices))
         own_rows = [

@@ -38,11 +38,9 @@ class Transport(Protocol):
     """The groups of ranks that a worker's devices belong to, on one grid.
 
     Attributes:
-        name: What people call it.
         places: The ranks in every row of the grid, by column.
     """
 
-    name: str
     places: list[list[int]]
 
     def sums(self, algorithm_for: Callable[[int], Algorithm]) -> Sequence[BucketSums]:

@@ -29,6 +29,8 @@ def describe(extended: TorusExtended) -> str:
         "  ".join(f"{rank} ({extended.hosts[rank]})" for rank in row)
         for row in extended.places
     ]
+    own = extended.engine == "MPI"
+    carrier = "MPI" if own else f"TensorFlow's collectives, {extended.engine}"
     wire = reduction.wire_dtype
     travels = "every dtype as it is" if wire is None else f"float32 as {wire.name}"
     entries = [
@@ -40,7 +42,7 @@ def describe(extended: TorusExtended) -> str:
         ("hosts", ", ".join(dict.fromkeys(extended.hosts))),
         ("grid", f"{grid.rows} row(s) x {grid.columns} column(s)"),
         *(("", row) for row in rows),
-        ("transport", f"{extended.medium}; {travels}"),
+        ("transport", f"{carrier}; {travels}"),
         ("buckets", f"{reduction.bucket_bytes:,} bytes"),
         *(("sums", line) for line in _algorithms(extended.choice)),
     ]

@@ -4,6 +4,7 @@ import atexit
 import os
 import socket
 import sys
+import time
 from types import TracebackType
 from typing import Any
 
@@ -13,6 +14,7 @@ from keras_fastnet.strategies.cluster import Cluster
 from keras_fastnet.strategies.rendezvous.own_port import reserve
 
 _LEFT = 1
+_PATIENCE_SECONDS = 2.0
 
 
 class MpiWorld:
@@ -54,6 +56,9 @@ class MpiWorld:
                 'without MPI: TF_CONFIG and `transport="tensorflow"`.'
             )
         self._notices = MPI.COMM_WORLD.Dup()
+        # Kept, as nobody waits until it has been sent.
+        self._notice: Any = bytearray(1)
+        self._left_since: float | None = None
         self._own_hook = sys.excepthook
         sys.excepthook = self._fail
         atexit.register(self._leave)
@@ -90,7 +95,12 @@ class MpiWorld:
         from mpi4py import MPI
 
         status = MPI.Status()
-        if self._notices.Iprobe(tag=_LEFT, status=status):
+        if not self._notices.Iprobe(tag=_LEFT, status=status):
+            return
+        # What it sent before may still be on the way: all leave at the end.
+        now = time.monotonic()
+        self._left_since = self._left_since or now
+        if now - self._left_since > _PATIENCE_SECONDS:
             raise RuntimeError(
                 "Ranks train together: none may leave while another still waits for "
                 f"it. Received: rank {status.Get_source()} has left the program. Look "
@@ -98,10 +108,9 @@ class MpiWorld:
             )
 
     def _leave(self) -> None:
-        notice: Any = bytearray(1)
         for rank in range(self.size):
             if rank != self.rank:
-                self._notices.Isend(notice, dest=rank, tag=_LEFT).Free()
+                self._notices.Isend(self._notice, dest=rank, tag=_LEFT).Free()
 
     def _fail(
         self,

@@ -28,7 +28,9 @@ def _who(extended: TorusExtended) -> str:
     if replicas > workers:
         text += f" with {_count(replicas, 'replica')}"
     grid = extended.choice.grid
-    return text if replicas == 1 else f"{text}, grid {grid.rows}x{grid.columns}"
+    if replicas == 1:
+        return text
+    return f"{text}, grid {grid.rows}x{grid.columns} over {extended.engine}"
 
 
 def _update(extended: TorusExtended, model: keras.Model, data: TrainingData) -> str:

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from keras_fastnet._upstream import tensorflow as upstream
 from keras_fastnet.collectives.all_reducer import AllReducer
-from keras_fastnet.collectives.choice import Choice, choose
+from keras_fastnet.collectives.choice import Choice, Engine, choose
 from keras_fastnet.collectives.cost_model import Algorithm
 from keras_fastnet.collectives.grid import Grid
 from keras_fastnet.collectives.mpi_transport import MpiTransport
@@ -55,9 +55,7 @@ class TorusExtended(upstream.CollectiveAllReduceExtended):
         devices = len(self.worker_devices)
         self.hosts = [host for host in hosts for _ in range(devices)]
         self.arrange(
-            choose(
-                reduction.grid, self.hosts, reduction.bucket_bytes, nccl=self.uses_nccl
-            )
+            choose(reduction.grid, self.hosts, reduction.bucket_bytes, self.engine)
         )
 
     def _suits_mpi(self, transport: str) -> bool:
@@ -75,7 +73,14 @@ class TorusExtended(upstream.CollectiveAllReduceExtended):
         return transport == "mpi"
 
     @property
-    def uses_nccl(self) -> bool:
+    def engine(self) -> Engine:
+        """What carries vectors between replicas."""
+        if self.mpi is not None:
+            return "MPI"
+        return "NCCL" if self._uses_nccl else "gRPC"
+
+    @property
+    def _uses_nccl(self) -> bool:
         """Whether collectives travel over NCCL."""
         options = self._communication_options
         kinds = tf.distribute.experimental.CommunicationImplementation
@@ -91,7 +96,7 @@ class TorusExtended(upstream.CollectiveAllReduceExtended):
         """
         self.choice = choice
         transport = self.transport_on(choice.grid)
-        self.medium, self.places = transport.name, transport.places
+        self.places = transport.places
         self._cross_device_ops = self.operations_on(transport, choice.algorithm_for)
 
     def transport_on(self, grid: Grid) -> Transport:
@@ -118,7 +123,7 @@ class TorusExtended(upstream.CollectiveAllReduceExtended):
             self.hosts,
             devices,
             self.rank * len(devices),
-            nccl=self.uses_nccl,
+            nccl=self._uses_nccl,
             timeout_seconds=self._communication_options.timeout_seconds or 0.0,
         )
 
