@@ -125,8 +125,10 @@ def test_scripts_that_have_no_model_to_train(
          "overflow_agreement"),
         ("keras.src.callbacks.callback_list CallbackList.on_train_batch_end",
          "callbacks_together"),
+        ("keras.src.backend.tensorflow.trainer TFEpochIterator.reset",
+         "unequal_shards"),
     ],
-    ids=["LossScaleOptimizer.apply", "CallbackList.on_train_batch_end"],
+    ids=["LossScaleOptimizer.apply", "CallbackList.on_train_batch_end", "reset"],
 )  # fmt: skip
 def test_a_fix_without_which_workers_hang_is_named(fastnet, tmp_path, fix, invariant):
     module, _, name = fix.partition(" ")

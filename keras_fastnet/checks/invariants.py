@@ -8,6 +8,7 @@ from keras_fastnet.checks.of_runs import (
     each_example_once,
     outside_the_scope,
     resume,
+    unequal_shards,
 )
 from keras_fastnet.checks.of_updates import (
     equal_weights,
@@ -25,6 +26,7 @@ ALL = (
     overflow_agreement,
     distinct_masks,
     each_example_once,
+    unequal_shards,
     resume,
     callbacks_together,
     outside_the_scope,

@@ -12,6 +12,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from keras_fastnet.callbacks import BackupAndRestore, LearningRateWarmup
 from keras_fastnet.checks.probes import (
@@ -89,6 +90,30 @@ def each_example_once(probe: Probe, subject: Subject) -> str:
         "epochs come in the same order",
     )
     return f"{count} examples, {epochs} epochs"
+
+
+def unequal_shards(probe: Probe, subject: Subject) -> str:
+    """workers with unequal data of their own take every step together"""
+    rank, workers = probe.strategy.rank, probe.strategy.num_workers
+    # One batch on rank 0, two on rank 1 and so on.
+    count = 2 * probe.replicas * (rank + 1)
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = (
+        tf.data.experimental.AutoShardPolicy.OFF
+    )
+    data = tf.data.Dataset.from_tensor_slices(regression(count))
+    with probe.on(cluster=True):
+        model = small_model()
+        model.compile(keras.optimizers.SGD(0.01), "mse")
+    model.fit(data.batch(2 * probe.replicas).with_options(options), epochs=2, verbose=0)
+    updates = probe.of_all_workers(float(model.optimizer.iterations.numpy()))
+    longest = max(probe.of_all_workers(float(count // (2 * probe.replicas))))
+    # A batch is cut to what a replica takes: with one worker nothing is cut.
+    require(
+        len(set(updates)) == 1 and updates[0] >= 2 * longest,
+        f"updates by rank: {updates}, of {longest:g} batches in 2 epochs",
+    )
+    return f"{workers} worker(s), {updates[0]:g} updates on each in 2 epochs"
 
 
 def resume(probe: Probe, subject: Subject) -> str:
