@@ -36,7 +36,7 @@ def python(environment):
 
 
 def weights_of(output):
-    return dict(re.findall(r"rank (\d+) weights (.*)", output))
+    return dict(re.findall(r"rank (\d+) weights (\[.*?\])", output))
 
 
 @pytest.mark.parametrize(

@@ -82,12 +82,13 @@ def _only_the_chief_writes(original, callbacks, given=None, *args, **kwargs):
 
 
 @hook(CallbackList, "on_train_begin")
-def _announce(original, callbacks, logs=None):
+def _begin_fit(original, callbacks, logs=None):
     original(callbacks, logs)
     strategy = strategy_of(callbacks.model)
     data = data_of(callbacks.model)
-    if strategy is not None and data is not None and callbacks.params.get("verbose"):
-        strategy.announce(callbacks.model, data)
+    if strategy is not None and data is not None:
+        verbose = bool(callbacks.params.get("verbose"))
+        strategy.begin_fit(callbacks.model, data, verbose)
 
 
 # Workers stop together: who left an epoch alone would leave the others waiting.

@@ -40,8 +40,8 @@ class HookedStrategy:
         """Sums the gradients over all replicas, for the time of the context."""
         raise NotImplementedError
 
-    def announce(self, model: Any, data: Any) -> None:
-        """Says what `fit` is going to do."""
+    def begin_fit(self, model: Any, data: Any, verbose: bool) -> None:
+        """Looks once more before training, and says what it is going to do."""
         raise NotImplementedError
 
     def any_worker(self, own: bool) -> bool:

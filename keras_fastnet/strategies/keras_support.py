@@ -130,19 +130,20 @@ class KerasSupport(HookedStrategy, tf.distribute.MultiWorkerMirroredStrategy):
         with self.step.with_reduced_gradients():
             yield [None if g is None else next(sums) for g in gradients]
 
-    def announce(self, model: keras.Model, data: TrainingData) -> None:
-        """Says what `fit` is going to do, on the chief.
+    def begin_fit(self, model: keras.Model, data: TrainingData, verbose: bool) -> None:
+        """Looks once more before training; the chief says what it is going to do.
 
         Args:
             model: The model.
             data: Its training data.
+            verbose: Whether anything is said.
 
         Raises:
             ClusterError: The cluster was described after the strategy was made.
         """
         if self.num_workers == 1:
             check_described_in_time(self.membership)
-        if self.rank == 0:
+        if verbose and self.rank == 0:
             print(f"fastnet: {start_line(self.extended, model, data)}", flush=True)
 
     def any_worker(self, own: bool) -> bool:

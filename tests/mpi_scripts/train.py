@@ -27,7 +27,9 @@ def fit(epochs):
 
 fit(2)
 weights = [w.tobytes().hex() for w in model.get_weights()]
-print(f"rank {strategy.rank} weights {weights}", flush=True)
+# One write, so that ranks do not share a line.
+sys.stdout.write(f"rank {strategy.rank} weights {weights}\n")
+sys.stdout.flush()
 if strategy.rank == 0:
     print(strategy.describe(), flush=True)
 if strategy.rank == 1:
