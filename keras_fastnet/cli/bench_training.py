@@ -3,6 +3,7 @@
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import keras
@@ -10,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_fastnet import TorusStrategy
+from keras_fastnet._upstream.data_hooks import training_alone
 from keras_fastnet.cli.applications import application_named
 from keras_fastnet.cli.bench_options import BenchOptions
 from keras_fastnet.cli.errors import UsageError
@@ -53,10 +55,10 @@ def weak_scaling(
     """
     name = options.model or ""
     say(f"{name}: building")
-    # Models of no strategy are refused where there is a cluster.
-    device = strategy.extended.worker_devices[0]
-    alone = _Trainer(tf.distribute.OneDeviceStrategy(device), options)
-    together = _Trainer(strategy, options)
+    # Not a OneDeviceStrategy: where both were used in turn, TensorFlow crashed now and
+    # then, in a thread of its own.
+    alone = _Trainer(training_alone, 1, options)
+    together = _Trainer(strategy.scope, strategy.num_replicas_in_sync, options)
     compute: list[float] = []
     steps: list[float] = []
     for turn in range(options.repeats + 1):
@@ -78,14 +80,26 @@ def weak_scaling(
 
 
 class _Trainer:
-    """Calls a model's `fit` for a few steps, and returns what each took."""
+    """Calls a model's `fit` for a few steps, and returns what each took.
 
-    def __init__(self, strategy: tf.distribute.Strategy, options: BenchOptions):
+    Args:
+        scope: Makes the context in which the model is made and trained.
+        replicas: How many share a batch.
+        options: What is to be trained.
+    """
+
+    def __init__(
+        self,
+        scope: Callable[[], AbstractContextManager],
+        replicas: int,
+        options: BenchOptions,
+    ):
+        self._scope = scope
         name = application_named(options.model or "", dir(keras.applications))
         side = options.image_size
         make = getattr(keras.applications, name)
-        examples = options.batch * strategy.num_replicas_in_sync
-        with strategy.scope():
+        examples = options.batch * replicas
+        with scope():
             try:
                 self._model = make(weights=None, input_shape=(side, side, 3))
             except ValueError as error:
@@ -112,11 +126,12 @@ class _Trainer:
     def __call__(self) -> list[float]:
         times = _StepTimes()
         # The end of the first step starts the clock.
-        self._model.fit(
-            self._data,
-            steps_per_epoch=1 + _TIMED_STEPS,
-            callbacks=[times],
-            shuffle=False,
-            verbose=0,
-        )
+        with self._scope():
+            self._model.fit(
+                self._data,
+                steps_per_epoch=1 + _TIMED_STEPS,
+                callbacks=[times],
+                shuffle=False,
+                verbose=0,
+            )
         return times.seconds
