@@ -23,13 +23,19 @@ class ReusedMemory:
     def vector(self, length: int, dtype: np.dtype) -> np.ndarray:
         """Returns a vector with any values.
 
+        Its memory is used again when the vector itself is gone: views of it do not keep
+        it.
+
         Args:
             length: Its elements.
             dtype: Their dtype.
         """
         nbytes = length * dtype.itemsize
-        free = self._free.setdefault(nbytes, [])
-        memory = free.pop() if free else np.empty(nbytes + _ALIGNMENT, np.uint8)
+        # Eight sizes for each power of two: others shall not pile up for ever.
+        step = max(_ALIGNMENT, 1 << max(0, nbytes.bit_length() - 4))
+        room = -(-nbytes // step) * step
+        free = self._free.setdefault(room, [])
+        memory = free.pop() if free else np.empty(room + _ALIGNMENT, np.uint8)
         first = -memory.ctypes.data % _ALIGNMENT
         vector = memory[first : first + nbytes].view(dtype)
         weakref.finalize(vector, free.append, memory).atexit = False
