@@ -18,6 +18,7 @@ import sys
 from keras_fastnet.cli.bench_report import as_text
 from keras_fastnet.collectives.cost_model import Prices, all_reduce_seconds
 from keras_fastnet.collectives.price_fit import (
+    MPI_ITSELF,
     Measurement,
     fit_prices,
     read_measurements,
@@ -26,6 +27,7 @@ from keras_fastnet.collectives.price_fit import (
 HERE = pathlib.Path(__file__).parent
 SIZES = "4KiB,64KiB,1MiB,16MiB,100MB"
 RANKS = (4, 9, 16)
+RINGS = {"ring": "our ring", "tensorflow": "TensorFlow's"}
 
 
 def file_of(ranks: int, transport: str) -> pathlib.Path:
@@ -78,31 +80,22 @@ def prediction(learned_from: list[int], asked: int, transport: str) -> str:
     )
 
 
-def over_ring(document: dict) -> str:
-    """Returns the time of "auto" over that of both rings, by size."""
+def auto_over(document: dict, others: dict[str, str]) -> str:
+    """Returns the time of "auto" over that of others, by size.
+
+    Args:
+        document: What was measured.
+        others: What people call each of them, by algorithm.
+    """
     seconds = {
         (row["bytes"], row["algorithm"]): row["seconds"]
         for row in document["all_reduce"]
     }
-    cells = [
-        f"{size:,} B: {seconds[size, 'auto'] / seconds[size, 'ring']:.2f}, "
-        f"{seconds[size, 'auto'] / seconds[size, 'tensorflow']:.2f}"
-        for size in sorted({size for size, _ in seconds})
-    ]
-    return "auto over our ring, over TensorFlow's: " + "; ".join(cells)
-
-
-def over_mpi(document: dict) -> str:
-    """Returns the time of "auto" over that of MPI's own all-reduce, by size."""
-    seconds = {
-        (row["bytes"], row["algorithm"]): row["seconds"]
-        for row in document["all_reduce"]
-    }
-    cells = [
-        f"{size:,} B: {seconds[size, 'auto'] / seconds[size, 'MPI_Allreduce']:.2f}"
-        for size in sorted({size for size, _ in seconds})
-    ]
-    return "auto over MPI_Allreduce: " + "; ".join(cells)
+    cells = []
+    for size in sorted({size for size, _ in seconds}):
+        ratios = [seconds[size, "auto"] / seconds[size, other] for other in others]
+        cells.append(f"{size:,} B: " + ", ".join(f"{ratio:.2f}" for ratio in ratios))
+    return f"auto over {', over '.join(others.values())}: " + "; ".join(cells)
 
 
 def main() -> None:
@@ -123,8 +116,10 @@ def main() -> None:
         if not arguments.measured:
             measure(ranks, transport, arguments.sizes, arguments.repeats)
         document = json.loads(file_of(ranks, transport).read_text())
-        print(as_text(document), over_ring(document), sep="\n")
-        print(over_mpi(document) if transport == "mpi" else "", end="\n\n")
+        print(as_text(document), auto_over(document, RINGS), sep="\n")
+        if transport == "mpi":
+            print(auto_over(document, {MPI_ITSELF: MPI_ITSELF}))
+        print()
     print("| predicted ranks | prices from | median error | errors | within 25 % |")
     print("| --- | --- | --- | --- | --- |")
     for ranks in arguments.ranks:

@@ -11,6 +11,11 @@ from keras_fastnet import TorusStrategy
 from keras_fastnet._upstream import tensorflow as upstream
 from keras_fastnet.collectives.cost_model import Algorithm
 from keras_fastnet.collectives.grid import Grid
+from keras_fastnet.collectives.price_fit import (
+    MPI_ITSELF,
+    OVER_GRPC,
+    TENSORFLOW_ITSELF,
+)
 from keras_fastnet.strategies.torus_cross_device_ops import TorusCrossDeviceOps
 
 # Gathering whole vectors is for small ones.
@@ -18,9 +23,7 @@ _LARGEST_GATHER = 2**20
 _PATTERN = np.arange(61, dtype=np.float32)
 # A few roundings to the 8 significant bits of bfloat16.
 _TOLERANCE = 0.02
-OVER_GRPC = "auto, gRPC"
-MPI_ITSELF = "MPI_Allreduce"
-_NOT_OURS = ("tensorflow", MPI_ITSELF)
+_NOT_OURS = (TENSORFLOW_ITSELF, MPI_ITSELF)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +76,7 @@ class Contest:
         """
         flat = Grid(self._strategy.num_replicas_in_sync, 1)
         peer = upstream.CollectiveAllReduce(**self._extended.collective_settings)
-        found = [Contestant("tensorflow", flat, peer), *self._beside_mpi]
+        found = [Contestant(TENSORFLOW_ITSELF, flat, peer), *self._beside_mpi]
         # Any grid will do: a ring looks at all ranks only.
         anywhere = next(iter(self._transports))
         ring = self._operations("ring", anywhere)

@@ -49,7 +49,11 @@ class MpiGroup:
     """
 
     def __init__(self, communicator: Any, look_around: Callable[[], None]):
+        # Here, since only who uses it needs mpi4py.
+        from mpi4py import MPI
+
         self.size = communicator.size
+        self._in_place = MPI.IN_PLACE
         self._place = communicator.rank
         self._communicator = communicator
         self._look_around = look_around
@@ -65,7 +69,7 @@ class MpiGroup:
         if self.size == 1:
             return vector
         room = _bytes_of(vector.room)
-        self._wait(self._communicator.Iallgather(_in_place(), room))
+        self._wait(self._communicator.Iallgather(self._in_place, room))
         return Vector.in_place(vector.room)
 
     def start_all_reduce(self, vector: Vector) -> Callable[[], Vector]:
@@ -146,9 +150,3 @@ def _sum(parts: np.ndarray, total: np.ndarray) -> None:
 def _bytes_of(array: np.ndarray) -> np.ndarray:
     # MPI has no bfloat16, and its sums are not used.
     return array.view(np.uint8)
-
-
-def _in_place() -> Any:
-    from mpi4py import MPI
-
-    return MPI.IN_PLACE

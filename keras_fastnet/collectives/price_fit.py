@@ -25,8 +25,13 @@ from keras_fastnet.collectives.grid import Grid
 FORMAT = 1
 """The version of the files that `fastnet bench` writes."""
 
-# TensorFlow's own all-reduce, and whichever of ours a strategy chose.
-_NOT_MODELLED = ("tensorflow", "auto", "auto, gRPC", "MPI_Allreduce")
+TENSORFLOW_ITSELF = "tensorflow"
+MPI_ITSELF = "MPI_Allreduce"
+OVER_GRPC = "auto, gRPC"
+"""What a strategy over MPI would choose without it."""
+
+# The all-reduces of others, and whichever of ours a strategy chose.
+_NOT_MODELLED = (TENSORFLOW_ITSELF, MPI_ITSELF, "auto", OVER_GRPC)
 _FIELDS = [field.name for field in dataclasses.fields(Work)]
 # A later one that cannot be told apart from earlier ones is counted in with them.
 _BY_IMPORTANCE = (

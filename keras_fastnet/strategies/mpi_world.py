@@ -43,6 +43,7 @@ class MpiWorld:
                 f"Received: {error}. `pip install 'keras-fastnet[mpi]'` installs "
                 "both; with the MPI of your cluster, `pip install mpi4py` alone."
             ) from error
+        self._mpi = MPI
         self.communicator = MPI.COMM_WORLD.Dup()
         self.rank: int = self.communicator.rank
         self.size: int = self.communicator.size
@@ -65,10 +66,8 @@ class MpiWorld:
 
     def cluster(self) -> Cluster:
         """Returns addresses at which TensorFlow's servers can meet. Collective."""
-        from mpi4py import MPI
-
-        near = self.communicator.Split_type(MPI.COMM_TYPE_SHARED)
-        host = "127.0.0.1" if near.size == self.size else MPI.Get_processor_name()
+        near = self.communicator.Split_type(self._mpi.COMM_TYPE_SHARED)
+        host = "127.0.0.1" if near.size == self.size else self._mpi.Get_processor_name()
         near.Free()
         # Nobody else gets the port until TensorFlow listens.
         self._port = reserve()
@@ -92,9 +91,7 @@ class MpiWorld:
         Raises:
             RuntimeError: One has.
         """
-        from mpi4py import MPI
-
-        status = MPI.Status()
+        status = self._mpi.Status()
         if not self._notices.Iprobe(tag=_LEFT, status=status):
             return
         # What it sent before may still be on the way: all leave at the end.

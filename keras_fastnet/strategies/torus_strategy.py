@@ -97,8 +97,8 @@ class TorusStrategy(KerasSupport):
         reduction = check_options(
             grid, wire_dtype, bucket_bytes, transport, communication_options
         )
-        found = find_cluster(cluster_resolver, transport)
-        self.membership, cluster = found, found.cluster
+        self.membership = found = find_cluster(cluster_resolver, transport)
+        cluster = found.cluster
         if cluster is not None:
             join(cluster, start_timeout)
         with start_watched(cluster, start_timeout):
