@@ -8,7 +8,16 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from keras_fastnet import callbacks, checks, optimizers, schedules, strategies
+    from keras_fastnet import (
+        callbacks,
+        checks,
+        datasets,
+        models,
+        optimizers,
+        recipes,
+        schedules,
+        strategies,
+    )
     from keras_fastnet.optimizers import LARS, LargeBatchOptimizer
     from keras_fastnet.strategies import TorusStrategy
 
@@ -19,7 +28,16 @@ _HOME = {
     "LargeBatchOptimizer": "keras_fastnet.optimizers",
     "TorusStrategy": "keras_fastnet.strategies",
 }
-_SUBPACKAGES = ("callbacks", "checks", "optimizers", "schedules", "strategies")
+_SUBPACKAGES = (
+    "callbacks",
+    "checks",
+    "datasets",
+    "models",
+    "optimizers",
+    "recipes",
+    "schedules",
+    "strategies",
+)
 
 __all__ = [
     "LARS",
@@ -27,7 +45,10 @@ __all__ = [
     "TorusStrategy",
     "callbacks",
     "checks",
+    "datasets",
+    "models",
     "optimizers",
+    "recipes",
     "schedules",
     "strategies",
 ]

@@ -98,7 +98,7 @@ def test_one_fit_that_grows_and_warms_up(capsys, device_batch, traced, steps):
     assert f"epoch 2: global batch 4,096 = {first}" in printed
     assert "1 micro-batch(es) of 1,024, learning rate 0.01\n" in printed
     assert printed.count("global batch") == 3
-    assert printed.count("over 1 epoch(s); then Polynomial(epochs=2") == 1
+    assert printed.count("over 1 epoch(s); then power 2 to 0 of it in 2") == 1
 
 
 def as_arrays(x, y):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_fastnet.cli.bench_options import UNITS
-from keras_fastnet.cli.tables import table
+from keras_fastnet.tables import table
 
 _RING = "ring"
 

@@ -5,8 +5,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from keras_fastnet.cli.tables import fact, table
 from keras_fastnet.collectives.published import PUBLISHED_SYSTEMS, Value, predict
+from keras_fastnet.tables import fact, table
 
 
 def as_text() -> str:

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_fastnet.cli.plan_question import Question
-from keras_fastnet.cli.tables import fact, table
 from keras_fastnet.collectives.cost_model import (
     Algorithm,
     Topology,
@@ -15,6 +14,7 @@ from keras_fastnet.collectives.cost_model import (
     work_of,
 )
 from keras_fastnet.collectives.grid import Grid, grids_of
+from keras_fastnet.tables import fact, table
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from keras_fastnet.optimizers.treatment import Treatment
+from keras_fastnet.tables import table
 
 
 def treatment_table(treatments: Iterable[Treatment], weight_decay: float) -> str:
@@ -22,17 +23,13 @@ def treatment_table(treatments: Iterable[Treatment], weight_decay: float) -> str
         (t.path, str(t.shape), _yes_no(decay), _yes_no(t.adapted), t.reason)
         for t, decay in zip(treatments, decayed, strict=True)
     ]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        for row in rows
-    ]
+    lines = table(rows, left=len(rows[0]))
     adapted = sum(t.adapted for t in treatments)
     lines.append(
         f"{len(treatments)} tensors: {sum(decayed)} decayed, {adapted} adapted "
         f"(weight_decay={weight_decay:g})"
     )
-    return "\n".join(line.rstrip() for line in lines)
+    return "\n".join(lines)
 
 
 def _yes_no(value: bool) -> str:

@@ -25,6 +25,9 @@ class Constant:
     1.0
     """
 
+    def __str__(self) -> str:
+        return "constant"
+
     def __call__(self, epochs: float) -> float:
         """Returns 1.
 
@@ -58,6 +61,9 @@ class Polynomial:
         checked_number("end", self.end, at_least=0.0)
         checked_number("power", self.power, above=0.0)
 
+    def __str__(self) -> str:
+        return f"power {self.power:g} to {self.end:.3g} of it in {self.epochs:.4g} epochs"
+
     def __call__(self, epochs: float) -> float:
         """Returns the part of the peak.
 
@@ -88,6 +94,9 @@ class Cosine:
     def __post_init__(self) -> None:
         checked_number("epochs", self.epochs, above=0.0)
         checked_number("end", self.end, at_least=0.0)
+
+    def __str__(self) -> str:
+        return f"cosine to {self.end:.3g} of it in {self.epochs:.4g} epochs"
 
     def __call__(self, epochs: float) -> float:
         """Returns the part of the peak.
@@ -126,6 +135,12 @@ class Steps:
                 "`factors` must have epochs that increase. "
                 f"Received: {self.factors}. Pass, for example, `{{25: 0.1, 55: 0.01}}`."
             )
+
+    def __str__(self) -> str:
+        return ", ".join(
+            f"x {factor:g} {epoch:.4g} epochs later"
+            for epoch, factor in self.factors.items()
+        )
 
     def __call__(self, epochs: float) -> float:
         """Returns the part of the peak.

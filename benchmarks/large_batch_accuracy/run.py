@@ -1,0 +1,216 @@
+"""Accuracy by batch: SGD, SGD with linear scaling and warm-up, LARS.
+
+python benchmarks/large_batch_accuracy/run.py --data-dir DIR   # 5 hours on 2 cores
+python benchmarks/large_batch_accuracy/run.py --measured       # only the table
+
+DIR holds CIFAR-10 as TFRecords in ImageNet's layout; without it, Keras downloads the
+data. For each method and batch, rates are tried on 45,000 training images and compared
+on the other 5,000: three, and two more where the best is the lowest or the highest.
+The best one then trains on all 50,000 with seeds that it was not chosen by, and is
+tested on the 10,000 test images. Each core trains by itself. Runs are kept in
+runs.jsonl as they end: started again, only what is missing is run.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import queue
+import statistics
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+HERE = pathlib.Path(__file__).parent
+RUNS = HERE / "runs.jsonl"
+# The first batches are those that the published headlines are about.
+BATCHES = (256, 8_192, 32_768, 1_024, 4_096)
+EPOCHS = 24
+SEEDS = (1, 2)
+MOST_RATES = 5
+# Where the search for the rate begins.
+FIRST_RATE = {
+    "sgd": {256: 0.2, 1_024: 0.4, 4_096: 0.8, 8_192: 0.8, 32_768: 1.6},
+    "sgd-warmup": {256: 0.2, 1_024: 0.8, 4_096: 1.6, 8_192: 1.6, 32_768: 1.6},
+    "lars": {256: 0.2, 1_024: 0.4, 4_096: 0.8, 8_192: 1.6, 32_768: 3.2},
+}
+_NAMES = {
+    "sgd": "SGD, no warm-up",
+    "sgd-warmup": "SGD, warm-up",
+    "lars": "LARS, warm-up",
+}
+
+
+class Runs:
+    """The runs that have ended, by what they were asked for."""
+
+    def __init__(self, data: pathlib.Path | None) -> None:
+        self._data = data
+        self._lock = threading.Lock()
+        lines = RUNS.read_text().splitlines() if RUNS.exists() else []
+        self.ended = {self._key(run): run for run in map(json.loads, lines)}
+        self._cores: queue.Queue[int] = queue.Queue()
+        for core in os.sched_getaffinity(0):
+            self._cores.put(core)
+
+    @staticmethod
+    def _key(run: dict) -> tuple:
+        names = ("method", "global_batch", "rate", "epochs", "seed", "tune")
+        return tuple(run[name] for name in names)
+
+    def of(self, method: str, batch: int, rate: float, seed: int, tune: bool) -> dict:
+        """Returns a run, which is made if it is not there."""
+        key = (method, batch, rate, EPOCHS, seed, tune)
+        if key not in self.ended:
+            if self._data is None:
+                raise LookupError(f"not run yet: {key}")
+            run = self._train(*key)
+            with self._lock:
+                self.ended[key] = run
+                with RUNS.open("a") as file:
+                    file.write(json.dumps(run) + "\n")
+            print(json.dumps(run), flush=True)
+        return self.ended[key]
+
+    def _train(self, method, batch, rate, epochs, seed, tune) -> dict:
+        command = [sys.executable, str(HERE / "train.py"), "--data", str(self._data)]
+        command += ["--method", method, "--global-batch", str(batch)]
+        command += ["--rate", str(rate), "--epochs", str(epochs), "--seed", str(seed)]
+        command += ["--tune"] if tune else []
+        core = self._cores.get()
+        try:
+            ended = subprocess.run(
+                ["taskset", "-c", str(core), *command],
+                capture_output=True,
+                text=True,
+            )
+        finally:
+            self._cores.put(core)
+        if ended.returncode:
+            raise RuntimeError(f"{' '.join(command)} failed:\n{ended.stderr}")
+        return json.loads(ended.stdout.splitlines()[-1])
+
+
+def tuned_rate(runs: Runs, method: str, batch: int) -> tuple[float, dict[float, float]]:
+    """Returns the best rate, and the accuracy of each that was tried."""
+    first = FIRST_RATE[method][batch]
+    tried: dict[float, float] = {}
+
+    def attempt(rate: float) -> None:
+        tried[rate] = runs.of(method, batch, rate, 0, True)["accuracy"]
+
+    for rate in (first, first / 2, first * 2):
+        attempt(rate)
+    while True:
+        best = max(tried, key=tried.__getitem__)
+        if min(tried) < best < max(tried) or len(tried) == MOST_RATES:
+            return best, tried
+        attempt(best * 2 if best == max(tried) else best / 2)
+
+
+def cell(runs: Runs, method: str, batch: int) -> dict:
+    """Returns what one method reaches with one batch."""
+    rate, tried = tuned_rate(runs, method, batch)
+    final = [runs.of(method, batch, rate, seed, False) for seed in SEEDS]
+    return {
+        "method": method,
+        "global_batch": batch,
+        "updates": final[0]["updates"],
+        "rate": rate,
+        "tried": dict(sorted(tried.items())),
+        "accuracies": [run["accuracy"] for run in final],
+        "training_accuracies": [run["training_accuracy"] for run in final],
+    }
+
+
+def prepared(data_dir: str | None) -> pathlib.Path:
+    """Returns a file with all images, decoded once for all runs."""
+    path = HERE / "cifar10.npz"
+    if path.exists():
+        return path
+    if data_dir is None:
+        import keras
+
+        (x, y), (test_x, test_y) = keras.datasets.cifar10.load_data()
+        y, test_y = y[:, 0], test_y[:, 0]
+    else:
+        (x, y), (test_x, test_y) = (
+            _read(data_dir, split) for split in ("train", "validation")
+        )
+    np.savez(path, x=x, y=y, test_x=test_x, test_y=test_y)
+    return path
+
+
+def _read(data_dir: str, split: str) -> tuple[np.ndarray, np.ndarray]:
+    import tensorflow as tf
+
+    files = sorted(str(path) for path in pathlib.Path(data_dir).glob(f"{split}-*"))
+    features = {
+        "image/encoded": tf.io.FixedLenFeature([], tf.string),
+        "image/class/label": tf.io.FixedLenFeature([], tf.int64),
+    }
+
+    def decoded(record):
+        found = tf.io.parse_single_example(record, features)
+        image = tf.io.decode_jpeg(found["image/encoded"], 3)
+        return image, tf.cast(found["image/class/label"], tf.int32) - 1
+
+    pairs = list(tf.data.TFRecordDataset(files).map(decoded).as_numpy_iterator())
+    images, labels = zip(*pairs, strict=True)
+    return np.stack(images), np.array(labels)
+
+
+def table(cells: list[dict]) -> str:
+    """Returns the accuracies as a table in Markdown."""
+    found = {(entry["method"], entry["global_batch"]): entry for entry in cells}
+    baseline = statistics.mean(found["sgd-warmup", 256]["accuracies"])
+    lines = [
+        "| batch | updates | " + " | ".join(_NAMES.values()) + " |",
+        "| ---: | ---: | " + " | ".join("---" for _ in _NAMES) + " |",
+    ]
+    for batch in sorted(BATCHES):
+        texts, updates = [], "-"
+        for method in _NAMES:
+            entry = found.get((method, batch))
+            if entry is None:
+                texts.append("not run")
+                continue
+            updates = f"{entry['updates']:,}"
+            mean = statistics.mean(entry["accuracies"])
+            low, high = min(entry["accuracies"]), max(entry["accuracies"])
+            texts.append(
+                f"{mean:.2%} ({100 * (mean - baseline):+.2f}), {low:.2%} to "
+                f"{high:.2%}, rate {entry['rate']:g}"
+            )
+        lines.append(f"| {batch:,} | {updates} | " + " | ".join(texts) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data-dir", help="folder with train-* and validation-*")
+    parser.add_argument("--measured", action="store_true", help="run nothing")
+    args = parser.parse_args()
+    runs = Runs(None if args.measured else prepared(args.data_dir))
+    wanted = [(method, batch) for batch in BATCHES for method in _NAMES]
+
+    def attempt(method: str, batch: int) -> dict | None:
+        try:
+            return cell(runs, method, batch)
+        except LookupError:
+            return None
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        found = list(pool.map(lambda pair: attempt(*pair), wanted))
+    cells = [entry for entry in found if entry is not None]
+    (HERE / "result.json").write_text(json.dumps(cells, indent=1) + "\n")
+    print(table(cells))
+
+
+if __name__ == "__main__":
+    main()

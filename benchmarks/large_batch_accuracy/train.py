@@ -1,0 +1,134 @@
+r"""Trains one small ResNet on CIFAR-10 and prints one line of JSON.
+
+python benchmarks/large_batch_accuracy/train.py --data cifar10.npz --method lars \
+    --global-batch 8192 --rate 1.6
+
+Everything but the method, the batch and the rate is the same in all runs.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import time
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import keras_fastnet as fastnet
+
+# What a worker would have: batch normalization takes the statistics of so many.
+MICRO_BATCH = 256
+MOMENTUM, WEIGHT_DECAY, TRUST_COEFFICIENT = 0.9, 5e-4, 0.02
+WARM_UP = 0.15  # of the epochs
+HELD_OUT = 5_000  # images of the training set, on which rates are tuned
+METHODS = ("sgd", "sgd-warmup", "lars")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--method", choices=METHODS, required=True)
+    parser.add_argument("--global-batch", type=int, required=True)
+    parser.add_argument("--rate", type=float, required=True, help="the peak")
+    parser.add_argument("--epochs", type=int, default=24)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--tune",
+        action="store_true",
+        help=f"test on {HELD_OUT:,} training images, which are not trained on",
+    )
+    parser.add_argument("--data", type=pathlib.Path, required=True, help="cifar10.npz")
+    parser.add_argument("--threads", type=int, default=1)
+    return parser.parse_args()
+
+
+def augmented(images: tf.Tensor) -> tf.Tensor:
+    """Shifts each image by up to 4 pixels and mirrors half of them."""
+    count = tf.shape(images)[0]
+    padded = tf.pad(images, [[0, 0], [4, 4], [4, 4], [0, 0]], "REFLECT")
+    for axis in (1, 2):
+        first = tf.random.uniform([count, 1], 0, 9, tf.int32)
+        padded = tf.gather(padded, first + tf.range(32), axis=axis, batch_dims=1)
+    mirrored = tf.random.uniform([count, 1, 1, 1]) < 0.5
+    return tf.where(mirrored, tf.reverse(padded, [2]), padded)
+
+
+def rate_schedule(method: str, peak: float, updates: int):
+    if method == "sgd":
+        return keras.optimizers.schedules.PolynomialDecay(peak, updates, 0.0, 2.0)
+    warm_up = max(2, round(WARM_UP * updates))
+    return fastnet.schedules.WarmupPolynomialDecay(
+        peak,
+        decay_steps=updates - warm_up,
+        warmup_steps=warm_up,
+        warmup_start=peak / warm_up,
+        end_learning_rate=0.0,
+    )
+
+
+def main() -> None:
+    args = arguments()
+    tf.config.threading.set_intra_op_parallelism_threads(args.threads)
+    tf.config.threading.set_inter_op_parallelism_threads(args.threads)
+    keras.utils.set_random_seed(args.seed)
+    with np.load(args.data) as file:
+        x, y, test_x, test_y = (file[name] for name in ("x", "y", "test_x", "test_y"))
+    if args.tune:
+        test_x, test_y = x[-HELD_OUT:], y[-HELD_OUT:]
+        x, y = x[:-HELD_OUT], y[:-HELD_OUT]
+    mean, deviation = x.mean((0, 1, 2)), x.std((0, 1, 2))
+
+    def scaled(images):
+        return (tf.cast(images, tf.float32) - mean) / deviation
+
+    data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(x)).batch(MICRO_BATCH)
+    data = data.map(lambda x, y: (scaled(augmented(x)), y)).prefetch(2)
+    test = tf.data.Dataset.from_tensor_slices((test_x, test_y)).batch(500)
+    test = test.map(lambda x, y: (scaled(x), y))
+    updates = args.epochs * -(-len(x) // args.global_batch)
+    # Without the trust ratio LARS is SGD with momentum, its decay in the gradient.
+    optimizer = fastnet.LARS(
+        rate_schedule(args.method, args.rate, updates),
+        momentum=MOMENTUM,
+        weight_decay=WEIGHT_DECAY,
+        trust_coefficient=TRUST_COEFFICIENT,
+        exclude_from_adaptation=None if args.method == "lars" else [""],
+    )
+    steps = args.global_batch // MICRO_BATCH
+    # Half the resolution from the start: two cores have to train this 100 times.
+    model = fastnet.models.cifar_resnet(8, first_strides=2, batch_norm_momentum=0.95)
+    fastnet.models.zero_gamma(model)
+    model.compile(
+        fastnet.LargeBatchOptimizer(optimizer, accumulation_steps=steps),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+        jit_compile=False,
+    )
+    begun = time.perf_counter()
+    history = model.fit(data, epochs=args.epochs, verbose=0).history
+    seconds = time.perf_counter() - begun
+    _, accuracy = model.evaluate(test, verbose=0)
+    result = {
+        "method": args.method,
+        "global_batch": args.global_batch,
+        "rate": args.rate,
+        "epochs": args.epochs,
+        "seed": args.seed,
+        "tune": args.tune,
+        "updates": int(model.optimizer.iterations.numpy()),
+        "accuracy": round(accuracy, 4),
+        "training_accuracy": round(history["accuracy"][-1], 4),
+        # NaN where training diverged.
+        "training_loss": repr(round(history["loss"][-1], 4)),
+        "seconds": round(seconds, 1),
+    }
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

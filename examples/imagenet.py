@@ -1,0 +1,166 @@
+"""Trains on ImageNet's TFRecords by the recipe of a published system.
+
+python examples/imagenet.py --data-dir DIR                           one process
+fastnet run --workers 4 examples/imagenet.py --data-dir DIR          four workers
+mpiexec -n 4 python examples/imagenet.py --data-dir DIR              over MPI
+TF_CONFIG='{...}' python examples/imagenet.py --data-dir DIR         a cluster
+
+DIR holds train-* and validation-*, as the scripts of TensorFlow's model garden write
+them. Started again with the same --backup-dir, a run that was killed goes on where it
+was. --show prints the recipe for your sizes, with the source of every value, and ends.
+"""
+
+import argparse
+import hashlib
+import sys
+
+import keras
+
+import keras_fastnet as fastnet
+from keras_fastnet.recipes import RECIPES
+
+APPLICATIONS = {"resnet50": "ResNet50", "resnet101": "ResNet101"}
+MODELS = (*APPLICATIONS, "alexnet_bn", "cifar_resnet8", "cifar_resnet20")
+
+
+def grid_of(text: str) -> tuple[int, int]:
+    """Returns rows and columns of a grid such as 2x4."""
+    rows, columns = text.split("x")
+    return int(rows), int(columns)
+
+
+def arguments() -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data-dir", required=True, metavar="DIR")
+    parser.add_argument("--recipe", choices=RECIPES, default="facebook2017")
+    parser.add_argument("--show", action="store_true", help="print the recipe and end")
+    sizes = parser.add_argument_group("sizes", "Left out: the recipe's.")
+    sizes.add_argument("--model", choices=MODELS)
+    sizes.add_argument("--epochs", type=int, metavar="N")
+    sizes.add_argument("--global-batch", type=int, metavar="B", help="at the start")
+    sizes.add_argument("--device-batch", type=int, metavar="B", help="of one replica")
+    sizes.add_argument(
+        "--image-size", type=int, metavar="PIXELS", help="224; AlexNet 227"
+    )
+    sizes.add_argument("--precision", help="dtype policy, such as mixed_bfloat16")
+    sizes.add_argument(
+        "--grid", type=grid_of, metavar="ROWSxCOLUMNS", help="of replicas"
+    )
+    data = parser.add_argument_group("data")
+    data.add_argument("--classes", type=int, metavar="N", help="lines of labels.txt")
+    data.add_argument("--train-size", type=int, metavar="N", help="left out: counted")
+    data.add_argument(
+        "--augmentation", choices=("inception", "pad"), default="inception"
+    )
+    data.add_argument(
+        "--corrupt",
+        choices=("fail", "skip"),
+        default="fail",
+        help="what to do about records that cannot be read (default: %(default)s)",
+    )
+    data.add_argument("--seed", type=int, default=0)
+    files = parser.add_argument_group("files")
+    files.add_argument("--backup-dir", metavar="DIR", help="to go on after an end")
+    files.add_argument(
+        "--save-freq", type=int, metavar="UPDATES", help="between epochs too"
+    )
+    files.add_argument("--log-dir", metavar="DIR", help="for TensorBoard")
+    files.add_argument("--save", metavar="FILE.keras", help="the trained model")
+    return parser.parse_args()
+
+
+def model_named(name: str, image_size: int, classes: int) -> keras.Model:
+    """Returns a model that ends with logits in float32."""
+    shape = (image_size, image_size, 3)
+    if name == "alexnet_bn":
+        return fastnet.models.alexnet_bn(shape, classes=classes)
+    if name.startswith("cifar_resnet"):
+        depth = int(name.removeprefix("cifar_resnet"))
+        return fastnet.models.cifar_resnet(depth, input_shape=shape, classes=classes)
+    application = getattr(keras.applications, APPLICATIONS[name])(
+        weights=None, input_shape=shape, classes=classes, classifier_activation=None
+    )
+    logits = keras.layers.Activation("linear", dtype="float32")(application.output)
+    return keras.Model(application.input, logits, name=name)
+
+
+def main() -> None:
+    """Trains."""
+    args = arguments()
+    given = {"epochs": args.epochs, "global_batch": args.global_batch}
+    if args.device_batch:
+        given["device_batch"] = args.device_batch
+    if args.grid and args.recipe == "ibm2017":
+        given["grid"] = args.grid
+    if args.model == "alexnet_bn" and args.recipe == "berkeley2017":
+        given["model"] = args.model
+    recipe_for = RECIPES[args.recipe]
+    options = recipe_for().strategy_options
+    if args.grid:
+        options["grid"] = args.grid
+    # First: a cluster forms before TensorFlow runs.
+    strategy = fastnet.TorusStrategy(**options)
+    keras.utils.set_random_seed(args.seed)
+    about = {"classes": args.classes, "corrupt": args.corrupt}
+    train = fastnet.datasets.ImageRecords(
+        args.data_dir, "train", examples=args.train_size, **about
+    )
+    validation = fastnet.datasets.ImageRecords(args.data_dir, "validation", **about)
+    recipe = recipe_for(train.examples, ranks=strategy.num_replicas_in_sync, **given)
+    chief = strategy.rank == 0
+    if chief:
+        print(recipe, flush=True)
+    if args.show:
+        return
+    keras.config.set_dtype_policy(args.precision or recipe.precision)
+    name = args.model or recipe.model
+    size = args.image_size or (227 if name == "alexnet_bn" else 224)
+    worker = {"num_workers": strategy.num_workers, "rank": strategy.rank}
+    batches = {"batch_size": recipe.micro_batch, "image_size": size, "one_hot": True}
+
+    with strategy.scope():
+        model = model_named(name, size, train.classes)
+        if recipe.zero_gamma and name != "alexnet_bn":
+            fastnet.models.zero_gamma(model)
+        metrics = [keras.metrics.CategoricalAccuracy(name="top_1")]
+        if train.classes > 5:
+            metrics.append(keras.metrics.TopKCategoricalAccuracy(5, name="top_5"))
+        model.compile(
+            recipe.optimizer(), recipe.loss(from_logits=True), metrics=metrics
+        )
+
+    callbacks = [*recipe.callbacks(), fastnet.callbacks.ThroughputMonitor()]
+    if args.log_dir:
+        callbacks.append(keras.callbacks.TensorBoard(args.log_dir))
+    if args.backup_dir:
+        backup = fastnet.callbacks.BackupAndRestore(
+            args.backup_dir, args.save_freq or "epoch"
+        )
+        callbacks.append(backup)
+    with train.naming_corrupt():
+        history = model.fit(
+            train.for_training(
+                **batches, **worker, seed=args.seed, augmentation=args.augmentation
+            ),
+            epochs=recipe.epochs,
+            validation_data=validation.for_evaluation(**batches, **worker),
+            callbacks=callbacks,
+            verbose="auto" if chief else 0,
+        ).history
+    if args.save:
+        model.save(args.save)
+    if chief:
+        weights = b"".join(weight.tobytes() for weight in model.get_weights())
+        print(f"updates  {int(model.optimizer.iterations.numpy()):,}")
+        print(f"top-1    {history['val_top_1'][-1]:.2%}")
+        print(f"weights  {hashlib.sha256(weights).hexdigest()[:16]}")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (FileNotFoundError, ValueError) as error:
+        sys.exit(f"imagenet.py: error: {error}")

@@ -1,0 +1,7 @@
+"""Models that Keras does not ship, and a helper for those that it does."""
+
+from keras_fastnet.models.alexnet_bn import alexnet_bn
+from keras_fastnet.models.cifar_resnet import cifar_resnet
+from keras_fastnet.models.zero_gamma import zero_gamma
+
+__all__ = ["alexnet_bn", "cifar_resnet", "zero_gamma"]

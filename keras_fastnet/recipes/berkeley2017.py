@@ -1,0 +1,112 @@
+"""You et al. 2017: LARS, batch 32K."""
+
+from typing import Literal
+
+from keras_fastnet.recipes.recipe import Recipe
+from keras_fastnet.recipes.setting import Setting, chosen, paper, rule
+from keras_fastnet.recipes.sizes import IMAGENET, Sizes
+from keras_fastnet.schedules import Polynomial, square_root_scaling
+
+BATCH = 32_768
+_GROUP = "the group's PyTorch settings for ResNet-50"
+_CAFFE = "NVIDIA Caffe's settings for AlexNet-BN"
+# Rate and epochs of warm-up by batch.
+_ALEXNET = {8_192: (10.0, 4), 16_384: (24.0, 5), 32_768: (32.0, 10)}
+
+
+def berkeley2017(
+    train_size: int = IMAGENET,
+    *,
+    epochs: int | None = None,
+    global_batch: int | None = None,
+    ranks: int = 1,
+    device_batch: int = 32,
+    model: Literal["resnet50", "alexnet_bn"] = "resnet50",
+) -> Recipe:
+    """LARS with polynomial decay (You et al., arXiv 1708.03888 and 1709.05011).
+
+    Published: ResNet-50, 90 epochs at batch 32,768: 32 minutes on 1,600 Skylake
+    processors, 20 on 2,048 KNL; AlexNet-BN, 100 epochs: 11 minutes on 1,024 Skylake;
+    32K costs 0.6 points of top-1. What was measured here: `examples/README.md`.
+
+    ```
+    fastnet run --workers 2 examples/imagenet.py --recipe berkeley2017 --data-dir DIR
+    ```
+
+    Args:
+        train_size: Training examples. Defaults to ImageNet's.
+        epochs: Epochs; the warm-up keeps its part of them. Defaults to `None`: 90, for
+            AlexNet-BN 100.
+        global_batch: Examples of an update, to which the rate is scaled. Defaults to
+            `None`: 32,768 or, for fewer examples, as many updates an epoch.
+        ranks: Replicas. Defaults to 1.
+        device_batch: Examples of one replica in one step. Defaults to 32.
+        model: `"resnet50"` or `"alexnet_bn"`. Defaults to `"resnet50"`.
+
+    Raises:
+        TypeError: A size is no integer.
+        ValueError: Sizes do not fit each other, or there is no such model.
+
+    Example:
+
+    >>> recipe = berkeley2017(ranks=1024)
+    >>> recipe.phases, recipe.peak, recipe.rate_at(52)
+    ({0: 32768}, 32.0, 8.0)
+    """
+    if model not in ("resnet50", "alexnet_bn"):
+        raise ValueError(
+            'berkeley2017 trains "resnet50" or "alexnet_bn". '
+            f"Received: model={model!r}. Pass one of them."
+        )
+    sizes = Sizes(train_size, epochs, global_batch, ranks, device_batch)
+    residual = model == "resnet50"
+    published = paper(90 if residual else 100, "arXiv 1709.05011, abstract")
+    all_epochs = sizes.epochs_of(published)
+    batch = sizes.batch(BATCH, "arXiv 1709.05011")
+    if residual:
+        rate = square_root_scaling(32.0, batch.value, BATCH)
+        source = "32 at 32,768, by the square root of the batch, " + _GROUP
+        peak = (paper if batch.value == BATCH else rule)(float(rate), source)
+        warm_up = sizes.part(14, published, "at 32,768, " + _GROUP)
+    else:
+        peak, warm_up = _alexnet(batch.value, sizes, published)
+    decay = Polynomial(all_epochs.value - warm_up.value)
+    settings = {
+        "model": paper(model, "arXiv 1709.05011"),
+        "epochs": all_epochs,
+        "phases": batch._replace(value={0: batch.value}),
+        "method": paper("lars", "arXiv 1708.03888, Algorithm 1"),
+        "peak": peak,
+        "warmup_start": chosen(0.0, "as MLPerf's reference"),
+        "warmup_epochs": warm_up,
+        "decay": paper(decay, "arXiv 1708.03888, Algorithm 1: polynomial, power 2"),
+        "momentum": paper(0.9, _GROUP if residual else _CAFFE),
+        "momentum_correction": chosen(False, "Algorithm 1 has none"),
+        "weight_decay": paper(*((1e-4, _GROUP) if residual else (5e-4, _CAFFE))),
+        "trust_coefficient": chosen(0.001, "as MLPerf's reference"),
+        "epsilon": paper(0.0, _GROUP) if residual else chosen(0.0, "Algorithm 1"),
+        "label_smoothing": chosen(0.0, "the papers' abstracts name none"),
+        "zero_gamma": chosen(residual, "as Goyal et al., section 5.1"),
+        "precision": chosen("float32", "processors of 2017 had no other"),
+        "grid": chosen("auto", "not stated"),
+        "wire_dtype": chosen(None, "not stated"),
+    }
+    return Recipe(
+        "berkeley2017",
+        "90 epochs of ResNet-50 on ImageNet, batch 32,768, in 20 min on 2,048 KNL; "
+        "32K costs 0.6 points",
+        sizes,
+        settings,
+    )
+
+
+def _alexnet(batch: int, sizes: Sizes, published: Setting) -> tuple[Setting, Setting]:
+    """Returns peak and warm-up: those of the batch, or of the nearest scaled to it."""
+    if batch in _ALEXNET:
+        rate, epochs = _ALEXNET[batch]
+        return paper(rate, _CAFFE), sizes.part(epochs, published, _CAFFE)
+    near = min(_ALEXNET, key=lambda known: max(known / batch, batch / known))
+    rate, epochs = _ALEXNET[near]
+    scaled = square_root_scaling(rate, batch, near)
+    why = f"{rate:g} at {near:,} ({_CAFFE}), by the square root of the batch"
+    return chosen(float(scaled), why), sizes.part(epochs, published, _CAFFE)

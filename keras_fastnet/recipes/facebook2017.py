@@ -1,0 +1,90 @@
+"""Goyal et al. 2017: ImageNet in one hour."""
+
+from keras_fastnet.recipes.recipe import Recipe
+from keras_fastnet.recipes.setting import chosen, paper, rule
+from keras_fastnet.recipes.sizes import IMAGENET, Sizes
+from keras_fastnet.schedules import Steps, linear_scaling
+
+BATCH = 8192
+EPOCHS = 90
+BASE_RATE = 0.1
+
+
+def facebook2017(
+    train_size: int = IMAGENET,
+    *,
+    epochs: int | None = None,
+    global_batch: int | None = None,
+    ranks: int = 1,
+    device_batch: int = 32,
+) -> Recipe:
+    """SGD with linear scaling and gradual warm-up (Goyal et al., arXiv 1706.02677).
+
+    Published: ResNet-50, batch 8,192, 256 P100 GPUs, one hour, 76.3 % top-1 on
+    ImageNet. What was measured here: `examples/README.md`.
+
+    ```
+    fastnet run --workers 2 examples/imagenet.py --recipe facebook2017 --data-dir DIR
+    ```
+
+    Args:
+        train_size: Training examples. Defaults to ImageNet's.
+        epochs: Epochs; warm-up and steps keep their parts of them. Defaults to `None`:
+            90.
+        global_batch: Examples of an update, to which the rate is scaled. Defaults to
+            `None`: 8,192 or, for fewer examples, as many updates an epoch.
+        ranks: Replicas. Defaults to 1.
+        device_batch: Examples of one replica in one step. Defaults to 32.
+
+    Raises:
+        TypeError: A size is no integer.
+        ValueError: Sizes do not fit each other.
+
+    Example:
+
+    >>> recipe = facebook2017(ranks=256)
+    >>> [round(recipe.rate_at(epoch), 4) for epoch in (0, 2.5, 5, 30, 60, 80)]
+    [0.1, 1.65, 3.2, 0.32, 0.032, 0.0032]
+    """
+    sizes = Sizes(train_size, epochs, global_batch, ranks, device_batch)
+    published = paper(EPOCHS, "section 5.1")
+    batch = sizes.batch(BATCH, "section 5.1")
+    peak = linear_scaling(BASE_RATE, batch.value)
+    warm_up = sizes.part(5, published, "section 2.2")
+    steps = {
+        sizes.part(epoch, published, "").value - warm_up.value: factor
+        for epoch, factor in ((30, 0.1), (60, 0.01), (80, 0.001))
+    }
+    start = paper(BASE_RATE, "section 2.2: from the rate of batch 256")
+    if peak <= BASE_RATE:
+        start = chosen(0.0, "the peak is not above the paper's 0.1")
+    settings = {
+        "model": paper("resnet50", "section 5.1"),
+        "epochs": sizes.epochs_of(published),
+        "phases": batch._replace(value={0: batch.value}),
+        "method": paper("sgd", "section 5.1, momentum without Nesterov's"),
+        "peak": rule(peak, f"{peak.derivation}, section 2.1"),
+        "warmup_start": start,
+        "warmup_epochs": warm_up,
+        # From the paper where the number of epochs is.
+        "decay": warm_up._replace(
+            value=Steps(steps),
+            source="a tenth from epochs 30, 60, 80 of 90; section 5.1",
+        ),
+        "momentum": paper(0.9, "section 5.1"),
+        "momentum_correction": paper(True, "section 3.1, remark 3"),
+        "weight_decay": paper(1e-4, "section 5.1; not on batch normalization"),
+        "trust_coefficient": chosen(1.0, "not used without a trust ratio"),
+        "epsilon": chosen(0.0, "not used without a trust ratio"),
+        "label_smoothing": chosen(0.0, "the paper names none"),
+        "zero_gamma": paper(True, "section 5.1"),
+        "precision": chosen("float32", "the paper names no other"),
+        "grid": chosen("auto", "the paper halves and doubles within servers of 8"),
+        "wire_dtype": chosen(None, "the paper names no other than float32"),
+    }
+    return Recipe(
+        "facebook2017",
+        "76.3 % top-1, ResNet-50 on ImageNet, batch 8,192, 256 P100, 1 h",
+        sizes,
+        settings,
+    )

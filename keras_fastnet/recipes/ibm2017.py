@@ -1,0 +1,83 @@
+"""IBM PowerAI DDL 2017: topology-aware all-reduce."""
+
+import dataclasses
+from typing import Literal
+
+from keras_fastnet.recipes.facebook2017 import facebook2017
+from keras_fastnet.recipes.recipe import Recipe
+from keras_fastnet.recipes.setting import Setting, chosen, paper
+from keras_fastnet.recipes.sizes import IMAGENET
+
+_AS_GOYAL = "as facebook2017"
+
+
+def ibm2017(
+    train_size: int = IMAGENET,
+    *,
+    epochs: int | None = None,
+    global_batch: int | None = None,
+    ranks: int = 1,
+    device_batch: int = 32,
+    grid: Literal["auto", "ring"] | tuple[int, int] = "auto",
+) -> Recipe:
+    """ResNet-101, fully synchronous, on a grid set by hand (Cho et al., 1708.02188).
+
+    Published: ResNet-101 on ImageNet-22K (7.5 million images), 64 servers with 4 P100
+    GPUs each, 7 hours, 33.8 % top-1; ResNet-50 on ImageNet-1K, 90 epochs in 50 minutes;
+    95 % scaling efficiency at 256 GPUs. What was measured here: `examples/README.md`.
+
+    The paper's subject is communication: it states model, data and machines, and its
+    numerics follow Goyal et al., as they do here.
+
+    ```
+    fastnet run --workers 2 examples/imagenet.py --recipe ibm2017 --grid 2x1 ...
+    ```
+
+    Args:
+        train_size: Training examples. Defaults to ImageNet-1K's.
+        epochs: Epochs; warm-up and steps keep their parts of them. Defaults to `None`:
+            90.
+        global_batch: Examples of an update, to which the rate is scaled. Defaults to
+            `None`: 8,192 or, for fewer examples, as many updates an epoch.
+        ranks: Replicas. Defaults to 1.
+        device_batch: Examples of one replica in one step. Defaults to 32.
+        grid: Rows and columns; on the paper's machines `(64, 4)`, a row for each
+            server. Defaults to `"auto"`, which gives every host a row as well.
+
+    Raises:
+        TypeError: A size is no integer.
+        ValueError: Sizes do not fit each other.
+
+    Example:
+
+    >>> recipe = ibm2017(ranks=256, grid=(64, 4))
+    >>> recipe.model, recipe.strategy_options["grid"], recipe.peak
+    ('resnet101', (64, 4), 3.2)
+    """
+    base = facebook2017(
+        train_size,
+        epochs=epochs,
+        global_batch=global_batch,
+        ranks=ranks,
+        device_batch=device_batch,
+    )
+    settings: dict[str, Setting] = {
+        name: chosen(setting.value, f"{_AS_GOYAL}: {setting.source}")
+        for name, setting in base.settings.items()
+    }
+    settings["model"] = paper("resnet101", "abstract")
+    settings["epochs"] = base.settings["epochs"]._replace(
+        source="abstract, for ResNet-50"
+    )
+    settings["grid"] = (
+        chosen(grid, "the paper sets it by hand; on hosts alike this is the same")
+        if grid == "auto"
+        else chosen(grid, "given, as in the paper: by hand for the machines")
+    )
+    return dataclasses.replace(
+        base,
+        name="ibm2017",
+        published="33.8 % top-1, ResNet-101 on ImageNet-22K, 256 P100, 7 h; ResNet-50 "
+        "on ImageNet-1K in 50 min; 95 % efficiency",
+        settings=settings,
+    )

@@ -1,0 +1,124 @@
+"""MLPerf's reference points for large batches."""
+
+from typing import NamedTuple
+
+from keras_fastnet.recipes.recipe import Recipe
+from keras_fastnet.recipes.setting import chosen, paper
+from keras_fastnet.recipes.sizes import IMAGENET, Sizes
+from keras_fastnet.schedules import Polynomial, square_root_scaling
+
+_SOURCE = "reference convergence points of MLPerf training 4.0, ResNet-50"
+_END_RATE = 1e-4
+
+
+class Point(NamedTuple):
+    """A batch with which the reference reaches 75.9 %.
+
+    Attributes:
+        rate: The peak of the learning rate.
+        warmup_epochs: Epochs of warm-up.
+        momentum: The momentum.
+        weight_decay: The decay of weights.
+        epochs: Epochs to 75.9 % top-1.
+    """
+
+    rate: float
+    warmup_epochs: int
+    momentum: float
+    weight_decay: float
+    epochs: float
+
+
+POINTS = {
+    4_096: Point(10.0, 5, 0.9, 2e-4, 40),
+    8_192: Point(17.0, 5, 0.9, 2e-4, 42),
+    32_768: Point(21.2, 16, 0.94, 2.5e-5, 56),
+    65_536: Point(24.7, 31, 0.952, 1e-4, 84.5),
+}
+"""The reference points, by batch."""
+
+
+def mlperf(
+    train_size: int = IMAGENET,
+    *,
+    epochs: int | None = None,
+    global_batch: int | None = None,
+    ranks: int = 1,
+    device_batch: int = 32,
+) -> Recipe:
+    """LARS as MLPerf's reference has it, for batches of 4K to 64K.
+
+    Published: ResNet-50 reaches 75.9 % top-1 on ImageNet in 40, 42, 56 and 84.5 epochs
+    at batch 4,096, 8,192, 32,768 and 65,536. What was measured here:
+    `examples/README.md`.
+
+    A batch in between, or a smaller one, takes the values of the nearest point, and its
+    rate by the square root of the batch.
+
+    ```
+    fastnet run --workers 2 examples/imagenet.py --recipe mlperf --data-dir DIR
+    ```
+
+    Args:
+        train_size: Training examples. Defaults to ImageNet's.
+        epochs: Epochs; the warm-up keeps its part of them. Defaults to `None`: the
+            point's.
+        global_batch: Examples of an update. Defaults to `None`: 32,768 or, for fewer
+            examples, as many updates an epoch.
+        ranks: Replicas. Defaults to 1.
+        device_batch: Examples of one replica in one step. Defaults to 32.
+
+    Raises:
+        TypeError: A size is no integer.
+        ValueError: Sizes do not fit each other.
+
+    Example:
+
+    >>> recipe = mlperf(global_batch=65_536, ranks=2048)
+    >>> recipe.peak, recipe.warmup_epochs, recipe.momentum, recipe.epochs
+    (24.7, 31, 0.952, 85)
+    """
+    sizes = Sizes(train_size, epochs, global_batch, ranks, device_batch)
+    batch = sizes.batch(32_768, _SOURCE)
+    near = min(POINTS, key=lambda known: max(known / batch.value, batch.value / known))
+    point = POINTS[near]
+    source = f"{_SOURCE}, at {near:,}"
+    if batch.value == near:
+        batch = paper(near, _SOURCE)
+        peak = paper(point.rate, source)
+    else:
+        rate = square_root_scaling(point.rate, batch.value, near)
+        peak = chosen(float(rate), f"{point.rate:g} at {near:,}, by the square root")
+    whole = -(-point.epochs // 1)
+    published = paper(int(whole), f"{source}: {point.epochs:g}")
+    all_epochs = sizes.epochs_of(published)
+    warm_up = sizes.part(point.warmup_epochs, published, source)
+    decay = Polynomial(
+        all_epochs.value - warm_up.value, end=min(1.0, _END_RATE / peak.value)
+    )
+    settings = {
+        "model": paper("resnet50", _SOURCE),
+        "epochs": all_epochs,
+        "phases": batch._replace(value={0: batch.value}),
+        "method": paper("lars", _SOURCE),
+        "peak": peak,
+        "warmup_start": paper(0.0, "MLPerf's reference code"),
+        "warmup_epochs": warm_up,
+        "decay": paper(decay, f"{_SOURCE}: power 2, to 1e-4"),
+        "momentum": paper(point.momentum, source),
+        "momentum_correction": paper(False, "MLPerf's reference code"),
+        "weight_decay": paper(point.weight_decay, source),
+        "trust_coefficient": paper(0.001, "MLPerf's reference code"),
+        "epsilon": paper(0.0, "MLPerf's reference code"),
+        "label_smoothing": paper(0.1, "MLPerf's reference code"),
+        "zero_gamma": chosen(True, "as Goyal et al., section 5.1"),
+        "precision": chosen("float32", "submitters use what their hardware has"),
+        "grid": chosen("auto", "not part of the reference"),
+        "wire_dtype": chosen(None, "not part of the reference"),
+    }
+    return Recipe(
+        "mlperf",
+        "75.9 % top-1, ResNet-50 on ImageNet, in 40 to 84.5 epochs at batch 4K to 64K",
+        sizes,
+        settings,
+    )

@@ -1,0 +1,193 @@
+"""A published system, as settings for a training."""
+
+import dataclasses
+import math
+import textwrap
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import keras
+
+from keras_fastnet.callbacks import BatchGrowth, LearningRateWarmup
+from keras_fastnet.optimizers import LARS, LargeBatchOptimizer
+from keras_fastnet.recipes.setting import Setting
+from keras_fastnet.recipes.sizes import Sizes
+from keras_fastnet.schedules.decays import Decay
+from keras_fastnet.tables import table
+
+_SOURCE_WIDTH = 76
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """The settings of a training, and where each comes from.
+
+    `print(recipe)` shows them as a table, which marks what the paper states, what
+    follows from a rule of the paper and your sizes, and what was chosen here.
+
+    Attributes:
+        name: Its name, such as `"sony2018"`.
+        published: What the paper reached, and on what.
+        sizes: What it is made for.
+        settings: The settings of which the following are the values.
+        model: Name of the model: `"resnet50"`, `"resnet101"` or `"alexnet_bn"`.
+        epochs: Number of epochs.
+        phases: The global batch from an epoch on.
+        method: `"lars"`, or `"sgd"`: the same without the trust ratio.
+        peak: The learning rate at the end of the warm-up.
+        warmup_start: The rate at the start.
+        warmup_epochs: Epochs of warm-up; may be fractional.
+        decay: The rate after that: a function of the epochs since then to a part of the
+            peak.
+        momentum: The momentum.
+        momentum_correction: Whether momentum follows changes of the rate.
+        weight_decay: The decay of weights, in the gradient.
+        trust_coefficient: LARS's eta.
+        epsilon: LARS's epsilon.
+        label_smoothing: The part of a label that is spread over all classes.
+        zero_gamma: Whether residual blocks begin as the identity
+            (`keras_fastnet.models.zero_gamma`).
+        precision: The dtype policy.
+        grid: The grid of replicas; see `TorusStrategy`.
+        wire_dtype: The dtype of gradients on the wire; see `TorusStrategy`.
+
+    Example:
+
+    >>> from keras_fastnet.recipes import facebook2017
+    >>> recipe = facebook2017(ranks=256)
+    >>> recipe.phases, recipe.peak, recipe.warmup_epochs, recipe.updates_per_epoch(0)
+    ({0: 8192}, 3.2, 5, 157)
+    """
+
+    name: str
+    published: str
+    sizes: Sizes
+    settings: Mapping[str, Setting]
+
+    model: str = dataclasses.field(init=False)
+    epochs: int = dataclasses.field(init=False)
+    phases: Mapping[int, int] = dataclasses.field(init=False)
+    method: Literal["lars", "sgd"] = dataclasses.field(init=False)
+    peak: float = dataclasses.field(init=False)
+    warmup_start: float = dataclasses.field(init=False)
+    warmup_epochs: float = dataclasses.field(init=False)
+    decay: Decay = dataclasses.field(init=False)
+    momentum: float = dataclasses.field(init=False)
+    momentum_correction: bool = dataclasses.field(init=False)
+    weight_decay: float = dataclasses.field(init=False)
+    trust_coefficient: float = dataclasses.field(init=False)
+    epsilon: float = dataclasses.field(init=False)
+    label_smoothing: float = dataclasses.field(init=False)
+    zero_gamma: bool = dataclasses.field(init=False)
+    precision: str = dataclasses.field(init=False)
+    grid: Any = dataclasses.field(init=False)
+    wire_dtype: Literal["bfloat16", "float16"] | None = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        for name, setting in self.settings.items():
+            object.__setattr__(self, name, setting.value)
+
+    @property
+    def micro_batch(self) -> int:
+        """Examples of one step on all replicas: the batch that `fit` is given."""
+        return self.sizes.micro_batch
+
+    @property
+    def strategy_options(self) -> dict[str, Any]:
+        """Arguments of `TorusStrategy`. They do not depend on the number of ranks."""
+        return {"grid": self.grid, "wire_dtype": self.wire_dtype}
+
+    def global_batch_at(self, epoch: int) -> int:
+        """Returns the global batch of an epoch.
+
+        Args:
+            epoch: The epoch, from 0.
+        """
+        return self.phases[max(start for start in self.phases if start <= epoch)]
+
+    def updates_per_epoch(self, epoch: int) -> int:
+        """Returns the updates of an epoch.
+
+        Args:
+            epoch: The epoch, from 0.
+        """
+        return math.ceil(self.sizes.train_size / self.global_batch_at(epoch))
+
+    def rate_at(self, epoch: float) -> float:
+        """Returns the learning rate at a fractional epoch.
+
+        Args:
+            epoch: Epochs done, from 0.
+        """
+        return self._warmup().rate_at(epoch)
+
+    def optimizer(self) -> LargeBatchOptimizer:
+        """Returns the optimizer: LARS, or SGD with momentum and decay in the gradient.
+
+        SGD is LARS without the trust ratio: `v = m v + rate (g + decay w)`, `w -= v`,
+        biases and normalization without decay. (The decay of Keras's SGD stays outside
+        the momentum, which is another formula.)
+        """
+        inner = LARS(
+            self.rate_at(0.0),
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            trust_coefficient=self.trust_coefficient,
+            epsilon=self.epsilon,
+            exclude_from_adaptation=None if self.method == "lars" else [""],
+            name=self.method,
+        )
+        return LargeBatchOptimizer(
+            inner,
+            self.phases[0] // self.micro_batch,
+            loss_scaling=self.precision == "mixed_float16",
+        )
+
+    def callbacks(self) -> list[keras.callbacks.Callback]:
+        """Returns the callbacks for the learning rate and the batch."""
+        return [self._warmup(), BatchGrowth(self.phases)]
+
+    def loss(self, from_logits: bool = False) -> keras.losses.Loss:
+        """Returns the cross-entropy, for one-hot labels.
+
+        Args:
+            from_logits: Whether the model ends without softmax. Defaults to `False`.
+        """
+        return keras.losses.CategoricalCrossentropy(
+            from_logits=from_logits, label_smoothing=self.label_smoothing
+        )
+
+    def _warmup(self) -> LearningRateWarmup:
+        return LearningRateWarmup(
+            self.peak,
+            self.warmup_epochs,
+            self.decay,
+            start=self.warmup_start,
+            momentum_correction=self.momentum_correction,
+        )
+
+    def __str__(self) -> str:
+        rows = [("setting", "value", "from", "source")]
+        for name, setting in self.settings.items():
+            words = textwrap.wrap(setting.source, _SOURCE_WIDTH) or [""]
+            rows.append((name, _text(setting.value), setting.origin, words[0]))
+            rows += [("", "", "", line) for line in words[1:]]
+        sizes = self.sizes
+        return "\n".join(
+            [
+                f"Recipe {self.name}. Published: {self.published}.",
+                f"For {sizes.train_size:,} examples, {sizes.ranks} replica(s), "
+                f"{sizes.device_batch} examples each in a step, "
+                f"{self.updates_per_epoch(0):,} updates in the first epoch.",
+                "",
+                *table(rows, left=4),
+            ]
+        )
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{item:,} from {key}" for key, item in value.items())
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)

@@ -1,0 +1,104 @@
+"""Batches and epochs of a recipe, for your data and your machines."""
+
+import dataclasses
+
+from keras_fastnet.optimizers.arguments import checked_integer
+from keras_fastnet.recipes.setting import Setting, chosen, paper, rule
+
+IMAGENET = 1_281_167
+"""Training images of ImageNet-1K (ILSVRC 2012)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """What a recipe is made for.
+
+    Attributes:
+        train_size: Training examples. Defaults to ImageNet's.
+        epochs: Epochs. Defaults to `None`: the paper's.
+        global_batch: Examples of an update, in the first phase. Defaults to `None`: the
+            paper's or, for fewer examples, as many updates an epoch as in the paper.
+        ranks: Replicas. Defaults to 1.
+        device_batch: Examples of one replica in one step. Defaults to 32, as Goyal et
+            al. (arXiv 1706.02677, section 2.1).
+    """
+
+    train_size: int = IMAGENET
+    epochs: int | None = None
+    global_batch: int | None = None
+    ranks: int = 1
+    device_batch: int = 32
+
+    def __post_init__(self) -> None:
+        for name in ("train_size", "ranks", "device_batch"):
+            checked_integer(name, getattr(self, name), at_least=1)
+        for name in ("epochs", "global_batch"):
+            if getattr(self, name) is not None:
+                checked_integer(name, getattr(self, name), at_least=1)
+        if self.micro_batch > self.train_size:
+            raise ValueError(
+                "A step must not take more examples than there are. Received: "
+                f"train_size={self.train_size:,}, ranks={self.ranks}, "
+                f"device_batch={self.device_batch}, so steps of "
+                f"{self.micro_batch:,}. Lower `device_batch`."
+            )
+        if self.global_batch is not None and self.global_batch % self.micro_batch:
+            below = self.global_batch // self.micro_batch * self.micro_batch
+            near = [n for n in (below, below + self.micro_batch) if n]
+            raise ValueError(
+                "`global_batch` must be a multiple of ranks x device_batch. Received: "
+                f"global_batch={self.global_batch}, ranks={self.ranks}, "
+                f"device_batch={self.device_batch}. Near it: "
+                f"{' and '.join(f'{n:,}' for n in near)}."
+            )
+
+    @property
+    def micro_batch(self) -> int:
+        """Examples of one step on all replicas, which is what `fit` is given."""
+        return self.ranks * self.device_batch
+
+    def batch(self, published: int, source: str, on: int = IMAGENET) -> Setting:
+        """Returns a global batch that the micro-batch divides.
+
+        Args:
+            published: The paper's.
+            source: Where it stands.
+            on: The training examples that it was published for.
+        """
+        if self.global_batch is not None:
+            return chosen(self.global_batch, "given")
+        wanted = published * min(1.0, self.train_size / on)
+        steps = max(1, round(wanted / self.micro_batch))
+        batch = steps * self.micro_batch
+        if batch == published:
+            return paper(batch, source)
+        if self.train_size < on:
+            why = (
+                f"{published:,} of {on:,} examples, {source}: as many updates an epoch"
+            )
+        else:
+            why = f"{published:,}, {source}, as a multiple of {self.micro_batch:,}"
+        return rule(batch, why)
+
+    def epochs_of(self, published: Setting) -> Setting:
+        """Returns the number of epochs.
+
+        Args:
+            published: The paper's.
+        """
+        if self.epochs in (None, published.value):
+            return published
+        return chosen(self.epochs, f"given; the recipe has {published.value}")
+
+    def part(self, of_epochs: float, published: Setting, source: str) -> Setting:
+        """Returns an epoch of the paper's, as the same part of your epochs.
+
+        Args:
+            of_epochs: The epoch.
+            published: The paper's number of epochs.
+            source: Where it stands.
+        """
+        if self.epochs in (None, published.value):
+            return paper(of_epochs, source)
+        epoch = of_epochs * self.epochs / published.value
+        return rule(epoch, f"{of_epochs:g} of {published.value} epochs, {source}")
