@@ -1,0 +1,6 @@
+"""Datasets on disk, as batches for training and evaluation."""
+
+from keras_fastnet.datasets.corruption import CorruptRecord
+from keras_fastnet.datasets.image_records import ImageRecords
+
+__all__ = ["CorruptRecord", "ImageRecords"]

@@ -1,0 +1,135 @@
+"""From a record to an image and a label: pure functions of tensors."""
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+# Szegedy et al. 2015 (arXiv 1409.4842), section 6; Goyal et al. 2017 (arXiv
+# 1706.02677), section 5.1.
+_AREA = (0.08, 1.0)
+_ASPECT_RATIO = (3 / 4, 4 / 3)
+# After so many crops that do not fit into the image, the whole of it is taken.
+_ATTEMPTS = 100
+
+
+def parse(
+    record: tf.Tensor, image_key: str, label_key: str
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the two features of a record.
+
+    Args:
+        record: A serialized `tf.train.Example`, a scalar.
+        image_key: The feature that holds an encoded image.
+        label_key: The feature that holds an integer.
+
+    Returns:
+        The encoded image, and the label as it is stored (int64): scalars.
+    """
+    features = tf.io.parse_single_example(
+        record,
+        {
+            image_key: tf.io.FixedLenFeature([], tf.string),
+            label_key: tf.io.FixedLenFeature([], tf.int64),
+        },
+    )
+    return features[image_key], features[label_key]
+
+
+def decode(encoded: tf.Tensor) -> tf.Tensor:
+    """Decodes a whole image.
+
+    Args:
+        encoded: A JPEG (colour, grey or CMYK), PNG, BMP or GIF file, a scalar.
+
+    Returns:
+        uint8, `(height, width, 3)`.
+    """
+    return _decode_window(encoded, lambda shape: tf.stack([0, 0, shape[0], shape[1]]))
+
+
+def decode_center(
+    encoded: tf.Tensor, image_size: int, crop_fraction: float
+) -> tf.Tensor:
+    """Decodes the square in the middle of an image, and resizes it.
+
+    The same as to resize the image's shorter side to `image_size / crop_fraction` and
+    then to crop, with fewer pixels to decode. An image that is stored as
+    `(image_size, image_size)` is taken as it is.
+
+    Args:
+        encoded: An image file, a scalar.
+        image_size: Side of the result in pixels.
+        crop_fraction: Side of the square, as a part of the image's shorter side.
+
+    Returns:
+        float32, `(image_size, image_size, 3)`, from 0 to 255.
+    """
+
+    def window(shape: tf.Tensor) -> tf.Tensor:
+        shorter = tf.minimum(shape[0], shape[1])
+        side = tf.cast(tf.round(tf.cast(shorter, tf.float32) * crop_fraction), tf.int32)
+        is_ready = tf.reduce_all(shape[:2] == image_size)
+        side = tf.where(is_ready, shorter, tf.maximum(side, 1))
+        return tf.concat([(shape[:2] - side) // 2, [side, side]], axis=0)
+
+    return _resize(_decode_window(encoded, window), image_size)
+
+
+def decode_random_crop(
+    encoded: tf.Tensor, image_size: int, seed: tf.Tensor
+) -> tf.Tensor:
+    """Decodes a random part of an image, and resizes it: the "Inception" crop.
+
+    It covers 8 to 100 % of the image's area, and is 3/4 to 4/3 as wide as high.
+
+    Args:
+        encoded: An image file, a scalar.
+        image_size: Side of the result in pixels.
+        seed: Two integers, from which the crop follows.
+
+    Returns:
+        float32, `(image_size, image_size, 3)`, from 0 to 255.
+    """
+
+    def window(shape: tf.Tensor) -> tf.Tensor:
+        begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
+            shape,
+            # The whole image is the object, and may be covered as little as the
+            # area allows.
+            tf.constant([[[0.0, 0.0, 1.0, 1.0]]]),
+            seed,
+            min_object_covered=0.0,
+            aspect_ratio_range=_ASPECT_RATIO,
+            area_range=_AREA,
+            max_attempts=_ATTEMPTS,
+        )
+        return tf.concat([begin[:2], size[:2]], axis=0)
+
+    return _resize(_decode_window(encoded, window), image_size)
+
+
+def _decode_window(
+    encoded: tf.Tensor, window_of: Callable[[tf.Tensor], tf.Tensor]
+) -> tf.Tensor:
+    """Decodes the part of an image that a function of its shape tells.
+
+    The function gets `(height, width, channels)`, and returns the window's first row
+    and column, height and width.
+    """
+
+    def jpeg() -> tf.Tensor:
+        window = window_of(tf.image.extract_jpeg_shape(encoded))
+        return tf.image.decode_and_crop_jpeg(encoded, window, channels=3)
+
+    def other() -> tf.Tensor:
+        image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
+        y, x, height, width = tf.unstack(window_of(tf.shape(image)), 4)
+        return image[y : y + height, x : x + width]
+
+    image = tf.cond(tf.io.is_jpeg(encoded), jpeg, other)
+    return tf.ensure_shape(image, (None, None, 3))
+
+
+def _resize(image: tf.Tensor, image_size: int) -> tf.Tensor:
+    # Bilinear, not antialiased, as in the papers' implementations on TensorFlow.
+    return tf.image.resize(image, (image_size, image_size))

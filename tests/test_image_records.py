@@ -1,0 +1,453 @@
+"""Batches of TFRecord files: who sees what, in which order, and how it is cropped."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_fastnet import LargeBatchOptimizer
+from keras_fastnet.callbacks import BackupAndRestore
+from keras_fastnet.datasets import ImageRecords
+from tests.image_record_files import (
+    coordinates,
+    example,
+    jpeg,
+    plain,
+    png,
+    write,
+    write_split,
+)
+
+MEAN = np.array([123.675, 116.28, 103.53], np.float32)
+STD = np.array([58.395, 57.12, 57.375], np.float32)
+AS_STORED = {"mean": (0, 0, 0), "std": (1, 1, 1)}
+
+
+def batches_of(dataset):
+    return [(images.numpy(), labels.numpy()) for images, labels in dataset]
+
+
+def labels_of(dataset):
+    return [int(label) for _, labels in dataset for label in labels.numpy()]
+
+
+def one_image(folder, encoded):
+    write(folder / "train-0", [example(encoded, 1)])
+    return ImageRecords(folder, "train", 1)
+
+
+def assert_same(mine, theirs):
+    assert len(mine) == len(theirs)
+    for (images, labels), (other_images, other_labels) in zip(
+        mine, theirs, strict=True
+    ):
+        np.testing.assert_array_equal(images, other_images)
+        np.testing.assert_array_equal(labels, other_labels)
+
+
+@pytest.mark.parametrize(
+    ("counts", "num_workers", "training"),
+    [
+        ([5, 4, 1], 1, True),
+        ([5, 4, 1], 2, True),
+        ([5, 4, 1], 2, False),
+        ([5, 4], 2, True),
+        ([5, 4], 3, True),
+        ([5, 4, 6], 3, False),
+    ],
+)
+def test_every_example_is_seen_once(tmp_path, counts, num_workers, training):
+    records = ImageRecords(write_split(tmp_path, counts), "train", sum(counts))
+    assert records.examples == sum(counts)
+    seen, lengths = [], []
+    for rank in range(num_workers):
+        workers = {"num_workers": num_workers, "rank": rank}
+        if training:
+            dataset = records.for_training(
+                6, 16, **workers, augmentation=None, **AS_STORED
+            )
+            iter(dataset)
+        else:
+            dataset = records.for_evaluation(6, 16, **workers, **AS_STORED)
+        batches = batches_of(dataset)
+        assert len(batches) == int(dataset.cardinality())
+        assert all(len(labels) == 6 // num_workers for _, labels in batches[:-1])
+        for images, labels in batches:
+            assert images.shape == (len(labels), 16, 16, 3)
+            # The grey value is the stored label.
+            expected = np.broadcast_to((labels + 1)[:, None, None, None], images.shape)
+            np.testing.assert_allclose(images, expected, atol=1)
+            seen += labels.tolist()
+        lengths.append(sum(len(labels) for _, labels in batches))
+        policy = dataset.options().experimental_distribute.auto_shard_policy
+        off = policy == tf.data.experimental.AutoShardPolicy.OFF
+        assert off == (num_workers > 1)
+    assert sorted(seen) == list(range(sum(counts)))
+    if len(counts) % num_workers:
+        assert max(lengths) - min(lengths) <= 1
+    else:
+        own = [sum(counts[rank::num_workers]) for rank in range(num_workers)]
+        assert lengths == own
+
+
+def test_describe(tmp_path):
+    records = ImageRecords(write_split(tmp_path, [5, 4, 1, 2]), "train", 12)
+    assert records.describe() == (
+        f"train: 12 examples of 12 classes in 4 file(s) of {tmp_path}; one worker "
+        "reads all"
+    )
+    assert records.describe(2).endswith("each of 2 workers reads 2 file(s)")
+    assert records.describe(3).endswith(
+        "each of 3 workers reads all files, and keeps one of 3 records"
+    )
+
+
+def test_examples_that_are_not_counted(tmp_path, monkeypatch):
+    folder = write_split(tmp_path, [5, 4])
+    counted = []
+    module = "keras_fastnet.datasets.record_split.count_records"
+    count = {"train-00000-of-00002": 5, "train-00001-of-00002": 4}
+    monkeypatch.setattr(
+        module, lambda path: counted.append(path.name) or count[path.name]
+    )
+    records = ImageRecords(folder, "train", 9, examples=9)
+    assert int(records.for_training(2, 16).cardinality()) == 5
+    assert counted == []
+    # One of several workers counts what it reads.
+    own = records.for_training(2, 16, num_workers=2, rank=1)
+    assert int(own.cardinality()) == 4
+    assert counted == ["train-00001-of-00002"]
+    # TensorFlow refuses to end elsewhere than was said.
+    wrong = ImageRecords(folder, "train", 9, examples=30)
+    with pytest.raises(tf.errors.FailedPreconditionError, match="contain 15 elements"):
+        batches_of(wrong.for_training(2, 16))
+
+
+def test_evaluation_reads_in_order(tmp_path):
+    records = ImageRecords(write_split(tmp_path, [5, 4]), "train", 9)
+    dataset = records.for_evaluation(4, 16)
+    assert labels_of(dataset) == labels_of(dataset) == list(range(9))
+
+
+@pytest.mark.parametrize(
+    ("augmentation", "num_workers", "global_seed"),
+    [("inception", 1, None), ("pad", 2, 0), ("inception", 3, 5)],
+)
+def test_a_restarted_run_goes_on_with_the_same_examples(
+    tmp_path, augmentation, num_workers, global_seed
+):
+    tf.random.set_seed(global_seed)
+    folder = write_split(
+        tmp_path,
+        [9, 8, 7, 6],
+        encoded=lambda label: png(coordinates(20, 24) + np.uint8(label)),
+    )
+
+    def begin(**changes):
+        settings = {"augmentation": augmentation, "shuffle_buffer": 10, **changes}
+        workers = {"num_workers": num_workers, "rank": num_workers - 1}
+        records = ImageRecords(folder, "train", 30)
+        return records.for_training(6, 16, **workers, **settings)
+
+    dataset = begin()
+    first, second = batches_of(dataset), batches_of(dataset)
+    again = begin()
+    # As `BackupAndRestore` passes an epoch.
+    iter(again)
+    assert_same(batches_of(again), second)
+    # And goes on within the first and the second epoch.
+    assert_same(batches_of(begin().skip(2)), first[2:])
+    again = begin()
+    iter(again)
+    iterator = iter(again)
+    next(iterator)
+    assert_same(batches_of(iterator), second[1:])
+    # Epochs and seeds differ, in order and in images.
+    for other in (second, batches_of(begin(seed=1))):
+        mine, theirs = (
+            [int(label) for _, labels in batches for label in labels]
+            for batches in (first, other)
+        )
+        assert mine != theirs
+        assert not np.array_equal(first[0][0], other[0][0])
+
+
+def test_workers_augment_differently(tmp_path):
+    folder = write_split(tmp_path, [8, 8], encoded=lambda _: png(coordinates(40, 40)))
+    records = ImageRecords(folder, "train", 16)
+    (mine, _), *_ = records.for_training(16, 16, num_workers=2, rank=0)
+    (theirs, _), *_ = records.for_training(16, 16, num_workers=2, rank=1)
+    assert not np.array_equal(mine, theirs)
+
+
+def test_inception_crops(tmp_path):
+    """Red and green tell which part of the image is there."""
+    height, width, size = 240, 180, 16
+    encoded = png(coordinates(height, width))
+    folder = write_split(tmp_path, [200], encoded=lambda _: encoded)
+    records = ImageRecords(folder, "train", 200)
+    ((images, _),) = batches_of(records.for_training(200, size, **AS_STORED))
+    steps = images[:, 8, 9, 0] - images[:, 8, 8, 0]
+    flipped = steps < 0
+    assert 60 < flipped.sum() < 140
+    widths = np.abs(steps) * size
+    heights = (images[:, 9, 8, 1] - images[:, 8, 8, 1]) * size
+    # Not at the right edge: there, nothing is left to interpolate with.
+    areas, aspects = widths * heights / (height * width), widths / heights
+    # To the nearest pixel.
+    assert 0.078 < areas.min() < 0.15
+    assert 0.8 < areas.max() <= 1.001
+    assert 0.74 < aspects.min() < 0.8
+    assert 1.25 < aspects.max() < 1.35
+
+
+@pytest.mark.parametrize("mode", ["reflect", "zeros"])
+def test_padded_crops(tmp_path, mode):
+    """Every image is one of those that NumPy pads and crops, normalized."""
+    image = coordinates(8, 8) * np.uint8(20)
+    folder = write_split(tmp_path, [200], encoded=lambda _: png(image))
+    records = ImageRecords(folder, "train", 200)
+    dataset = records.for_training(
+        200, 8, augmentation="pad", padding=2, padding_mode=mode
+    )
+    ((images, _),) = batches_of(dataset)
+    pad = {"reflect": {"mode": "reflect"}, "zeros": {}}[mode]
+    padded = np.pad((image - MEAN) / STD, [[2, 2], [2, 2], [0, 0]], **pad)
+    possible = {}
+    for y in range(5):
+        for x in range(5):
+            crop = padded[y : y + 8, x : x + 8]
+            possible[y, x, False] = crop
+            possible[y, x, True] = crop[:, ::-1]
+    found = set()
+    for mine in images:
+        matches = [
+            place
+            for place, expected in possible.items()
+            if np.allclose(mine, expected, atol=1e-4)
+        ]
+        assert matches
+        found.update(matches)
+    assert len(found) > 40
+
+
+def chroma_in_full(image):
+    return jpeg(image, chroma_downsampling=False)
+
+
+# Where JPEG stores colours at half the size, a crop begins with other colours: they
+# are interpolated within it.
+@pytest.mark.parametrize(
+    ("encode", "exact"),
+    [(png, slice(None)), (chroma_in_full, slice(None)), (jpeg, slice(1, -1))],
+)
+def test_evaluation_crops_as_decoded_whole(tmp_path, encode, exact):
+    generator = np.random.default_rng(0)
+    encoded = encode(generator.integers(0, 256, (40, 32, 3), np.uint8))
+    whole = tf.io.decode_image(encoded).numpy().astype(np.float32)
+    records = one_image(tmp_path, encoded)
+    # 28 = 0.875 * 32: nothing is left to resize.
+    ((mine, _),) = records.for_evaluation(1, 28)
+    expected = (whole[6:34, 2:30] - MEAN) / STD
+    np.testing.assert_allclose(
+        mine[0, :, exact], expected[:, exact], rtol=1e-5, atol=1e-5
+    )
+    # Half the size, by means of two by two pixels.
+    ((mine, _),) = records.for_evaluation(1, 14, **AS_STORED)
+    means = whole[6:34, 2:30].reshape(14, 2, 14, 2, 3).mean(axis=(1, 3))
+    np.testing.assert_allclose(mine[0, :, exact], means[:, exact], atol=1e-3)
+    ((mine, _),) = records.for_evaluation(1, 32, crop_fraction=1.0, **AS_STORED)
+    np.testing.assert_array_equal(mine[0], whole[4:36])
+
+
+@pytest.mark.parametrize("encode", [jpeg, png])
+def test_images_of_the_right_size_are_taken_whole(tmp_path, encode):
+    encoded = encode(coordinates(32, 32) * np.uint8(8))
+    whole = tf.io.decode_image(encoded).numpy()
+    records = one_image(tmp_path, encoded)
+    for dataset in (
+        records.for_evaluation(1, 32, **AS_STORED),
+        records.for_training(1, 32, augmentation=None, **AS_STORED),
+    ):
+        ((mine, _),) = dataset
+        np.testing.assert_array_equal(mine[0], whole)
+
+
+def cmyk():
+    images = pytest.importorskip("PIL.Image")
+    import io
+
+    file = io.BytesIO()
+    images.new("CMYK", (16, 16), (255, 0, 0, 0)).save(file, "JPEG", quality=100)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("encoded", "colour"),
+    [
+        (lambda: jpeg(np.full((16, 16, 1), 90, np.uint8)), (90, 90, 90)),
+        (lambda: png(np.full((16, 16, 1), 90, np.uint8)), (90, 90, 90)),
+        (lambda: png(np.full((16, 16, 4), 90, np.uint8)), (90, 90, 90)),
+        (cmyk, (0, 255, 255)),
+    ],
+)
+def test_all_images_have_three_channels(tmp_path, encoded, colour):
+    records = one_image(tmp_path, encoded())
+    expected = np.broadcast_to(np.float32(colour), (12, 12, 3))
+    for dataset in (
+        records.for_training(1, 12, **AS_STORED),
+        records.for_evaluation(1, 12, **AS_STORED),
+    ):
+        ((images, _),) = dataset
+        np.testing.assert_allclose(images[0], expected, atol=2)
+    assert records.find_corrupt() == []
+
+
+def test_labels_and_types(tmp_path):
+    records = ImageRecords(write_split(tmp_path, [5]), "train", 7)
+    for make in (records.for_training, records.for_evaluation):
+        images, labels = next(iter(make(5, 16)))
+        assert (images.dtype, labels.dtype) == (tf.float32, tf.int32)
+        assert images.shape == (5, 16, 16, 3)
+        images, vectors = next(iter(make(5, 16, one_hot=True, dtype="bfloat16")))
+        assert (images.dtype, vectors.dtype) == (tf.bfloat16, tf.float32)
+        assert make(5, 16).element_spec[0].shape == (None, 16, 16, 3)
+    np.testing.assert_array_equal(vectors, np.eye(7)[labels])
+
+
+def test_labels_from_zero_and_other_features(tmp_path):
+    keys = {"image_key": "jpeg", "label_key": "class"}
+    write(tmp_path / "test-0", [example(plain(9), n, "jpeg", "class") for n in (0, 1)])
+    records = ImageRecords(tmp_path, "test", 2, first_label=0, **keys)
+    assert labels_of(records.for_evaluation(2, 16)) == [0, 1]
+
+
+def test_classes_from_the_labels_file(tmp_path):
+    folder = write_split(tmp_path, [3])
+    (folder / "labels.txt").write_text("a cat\na dog\na cow\n\n")
+    assert ImageRecords(folder, "train").classes == 3
+    with pytest.raises(ValueError, match=r"classes=4, and 3 lines in .*labels\.txt"):
+        ImageRecords(folder, "train", 4)
+    (folder / "labels.txt").write_text("")
+    with pytest.raises(ValueError, match=r"labels\.txt, which is empty"):
+        ImageRecords(folder, "train")
+    (folder / "labels.txt").unlink()
+    with pytest.raises(ValueError, match=r"Pass `classes=\.\.\.`"):
+        ImageRecords(folder, "train")
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "words"),
+    [
+        ({"data_dir": "nowhere"}, FileNotFoundError, "nowhere, which is not there"),
+        ({"split": "test"}, FileNotFoundError, "which holds train-00000-of-00002, tr"),
+        ({"image_key": "image"}, ValueError, "image/class/label (int64_list), image"),
+        ({"label_key": "class"}, ValueError, "as `label_key=...`"),
+        ({"label_key": "image/encoded"}, ValueError, "in a int64_list"),
+        ({"classes": 5}, ValueError, "Received: 6 in the first record of"),
+        ({"first_label": 2}, ValueError, "must be from 2 to 10. Received: 1 in"),
+        ({"classes": 0}, ValueError, "classes=0"),
+        ({"examples": 0}, ValueError, "examples=0"),
+        ({"corrupt": "ignore"}, ValueError, "corrupt='ignore'"),
+    ],
+)
+def test_wrong_files_are_refused(tmp_path, settings, error, words):
+    write_split(tmp_path, [5, 4])
+    settings = {"data_dir": tmp_path, "split": "train", "classes": 9, **settings}
+    with pytest.raises(error, match="Received") as refusal:
+        ImageRecords(**settings)
+    assert words in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"batch_size": 7, "num_workers": 2}, "Near it: 8."),
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"num_workers": 2, "rank": 2}, "rank=2, num_workers=2"),
+        ({"image_size": 0}, "image_size=0"),
+        ({"seed": -1}, "seed=-1"),
+        ({"shuffle_buffer": 0}, "shuffle_buffer=0"),
+        ({"augmentation": "random"}, "'inception', 'pad', None"),
+        ({"augmentation": "pad", "padding": 16}, "padding=16, image_size=16"),
+        ({"padding_mode": "edge"}, "padding_mode='edge'"),
+        ({"mean": (1, 2)}, "three numbers"),
+        ({"std": (1, 0, 1)}, "std=0"),
+        ({"dtype": "uint8"}, "dtype='uint8'"),
+        ({"dtype": "colour"}, "dtype='colour'"),
+        ({"crop_fraction": 1.5}, "crop_fraction=1.5"),
+    ],
+)
+def test_wrong_arguments_are_refused(tmp_path, settings, words):
+    records = ImageRecords(write_split(tmp_path, [2]), "train", 2)
+    evaluation = "crop_fraction" in settings
+    make = records.for_evaluation if evaluation else records.for_training
+    with pytest.raises(ValueError, match="Received") as refusal:
+        make(**{"batch_size": 8, "image_size": 16, **settings})
+    assert words in str(refusal.value)
+
+
+def test_a_label_out_of_range_is_named_when_it_is_met(tmp_path):
+    records = [example(plain(9), label) for label in (1, 2, 7, 2)]
+    path = write(tmp_path / "train-0", records)
+    write(tmp_path / "train-1", records[:2])
+    split = ImageRecords(tmp_path, "train", 3)
+    words = f"from 1 to 3. Received: 7 in record 2 (from 0) of {path}."
+    with (
+        pytest.raises(tf.errors.InvalidArgumentError) as refusal,
+        split.naming_corrupt(),
+    ):
+        batches_of(split.for_training(2, 16))
+    assert words in str(refusal.value)
+
+
+class Kill(keras.callbacks.Callback):
+    """Ends a training after so many batches."""
+
+    def __init__(self, batches):
+        super().__init__()
+        self.left = batches
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
+
+
+def test_fit_that_is_killed_and_goes_on(tmp_path):
+    folder = write_split(tmp_path, [9, 8], encoded=lambda n: plain(7 * n, 20))
+    write_split(folder, [5], "validation")
+
+    def fit(backups, *callbacks):
+        keras.utils.set_random_seed(1)
+        train = ImageRecords(folder, "train", 17)
+        validation = ImageRecords(folder, "validation", 17)
+        model = keras.Sequential(
+            [
+                keras.Input((16, 16, 3)),
+                keras.layers.GlobalAveragePooling2D(),
+                keras.layers.Dense(17),
+            ]
+        )
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        optimizer = LargeBatchOptimizer(keras.optimizers.SGD(0.1))
+        model.compile(optimizer, loss, metrics=["accuracy"])
+        backup = BackupAndRestore(tmp_path / backups, save_freq=2)
+        with train.naming_corrupt():
+            history = model.fit(
+                train.for_training(4, 16),
+                validation_data=validation.for_evaluation(4, 16),
+                epochs=3,
+                shuffle=False,
+                verbose=0,
+                callbacks=[*callbacks, backup],
+            )
+        return model.get_weights(), history.history
+
+    weights, history = fit("whole")
+    with pytest.raises(KeyboardInterrupt):
+        fit("killed", Kill(9))
+    again, later = fit("killed")
+    for mine, theirs in zip(again, weights, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    assert later["val_loss"] == history["val_loss"][1:]
