@@ -13,6 +13,7 @@ was. --show prints the recipe for your sizes, with the source of every value, an
 import argparse
 import hashlib
 import sys
+from typing import Any
 
 import keras
 
@@ -90,7 +91,7 @@ def model_named(name: str, image_size: int, classes: int) -> keras.Model:
 def main() -> None:
     """Trains."""
     args = arguments()
-    given = {"epochs": args.epochs, "global_batch": args.global_batch}
+    given: dict[str, Any] = {"epochs": args.epochs, "global_batch": args.global_batch}
     if args.device_batch:
         given["device_batch"] = args.device_batch
     if args.grid and args.recipe == "ibm2017":
@@ -104,7 +105,7 @@ def main() -> None:
     # First: a cluster forms before TensorFlow runs.
     strategy = fastnet.TorusStrategy(**options)
     keras.utils.set_random_seed(args.seed)
-    about = {"classes": args.classes, "corrupt": args.corrupt}
+    about: dict[str, Any] = {"classes": args.classes, "corrupt": args.corrupt}
     train = fastnet.datasets.ImageRecords(
         args.data_dir, "train", examples=args.train_size, **about
     )
@@ -118,8 +119,13 @@ def main() -> None:
     keras.config.set_dtype_policy(args.precision or recipe.precision)
     name = args.model or recipe.model
     size = args.image_size or (227 if name == "alexnet_bn" else 224)
-    worker = {"num_workers": strategy.num_workers, "rank": strategy.rank}
-    batches = {"batch_size": recipe.micro_batch, "image_size": size, "one_hot": True}
+    common: dict[str, Any] = {
+        "batch_size": recipe.micro_batch,
+        "image_size": size,
+        "one_hot": True,
+        "num_workers": strategy.num_workers,
+        "rank": strategy.rank,
+    }
 
     with strategy.scope():
         model = model_named(name, size, train.classes)
@@ -143,10 +149,10 @@ def main() -> None:
     with train.naming_corrupt():
         history = model.fit(
             train.for_training(
-                **batches, **worker, seed=args.seed, augmentation=args.augmentation
+                **common, seed=args.seed, augmentation=args.augmentation
             ),
             epochs=recipe.epochs,
-            validation_data=validation.for_evaluation(**batches, **worker),
+            validation_data=validation.for_evaluation(**common),
             callbacks=callbacks,
             verbose="auto" if chief else 0,
         ).history

@@ -35,7 +35,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--method", choices=METHODS, required=True)
     parser.add_argument("--global-batch", type=int, required=True)
     parser.add_argument("--rate", type=float, required=True, help="the peak")
-    parser.add_argument("--epochs", type=int, default=24)
+    parser.add_argument("--epochs", type=int, default=16)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--tune",

@@ -62,7 +62,8 @@ class Polynomial:
         checked_number("power", self.power, above=0.0)
 
     def __str__(self) -> str:
-        return f"power {self.power:g} to {self.end:.3g} of it in {self.epochs:.4g} epochs"
+        fall = f"power {self.power:g} to {self.end:.3g} of it"
+        return f"{fall} in {self.epochs:.4g} epochs"
 
     def __call__(self, epochs: float) -> float:
         """Returns the part of the peak.

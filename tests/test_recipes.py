@@ -1,0 +1,310 @@
+"""Recipes against tables worked out by hand from the papers."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_fastnet as fastnet
+from keras_fastnet import recipes
+from keras_fastnet.recipes import RECIPES
+
+CIFAR = {"train_size": 50_000, "ranks": 2}
+
+
+def rates(recipe, *epochs):
+    return [recipe.rate_at(epoch) for epoch in epochs]
+
+
+def test_facebook2017():
+    """0.1 x 8,192 / 256 = 3.2; 5 epochs from 0.1 on; a tenth at 30, 60 and 80."""
+    recipe = recipes.facebook2017(ranks=256)
+    assert recipe.phases == {0: 8192}
+    assert recipe.epochs == 90
+    # 1,281,167 / 8,192 = 156.4
+    assert recipe.updates_per_epoch(0) == 157
+    np.testing.assert_allclose(
+        rates(recipe, 0, 1, 4, 5, 29.9, 30, 59.9, 60, 79.9, 80, 90),
+        [0.1, 0.72, 2.58, 3.2, 3.2, 0.32, 0.32, 0.032, 0.032, 0.0032, 0.0032],
+    )
+    assert (recipe.momentum, recipe.weight_decay) == (0.9, 1e-4)
+    assert recipe.momentum_correction and recipe.zero_gamma
+
+
+def test_facebook2017_for_another_batch():
+    """Its own rule: 0.1 x 1024 / 256, by the same epochs."""
+    recipe = recipes.facebook2017(ranks=32, global_batch=1024)
+    np.testing.assert_allclose(rates(recipe, 5, 30, 60, 80), [0.4, 0.04, 0.004, 0.0004])
+
+
+def test_berkeley2017():
+    """32 at 32,768, 14 epochs of warm-up, then (1 - t)^2 over the other 76."""
+    recipe = recipes.berkeley2017(ranks=1024)
+    assert recipe.phases == {0: 32_768}
+    np.testing.assert_allclose(rates(recipe, 0, 7, 14, 52, 90), [0, 16, 32, 8, 0])
+    # A quarter of the batch: half the rate.
+    quarter = recipes.berkeley2017(ranks=256, global_batch=8192)
+    assert quarter.peak == pytest.approx(16.0)
+
+
+@pytest.mark.parametrize(
+    ("batch", "rate", "warmup"), [(8192, 10, 4), (16_384, 24, 5), (32_768, 32, 10)]
+)
+def test_berkeley2017_alexnet(batch, rate, warmup):
+    recipe = recipes.berkeley2017(model="alexnet_bn", ranks=256, global_batch=batch)
+    assert recipe.epochs == 100
+    assert (recipe.peak, recipe.warmup_epochs) == (rate, warmup)
+    assert recipe.weight_decay == 5e-4
+    # Half of the decay's epochs leave a quarter of the rate.
+    assert recipe.rate_at((warmup + 100) / 2) == pytest.approx(rate / 4)
+
+
+def test_ibm2017():
+    recipe = recipes.ibm2017(ranks=256, grid=(64, 4))
+    assert recipe.model == "resnet101"
+    assert recipe.strategy_options == {"grid": (64, 4), "wire_dtype": None}
+    # Numerics as Goyal et al.
+    other = recipes.facebook2017(ranks=256)
+    assert rates(recipe, 0, 3, 40, 85) == rates(other, 0, 3, 40, 85)
+    assert {s.origin for n, s in recipe.settings.items() if n != "model"} <= {
+        "chosen",
+        "paper",
+    }
+
+
+def test_sony2018():
+    """2,176 GPUs with 16 images, after five epochs with 32."""
+    recipe = recipes.sony2018(ranks=2176)
+    assert recipe.phases == {0: 34_816, 5: 69_632}
+    assert [recipe.updates_per_epoch(epoch) for epoch in (4, 5)] == [37, 19]
+    assert recipe.precision == "mixed_float16"
+    # 32 x sqrt(34,816 / 32,768), after 5 epochs; half of the other 85 leave a quarter.
+    np.testing.assert_allclose(
+        rates(recipe, 0, 5, 47.5, 90), [0, 32.98485, 8.246211, 0], rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("batch", "rate", "warmup", "momentum", "decay", "epochs"),
+    [
+        (4_096, 10.0, 5, 0.9, 2e-4, 40),
+        (8_192, 17.0, 5, 0.9, 2e-4, 42),
+        (32_768, 21.2, 16, 0.94, 2.5e-5, 56),
+        (65_536, 24.7, 31, 0.952, 1e-4, 85),
+    ],
+)
+def test_mlperf(batch, rate, warmup, momentum, decay, epochs):
+    recipe = recipes.mlperf(global_batch=batch, ranks=128)
+    found = (recipe.peak, recipe.warmup_epochs, recipe.momentum, recipe.weight_decay)
+    assert found == (rate, warmup, momentum, decay)
+    assert recipe.epochs == epochs
+    assert recipe.settings["peak"].origin == "paper"
+    assert recipe.rate_at(recipe.epochs) == pytest.approx(1e-4)
+    assert recipe.label_smoothing == 0.1
+
+
+@pytest.mark.parametrize(
+    ("name", "phases", "peak", "warmup", "updates"),
+    [
+        # 8,192 / 1,281,167 x 50,000 = 319.7: 5 steps of 64. 0.1 x 320 / 256.
+        ("facebook2017", {0: 320}, 0.125, 5, 157),
+        ("ibm2017", {0: 320}, 0.125, 5, 157),
+        # 1,278.8: 20 steps of 64. 32 x sqrt(1,280 / 32,768).
+        ("berkeley2017", {0: 1280}, 6.3245553, 14, 40),
+        # 1,358.8: 42 steps of 32. 32 x sqrt(1,344 / 32,768).
+        ("sony2018", {0: 1344, 5: 2688}, 6.4807407, 5, 38),
+        # 10 x sqrt(1,280 / 4,096), the nearest point; 5 of its 40 epochs.
+        ("mlperf", {0: 1280}, 5.5901699, 5, 40),
+    ],
+)
+def test_small_data_keep_the_updates_of_an_epoch(name, phases, peak, warmup, updates):
+    recipe = RECIPES[name](**CIFAR)
+    assert recipe.phases == phases
+    assert recipe.peak == pytest.approx(peak)
+    assert recipe.warmup_epochs == warmup
+    assert recipe.updates_per_epoch(0) == updates
+    assert recipe.settings["phases"].origin != "paper"
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_fewer_epochs_keep_their_parts(name):
+    """A third of the epochs: a third of the warm-up, rates as at three times that."""
+    whole = RECIPES[name](ranks=2176)
+    third = RECIPES[name](ranks=2176, epochs=whole.epochs // 3)
+    scale = third.epochs / whole.epochs
+    assert third.warmup_epochs == pytest.approx(whole.warmup_epochs * scale)
+    for part in (0.03, 0.3, 0.5, 0.8):
+        epoch = part * whole.epochs
+        assert third.rate_at(scale * epoch) == pytest.approx(whole.rate_at(epoch))
+    assert third.settings["epochs"].origin == "chosen"
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_training_follows_the_recipe(name):
+    """Rates and examples of every update, as `fit` has them."""
+    recipe = RECIPES[name](train_size=1024, epochs=3, device_batch=16, global_batch=64)
+    random = np.random.default_rng(0)
+    x = random.normal(size=(1024, 4)).astype("float32")
+    y = np.eye(3, dtype="float32")[random.integers(0, 3, 1024)]
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+    model.compile(recipe.optimizer(), recipe.loss(from_logits=True))
+    seen = []
+
+    class Watch(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            updates = int(self.model.optimizer.iterations.numpy())
+            if updates > len(seen):
+                seen.append(float(self.model.optimizer.learning_rate.numpy()))
+
+    model.fit(
+        *(x, y),
+        batch_size=recipe.micro_batch,
+        epochs=recipe.epochs,
+        callbacks=[*recipe.callbacks(), Watch()],
+        verbose=0,
+    )
+    expected = []
+    for epoch in range(3):
+        batch = 64 if epoch == 0 or name != "sony2018" else 128
+        steps = 1024 // batch
+        expected += [recipe.rate_at(epoch + step / steps) for step in range(steps)]
+    np.testing.assert_allclose(seen, expected, rtol=1e-6)
+
+
+def test_sgd_is_momentum_with_the_decay_in_the_gradient():
+    """Goyal et al., equations 3 and 10: against NumPy."""
+    recipe = recipes.facebook2017(ranks=8)
+    optimizer = recipe.optimizer().inner_optimizer
+    weight = keras.Variable([[1.0, -2.0], [0.5, 3.0]], name="kernel")
+    bias = keras.Variable([1.0, 1.0], name="bias")
+    w, v, b, u = weight.numpy(), 0.0, bias.numpy(), 0.0
+    random = np.random.default_rng(0)
+    for rate in (0.1, 0.2, 0.4):
+        g, h = random.normal(size=(2, 2)), random.normal(size=2)
+        optimizer.learning_rate = rate
+        optimizer.apply(
+            [keras.ops.array(g, "float32"), keras.ops.array(h, "float32")],
+            [weight, bias],
+        )
+        v = 0.9 * v + rate * (g + 1e-4 * w)
+        u = 0.9 * u + rate * h
+        w, b = w - v, b - u
+    np.testing.assert_allclose(weight.numpy(), w, rtol=1e-5)
+    np.testing.assert_allclose(bias.numpy(), b, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_table_has_every_setting_and_its_source(name):
+    recipe = RECIPES[name](**CIFAR, epochs=7)
+    text = str(recipe)
+    assert text.startswith(f"Recipe {name}. Published: ")
+    for setting, (_, origin, source) in recipe.settings.items():
+        assert getattr(recipe, setting) == recipe.settings[setting].value
+        (line,) = (line for line in text.splitlines() if line.startswith(f"{setting} "))
+        assert f" {origin} " in line
+        assert source[:20] in line
+
+
+def test_precision_is_that_of_the_optimizer():
+    scaled = recipes.sony2018(**CIFAR).optimizer()
+    assert scaled.loss_scaling
+    assert not recipes.facebook2017(**CIFAR).optimizer().loss_scaling
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"train_size": 0}, ValueError, "`train_size` must be an integer >= 1"),
+        ({"epochs": 1.5}, TypeError, "`epochs` must be an integer"),
+        (
+            {"ranks": 4, "global_batch": 8200},
+            ValueError,
+            "Received: global_batch=8200, ranks=4, device_batch=32. "
+            "Near it: 8,192 and 8,320",
+        ),
+        ({"train_size": 100, "ranks": 4}, ValueError, "Lower `device_batch`"),
+    ],
+)
+def test_sizes_that_do_not_fit(arguments, error, message):
+    with pytest.raises(error, match=message):
+        recipes.facebook2017(**arguments)
+
+
+def test_a_model_that_berkeley_did_not_train():
+    with pytest.raises(ValueError, match="Received: model='vgg'"):
+        recipes.berkeley2017(model="vgg")
+
+
+def test_batches_up_to_the_base_warm_up_from_zero():
+    """Goyal et al.'s start of 0.1 would not be below the peak."""
+    recipe = recipes.facebook2017(global_batch=256, ranks=8)
+    assert rates(recipe, 0, 5) == [0.0, pytest.approx(0.1)]
+
+
+@pytest.mark.parametrize(
+    ("model", "blocks"),
+    [
+        (lambda: fastnet.models.cifar_resnet(8), 3),
+        (lambda: fastnet.models.cifar_resnet(14), 6),
+        (
+            lambda: keras.applications.ResNet50(
+                weights=None, input_shape=(32, 32, 3), classes=2
+            ),
+            16,
+        ),
+    ],
+)
+def test_zero_gamma_makes_blocks_the_identity(model, blocks):
+    model = model()
+    changed = fastnet.models.zero_gamma(model)
+    assert len(changed) == blocks
+    for name in changed:
+        assert not model.get_layer(name).gamma.numpy().any()
+    others = [
+        layer
+        for layer in model.layers
+        if isinstance(layer, keras.layers.BatchNormalization)
+        and layer.name not in changed
+    ]
+    assert others and all(layer.gamma.numpy().all() for layer in others)
+    # The branches add nothing: with the shortcut's convolution out of the way, what
+    # comes out of an `Add` is what went in by the other side.
+    adds = [layer for layer in model.layers if isinstance(layer, keras.layers.Add)]
+    inputs = [tensor for add in adds for tensor in add.input]
+    outputs = [add.output for add in adds]
+    probe = keras.Model(model.input, [*inputs, *outputs])
+    values = probe(np.random.default_rng(0).normal(size=(2, 32, 32, 3)))
+    pairs, sums = values[: 2 * blocks], values[2 * blocks :]
+    for first, second, total in zip(pairs[::2], pairs[1::2], sums, strict=True):
+        silent = [not np.asarray(branch).any() for branch in (first, second)]
+        assert sum(silent) == 1
+        kept = second if silent[0] else first
+        np.testing.assert_array_equal(kept, total)
+
+
+def test_zero_gamma_without_residual_blocks():
+    with pytest.raises(ValueError, match="Leave it out for this model"):
+        fastnet.models.zero_gamma(fastnet.models.alexnet_bn((67, 67, 3), classes=2))
+
+
+@pytest.mark.parametrize("depth", [9, 21])
+def test_depths_that_there_are_not(depth):
+    with pytest.raises(ValueError, match=f"Received: depth={depth}"):
+        fastnet.models.cifar_resnet(depth)
+
+
+def test_images_that_are_too_small_for_alexnet():
+    with pytest.raises(ValueError, match="at least 67 x 67"):
+        fastnet.models.alexnet_bn((64, 64, 3))
+
+
+@pytest.mark.parametrize("depth", [8, 20])
+def test_a_cifar_resnet_has_as_many_layers_as_it_says(depth):
+    """He et al., section 4.2, without the shortcuts' convolutions."""
+    model = fastnet.models.cifar_resnet(depth)
+    weighted = [
+        layer
+        for layer in model.layers
+        if isinstance(layer, keras.layers.Dense)
+        or (isinstance(layer, keras.layers.Conv2D) and layer.kernel_size == (3, 3))
+    ]
+    assert len(weighted) == depth
