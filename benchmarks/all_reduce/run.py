@@ -18,6 +18,7 @@ import sys
 from keras_fastnet.cli.bench_report import as_text
 from keras_fastnet.collectives.cost_model import Prices, all_reduce_seconds
 from keras_fastnet.collectives.price_fit import (
+    FROM_PYTHON,
     MPI_ITSELF,
     Measurement,
     fit_prices,
@@ -80,12 +81,13 @@ def prediction(learned_from: list[int], asked: int, transport: str) -> str:
     )
 
 
-def auto_over(document: dict, others: dict[str, str]) -> str:
-    """Returns the time of "auto" over that of others, by size.
+def over(document: dict, others: dict[str, str], ours: str = "auto") -> str:
+    """Returns the time of one of ours over that of others, by size.
 
     Args:
         document: What was measured.
         others: What people call each of them, by algorithm.
+        ours: Which of ours.
     """
     seconds = {
         (row["bytes"], row["algorithm"]): row["seconds"]
@@ -93,9 +95,9 @@ def auto_over(document: dict, others: dict[str, str]) -> str:
     }
     cells = []
     for size in sorted({size for size, _ in seconds}):
-        ratios = [seconds[size, "auto"] / seconds[size, other] for other in others]
+        ratios = [seconds[size, ours] / seconds[size, other] for other in others]
         cells.append(f"{size:,} B: " + ", ".join(f"{ratio:.2f}" for ratio in ratios))
-    return f"auto over {', over '.join(others.values())}: " + "; ".join(cells)
+    return f"{ours} over {', over '.join(others.values())}: " + "; ".join(cells)
 
 
 def main() -> None:
@@ -116,9 +118,10 @@ def main() -> None:
         if not arguments.measured:
             measure(ranks, transport, arguments.sizes, arguments.repeats)
         document = json.loads(file_of(ranks, transport).read_text())
-        print(as_text(document), auto_over(document, RINGS), sep="\n")
+        print(as_text(document), over(document, RINGS), sep="\n")
         if transport == "mpi":
-            print(auto_over(document, {MPI_ITSELF: MPI_ITSELF}))
+            for ours in ("auto", FROM_PYTHON):
+                print(over(document, {MPI_ITSELF: MPI_ITSELF}, ours))
         print()
     print("| predicted ranks | prices from | median error | errors | within 25 % |")
     print("| --- | --- | --- | --- | --- |")

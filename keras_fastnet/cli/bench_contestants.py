@@ -11,7 +11,9 @@ from keras_fastnet import TorusStrategy
 from keras_fastnet._upstream import tensorflow as upstream
 from keras_fastnet.collectives.cost_model import Algorithm
 from keras_fastnet.collectives.grid import Grid
+from keras_fastnet.collectives.mpi_transport import MpiTransport
 from keras_fastnet.collectives.price_fit import (
+    FROM_PYTHON,
     MPI_ITSELF,
     OVER_GRPC,
     TENSORFLOW_ITSELF,
@@ -23,7 +25,7 @@ _LARGEST_GATHER = 2**20
 _PATTERN = np.arange(61, dtype=np.float32)
 # A few roundings to the 8 significant bits of bfloat16.
 _TOLERANCE = 0.02
-_NOT_OURS = (TENSORFLOW_ITSELF, MPI_ITSELF)
+_NEVER_ROUNDED = (TENSORFLOW_ITSELF, MPI_ITSELF, FROM_PYTHON)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,12 +35,14 @@ class Contestant:
     Attributes:
         algorithm: Its name.
         grid: The grid; one column where it does not matter.
-        operations: What carries it out; `None` for MPI itself.
+        operations: What carries it out within TensorFlow, if that does.
+        sum_array: Otherwise, what sums an array.
     """
 
     algorithm: str
     grid: Grid
     operations: upstream.CollectiveAllReduce | None
+    sum_array: Callable[[np.ndarray], np.ndarray] | None = None
 
 
 class Contest:
@@ -63,9 +67,19 @@ class Contest:
                 choice.algorithm_for,
             )
             flat = Grid(choice.grid.size, 1)
+            transport = MpiTransport(
+                choice.grid, self._extended.hosts, self._communicator, mpi.look_around
+            )
+            sums = transport.sums(choice.algorithm_for)[0]
             self._beside_mpi = [
                 Contestant(OVER_GRPC, choice.grid, over_grpc),
-                Contestant(MPI_ITSELF, flat, None),
+                Contestant(MPI_ITSELF, flat, None, self._by_mpi_itself()),
+                Contestant(
+                    FROM_PYTHON,
+                    choice.grid,
+                    None,
+                    lambda vector: sums.sum_arrays([0], 0, vector)[: len(vector)],
+                ),
             ]
 
     def contestants(self, nbytes: int) -> list[Contestant]:
@@ -118,8 +132,9 @@ class Contest:
         vector = strategy.experimental_distribute_values_from_function(own_vector)
 
         def function_of(contestant: Contestant) -> Callable[[], list[Any]]:
-            if contestant.operations is None:
-                return self._by_mpi_itself(of_this_rank)
+            sum_array = contestant.sum_array
+            if sum_array is not None:
+                return lambda: [sum_array(of_this_rank)]
 
             @tf.function
             def sums(vector):
@@ -139,8 +154,8 @@ class Contest:
         functions = []
         for contestant in contestants:
             function = function_of(contestant)
-            ours = contestant.algorithm not in _NOT_OURS
-            rounded = ours and extended.reduction.wire_dtype is not None
+            rounding = contestant.algorithm not in _NEVER_ROUNDED
+            rounded = rounding and extended.reduction.wire_dtype is not None
             for total in function():
                 right = (
                     np.allclose(total, expected, rtol=_TOLERANCE, atol=0.0)
@@ -174,14 +189,17 @@ class Contest:
         sums = run.get_concrete_function()()
         return self._strategy.experimental_local_results(sums)[0].numpy().tolist()
 
-    def _by_mpi_itself(self, vector: np.ndarray) -> Callable[[], list[np.ndarray]]:
-        total = np.empty_like(vector)
+    def _by_mpi_itself(self) -> Callable[[np.ndarray], np.ndarray]:
+        total = np.empty(0, np.float32)
 
-        def sums() -> list[np.ndarray]:
+        def sum_array(vector: np.ndarray) -> np.ndarray:
+            nonlocal total
+            if len(total) != len(vector):
+                total = np.empty_like(vector)
             self._communicator.Allreduce(vector, total)
-            return [total]
+            return total
 
-        return sums
+        return sum_array
 
     def _operations(self, algorithm: Algorithm, grid: Grid) -> TorusCrossDeviceOps:
         return self._extended.operations_on(self._transports[grid], lambda _: algorithm)

@@ -101,7 +101,7 @@ class MpiBucketSums:
         parts = [piece.of(tensors) for piece in bucket]
         with tf.device("CPU:0"):
             total = tf.numpy_function(
-                functools.partial(self._sum_parts, places),
+                functools.partial(self.sum_arrays, places),
                 [self._done.read_value(), *parts],
                 tensors[0].dtype,
             )
@@ -110,9 +110,22 @@ class MpiBucketSums:
         total.set_shape([None])
         return total
 
-    def _sum_parts(
-        self, places: Sequence[int], done: np.ndarray, *parts: np.ndarray
+    def sum_arrays(
+        self, places: Sequence[int], done: int | np.ndarray, *parts: np.ndarray
     ) -> np.ndarray:
+        """Sums one bucket. All ranks must call it.
+
+        Args:
+            places: Where each part begins in the bucket.
+            done: How many sums there were before.
+            *parts: What is in the bucket, vectors of one dtype.
+
+        Returns:
+            The sum of the bucket, with padding at its end.
+
+        Raises:
+            RuntimeError: The ranks are about to sum different things.
+        """
         ranks = self._grid_sums.ranks
         length = places[-1] + parts[-1].size
         total = self._memory.vector(length + -length % ranks, parts[0].dtype)

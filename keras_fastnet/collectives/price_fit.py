@@ -29,9 +29,11 @@ TENSORFLOW_ITSELF = "tensorflow"
 MPI_ITSELF = "MPI_Allreduce"
 OVER_GRPC = "auto, gRPC"
 """What a strategy over MPI would choose without it."""
+FROM_PYTHON = "auto, Python"
+"""What a strategy over MPI chooses, called as MPI is: without TensorFlow."""
 
 # The all-reduces of others, and whichever of ours a strategy chose.
-_NOT_MODELLED = (TENSORFLOW_ITSELF, MPI_ITSELF, "auto", OVER_GRPC)
+_NOT_MODELLED = (TENSORFLOW_ITSELF, MPI_ITSELF, "auto", OVER_GRPC, FROM_PYTHON)
 _FIELDS = [field.name for field in dataclasses.fields(Work)]
 # A later one that cannot be told apart from earlier ones is counted in with them.
 _BY_IMPORTANCE = (
