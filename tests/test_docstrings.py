@@ -8,8 +8,16 @@ import pytest
 MODULES = (
     "optimizers.dense_gradient",
     "optimizers.lars",
+    "models.alexnet_bn",
+    "models.cifar_resnet",
     "optimizers.layer_roles",
     "optimizers.trust_ratio",
+    "recipes.berkeley2017",
+    "recipes.facebook2017",
+    "recipes.ibm2017",
+    "recipes.mlperf",
+    "recipes.recipe",
+    "recipes.sony2018",
     "schedules.warmup_polynomial",
     "schedules.warmup_polynomial_decay",
 )
