@@ -123,8 +123,7 @@ def main() -> None:
         "batch_size": recipe.micro_batch,
         "image_size": size,
         "one_hot": True,
-        "num_workers": strategy.num_workers,
-        "rank": strategy.rank,
+        "strategy": strategy,
     }
 
     with strategy.scope():
@@ -154,6 +153,7 @@ def main() -> None:
             epochs=recipe.epochs,
             validation_data=validation.for_evaluation(**common),
             callbacks=callbacks,
+            shuffle=False,  # they are shuffled already
             verbose="auto" if chief else 0,
         ).history
     if args.save:

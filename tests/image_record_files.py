@@ -1,5 +1,7 @@
 """Small TFRecord files for the tests of `ImageRecords`."""
 
+import dataclasses
+
 import numpy as np
 import tensorflow as tf
 
@@ -52,3 +54,18 @@ def write_split(folder, counts, split="train", encoded=None):
         write(path, [example(encoded(label), label) for label in labels])
         label += count
     return folder
+
+
+@dataclasses.dataclass(frozen=True)
+class Worker:
+    """One worker of a strategy, whose data are looked at by themselves."""
+
+    num_workers: int = 1
+    rank: int = 0
+
+    @property
+    def num_replicas_in_sync(self):
+        return self.num_workers
+
+    def distribute_datasets_from_function(self, function):
+        return function(None)

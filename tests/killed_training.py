@@ -70,7 +70,8 @@ def data(kind: str, count: int) -> dict[str, Any]:
     if kind == "endless":
         dataset = dataset.batch(MICRO_BATCH).repeat()
         return {"x": dataset, "steps_per_epoch": 7, "shuffle": False}
-    dataset = dataset.shuffle(count).batch(MICRO_BATCH)
+    # Twice: only reading begins the inner one.
+    dataset = dataset.shuffle(count).shuffle(count).batch(MICRO_BATCH)
     if kind == "unknown":
         dataset = dataset.filter(lambda *_: True)
     return {"x": dataset, "shuffle": False}

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from keras_fastnet.datasets import ImageRecords
 from keras_fastnet.datasets.record_files import find_places, masked_crc32c
-from tests.image_record_files import example, plain, write, write_split
+from tests.image_record_files import Worker, example, plain, write, write_split
 
 COUNTS = [6, 5, 7]
 
@@ -110,9 +110,8 @@ def test_corrupt_records_are_left_out(tmp_path, damage, num_workers):
     for training in (True, False):
         seen, batches = [], 0
         for rank in range(num_workers):
-            workers = {"num_workers": num_workers, "rank": rank}
             make = records.for_training if training else records.for_evaluation
-            dataset = make(6, 16, **workers)
+            dataset = make(6, 16, strategy=Worker(num_workers, rank))
             seen += labels_of(dataset)
             batches += int(dataset.cardinality())
         assert sorted(seen) == kept

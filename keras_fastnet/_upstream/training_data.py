@@ -5,7 +5,6 @@ from typing import Any
 
 import keras
 from keras.src.backend.tensorflow.trainer import TFEpochIterator
-from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 
 
 class TrainingData:
@@ -52,8 +51,7 @@ class TrainingData:
             adapter = self._iterator.data_adapter
             for _ in range(epoch):
                 adapter.on_epoch_begin()
-                # It is shuffled when it is read, by Python's random numbers.
-                self.elements.pass_epoch(read=isinstance(adapter, PyDatasetAdapter))
+                self.elements.pass_epoch()
                 adapter.on_epoch_end()
             self.elements.skip(batch)
         self.first_batch = batch

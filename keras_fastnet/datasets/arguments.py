@@ -74,27 +74,21 @@ def checked_floating(argument: str, value: Any) -> str:
     return dtype.name
 
 
-def check_worker(batch_size: int, num_workers: int, rank: int) -> None:
+def check_batch(batch_size: int, replicas: int) -> None:
     """Checks that a batch can be shared.
 
     Args:
-        batch_size: Examples in a batch of all workers.
-        num_workers: How many workers there are.
-        rank: This worker's number.
+        batch_size: Examples in a batch of all replicas.
+        replicas: How many replicas there are.
 
     Raises:
-        ValueError: The batch is no multiple of the workers, or there is no such worker.
+        ValueError: The batch is no multiple of the replicas.
     """
-    if batch_size % num_workers:
+    if batch_size % replicas:
+        below = batch_size // replicas * replicas
+        near = [f"{n:,}" for n in (below, below + replicas) if n]
         raise ValueError(
-            "`batch_size` must be a multiple of `num_workers`: it is the batch of all "
-            f"workers together. Received: batch_size={batch_size:,}, num_workers="
-            f"{num_workers}. Near it: "
-            f"{(batch_size // num_workers + 1) * num_workers:,}."
-        )
-    if rank >= num_workers:
-        raise ValueError(
-            f"`rank` must be below `num_workers`. Received: rank={rank}, num_workers="
-            f"{num_workers}. Pass those of the strategy: "
-            "`num_workers=strategy.num_workers, rank=strategy.rank`."
+            "`batch_size` must be a multiple of the replicas: it is the batch of them "
+            f"all. Received: batch_size={batch_size:,}, {replicas} replicas. "
+            f"Near it: {' and '.join(near)}."
         )

@@ -25,7 +25,7 @@ class Batches:
         label_key: The feature that holds an integer.
         first_label: The smallest label.
         classes: How many labels there are.
-        batch_size: Examples in a batch of this worker.
+        batch_size: Examples in a batch of one replica.
         image_size: Side of the images in pixels.
         one_hot: Whether labels become one-hot vectors.
         mean: Of each channel, subtracted.

@@ -9,20 +9,21 @@ import tensorflow as tf
 from keras_fastnet.datasets.arguments import (
     IMAGENET_MEAN,
     IMAGENET_STD,
+    check_batch,
     check_choice,
-    check_worker,
     checked_colour,
     checked_floating,
 )
 from keras_fastnet.datasets.batches import Batches
 from keras_fastnet.datasets.reading import read
 from keras_fastnet.datasets.record_split import RecordSplit
-from keras_fastnet.datasets.sharding import Share
+from keras_fastnet.datasets.sharding import Readers, Share
 from keras_fastnet.optimizers.arguments import (
     check_bool,
     checked_integer,
     checked_number,
 )
+from keras_fastnet.strategies import TorusStrategy
 
 
 class ImageRecords(RecordSplit):
@@ -70,14 +71,14 @@ class ImageRecords(RecordSplit):
 
     ```python
     strategy = keras_fastnet.TorusStrategy()
-    workers = {"num_workers": strategy.num_workers, "rank": strategy.rank}
     train = ImageRecords("imagenet", "train", classes=1000)
     validation = ImageRecords("imagenet", "validation", classes=1000)
     ...
     with train.naming_corrupt():
         model.fit(
-            train.for_training(8_192, 224, **workers),
-            validation_data=validation.for_evaluation(8_192, 224, **workers),
+            train.for_training(8_192, 224, strategy=strategy),
+            validation_data=validation.for_evaluation(8_192, 224, strategy=strategy),
+            shuffle=False,
         )
     ```
     """
@@ -87,8 +88,7 @@ class ImageRecords(RecordSplit):
         batch_size: int,
         image_size: int,
         *,
-        num_workers: int = 1,
-        rank: int = 0,
+        strategy: TorusStrategy | None = None,
         seed: int = 0,
         augmentation: Literal["inception", "pad"] | None = "inception",
         shuffle_buffer: int = 8192,
@@ -108,12 +108,11 @@ class ImageRecords(RecordSplit):
         `keras_fastnet.callbacks.BackupAndRestore` can go on within any.
 
         Args:
-            batch_size: Examples in a batch of all workers together, a multiple of
-                `num_workers`. The last batch holds what is left.
+            batch_size: Examples in a batch of all replicas together, a multiple of
+                their number. The last batch holds what is left.
             image_size: Height and width in pixels.
-            num_workers: How many workers share the examples; each sees its own. The
-                sharding policy then is `OFF`. Defaults to `1`.
-            rank: This worker's number, from 0. Defaults to `0`.
+            strategy: The strategy whose workers share the examples; each reads its own.
+                Defaults to `None`: one device.
             seed: An integer from 0. Defaults to `0`.
             augmentation: `"inception"` takes a random 8 to 100 % of the area, 3/4 to
                 4/3 as wide as high, and mirrors (Szegedy et al. 2015, arXiv 1409.4842,
@@ -134,9 +133,9 @@ class ImageRecords(RecordSplit):
             dtype: Of the images, a floating type. Defaults to `"float32"`.
 
         Returns:
-            A dataset of known cardinality. Images are `(batch, image_size,
-            image_size, 3)`, normalized; labels are int32 from 0, `(batch,)`, or
-            float32, `(batch, classes)`.
+            A dataset of known cardinality, or what `strategy` makes of it. Images are
+            `(batch, image_size, image_size, 3)`, normalized; labels are int32 from 0,
+            `(batch,)`, or float32, `(batch, classes)`.
 
         Raises:
             TypeError: An argument is of the wrong type.
@@ -148,24 +147,25 @@ class ImageRecords(RecordSplit):
         checked_integer("padding", padding, at_least=0)
         checked_integer("seed", seed, at_least=0)
         checked_integer("shuffle_buffer", shuffle_buffer, at_least=1)
+        readers = Readers.of(strategy)
         batches = self._batches(
-            batch_size, num_workers, rank, image_size, one_hot, mean, std, dtype
+            batch_size, readers, image_size, one_hot, mean, std, dtype
         )
         if augmentation == "pad" and padding >= image_size:
             raise ValueError(
                 "`padding` must be less than `image_size`. Received: padding="
                 f"{padding}, image_size={image_size}. Pass a smaller one."
             )
-        share = self.share(num_workers, rank)
+        share = self.share(readers.workers, readers.rank)
         # Independent of each other; workers augment differently.
-        seeds = np.random.SeedSequence([seed, rank]).generate_state(2)
+        seeds = np.random.SeedSequence([seed, readers.rank]).generate_state(2)
         of_order, of_images = (int(number) for number in seeds)
         shuffle = (of_order, shuffle_buffer)
         records = read(self.files, share, self._intact, shuffle)
         dataset = batches.for_training(
             records, of_images, augmentation, padding, padding_mode
         )
-        return _ready(dataset, share, batches.batch_size, num_workers)
+        return _ready(dataset, share, batches.batch_size, strategy)
 
     def for_evaluation(
         self,
@@ -173,8 +173,7 @@ class ImageRecords(RecordSplit):
         image_size: int,
         *,
         crop_fraction: float = 0.875,
-        num_workers: int = 1,
-        rank: int = 0,
+        strategy: TorusStrategy | None = None,
         one_hot: bool = False,
         mean: Sequence[float] = IMAGENET_MEAN,
         std: Sequence[float] = IMAGENET_STD,
@@ -189,8 +188,7 @@ class ImageRecords(RecordSplit):
                 `1.0` for the central square. Images stored as `(image_size,
                 image_size)` are taken whole. Defaults to `0.875`: 224 of 256 pixels
                 (Goyal et al. 2017, arXiv 1706.02677, section 5.1).
-            num_workers: As in `for_training`.
-            rank: As in `for_training`.
+            strategy: As in `for_training`.
             one_hot: As in `for_training`.
             mean: As in `for_training`.
             std: As in `for_training`.
@@ -209,19 +207,19 @@ class ImageRecords(RecordSplit):
                 "`crop_fraction` must be 1 or less. Received: crop_fraction="
                 f"{crop_fraction}. Pass `1.0` for the central square."
             )
+        readers = Readers.of(strategy)
         batches = self._batches(
-            batch_size, num_workers, rank, image_size, one_hot, mean, std, dtype
+            batch_size, readers, image_size, one_hot, mean, std, dtype
         )
-        share = self.share(num_workers, rank)
+        share = self.share(readers.workers, readers.rank)
         records = read(self.files, share, self._intact)
         dataset = batches.for_evaluation(records, crop_fraction)
-        return _ready(dataset, share, batches.batch_size, num_workers)
+        return _ready(dataset, share, batches.batch_size, strategy)
 
     def _batches(
         self,
         batch_size: int,
-        num_workers: int,
-        rank: int,
+        readers: Readers,
         image_size: int,
         one_hot: bool,
         mean: Sequence[float],
@@ -229,16 +227,14 @@ class ImageRecords(RecordSplit):
         dtype: str,
     ) -> Batches:
         checked_integer("batch_size", batch_size, at_least=1)
-        checked_integer("num_workers", num_workers, at_least=1)
-        checked_integer("rank", rank, at_least=0)
-        check_worker(batch_size, num_workers, rank)
+        check_batch(batch_size, readers.replicas)
         return Batches(
             paths=self.files,
             image_key=self.image_key,
             label_key=self.label_key,
             first_label=self.first_label,
             classes=self.classes,
-            batch_size=batch_size // num_workers,
+            batch_size=batch_size // readers.replicas,
             image_size=checked_integer("image_size", image_size, at_least=1),
             one_hot=check_bool("one_hot", one_hot),
             mean=checked_colour("mean", mean),
@@ -248,15 +244,17 @@ class ImageRecords(RecordSplit):
 
 
 def _ready(
-    dataset: tf.data.Dataset, share: Share, batch_size: int, num_workers: int
+    dataset: tf.data.Dataset,
+    share: Share,
+    batch_size: int,
+    strategy: TorusStrategy | None,
 ) -> tf.data.Dataset:
-    """Tells TensorFlow how many batches there are, and who has dealt them out."""
+    """Tells TensorFlow how many batches there are, and that they are dealt out."""
     batches = -(-share.records // batch_size)
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(batches))
     options = tf.data.Options()
     options.deterministic = True
-    if num_workers > 1:
-        options.experimental_distribute.auto_shard_policy = (
-            tf.data.experimental.AutoShardPolicy.OFF
-        )
-    return dataset.prefetch(tf.data.AUTOTUNE).with_options(options)
+    dataset = dataset.prefetch(tf.data.AUTOTUNE).with_options(options)
+    if strategy is None or strategy.num_replicas_in_sync == 1:
+        return dataset
+    return strategy.distribute_datasets_from_function(lambda _: dataset)

@@ -3,6 +3,33 @@
 import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Readers:
+    """Who shares the examples.
+
+    Attributes:
+        workers: How many processes read.
+        rank: Which of them this one is.
+        replicas: How many devices they have together.
+    """
+
+    workers: int = 1
+    rank: int = 0
+    replicas: int = 1
+
+    @classmethod
+    def of(cls, strategy: Any) -> "Readers":
+        """Returns the readers of a strategy.
+
+        Args:
+            strategy: A `TorusStrategy`; `None` for one device.
+        """
+        if strategy is None:
+            return cls()
+        return cls(strategy.num_workers, strategy.rank, strategy.num_replicas_in_sync)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -90,16 +90,14 @@ class EpochData:
         self._begun = None
         return iterator
 
-    def pass_epoch(self, *, read: bool) -> None:
+    def pass_epoch(self) -> None:
         """Leaves an epoch out that an earlier run has trained.
 
-        Its iterator is begun nevertheless: `Dataset.shuffle` counts them.
-
-        Args:
-            read: Whether the first element has to be read for that.
+        Its first element is read nevertheless: a `Dataset.shuffle` counts how often it
+        is begun, which for one behind another happens then, and a `PyDataset` is
+        shuffled by Python's random numbers when it is read.
         """
-        iterator = iter(self)
-        iterator.skip(1 if read else 0)
+        iter(self).skip(1)
 
     def skip(self, elements: int) -> None:
         """Leaves out the next elements of the epoch that comes next.

@@ -1,0 +1,141 @@
+"""`examples/imagenet.py`, on a few generated records."""
+
+import colorsys
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.image_record_files import example, jpeg, write
+
+SCRIPT = Path(__file__).parents[1] / "examples" / "imagenet.py"
+CLASSES = 10
+
+
+def image_of(label, random):
+    """Returns a JPEG file whose colour tells its class, more or less."""
+    colour = np.array(colorsys.hsv_to_rgb(label / CLASSES, 0.8, 0.8)) * 255
+    noise = random.normal(scale=20, size=(32, 32, 3))
+    return jpeg(np.clip(colour + noise, 0, 255).astype(np.uint8))
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("records")
+    random = np.random.default_rng(0)
+    for split, files, count in (("train", 4, 40), ("validation", 2, 20)):
+        for number in range(files):
+            labels = random.permutation(np.arange(count) % CLASSES) + 1
+            write(
+                folder / f"{split}-{number:05}-of-{files:05}",
+                [example(image_of(label, random), int(label)) for label in labels],
+            )
+    return folder
+
+
+def words(data_dir, *others):
+    small = ("--classes", CLASSES, "--model", "cifar_resnet8", "--image-size", 32)
+    return (SCRIPT, "--data-dir", data_dir, *small, *others)
+
+
+SONY = (
+    *("--recipe", "sony2018", "--epochs", 3, "--precision", "float32"),
+    *("--device-batch", 8, "--global-batch", 32, "--augmentation", "pad"),
+)
+
+
+def facts(output):
+    """Returns what the chief prints at the end."""
+    return dict(re.findall(r"^\[0\] (updates|top-1|weights)  +(\S+)$", output, re.M))
+
+
+@pytest.mark.distributed
+def test_batches_grow_on_two_workers(fastnet, data_dir):
+    done = fastnet("run", "--workers", 2, *words(data_dir, *SONY))
+    assert done.returncode == 0, done.stdout + done.stderr
+    # 160 images: 5 updates of 32, then twice 3 of up to 64.
+    assert facts(done.stdout)["updates"] == "11"
+    assert "32 from 0, 64 from 1" in done.stdout
+    assert "16 examples a step (up to 8 a replica), 32 in 2 an update" in done.stdout
+    assert "10 steps and 5 updates an epoch; each worker reads its own data" in (
+        done.stdout
+    )
+    assert "epoch 2: global batch 64 = 4 micro-batch(es) of 16" in done.stdout
+    # It goes on for two epochs.
+    assert "Epoch 3/3" in done.stdout
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+def test_killed_in_the_middle_it_ends_as_if_nothing_had_happened(
+    fastnet, environment, data_dir, tmp_path
+):
+    whole = fastnet("run", "--workers", 2, *words(data_dir, *SONY))
+    backups = tmp_path / "backups"
+    again = words(data_dir, *SONY, "--backup-dir", backups, "--save-freq", 1)
+    command = [sys.executable, "-m", "keras_fastnet.cli", "run", "--workers", "2"]
+    process = subprocess.Popen(
+        [*command, *map(str, again)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    # After some updates of the second epoch.
+    for line in process.stdout:
+        if "Epoch 2/3" in line:
+            break
+    time.sleep(0.5)
+    found = subprocess.run(
+        ["pgrep", "-f", f"imagenet.py .*{backups}"], capture_output=True, text=True
+    )
+    workers = [int(pid) for pid in found.stdout.split() if int(pid) != process.pid]
+    os.kill(workers[-1], signal.SIGKILL)
+    process.stdout.read()
+    assert process.wait(60) != 0
+    process.stdout.close()
+    assert list(backups.iterdir())
+    rest = fastnet("run", "--workers", 2, *again)
+    assert rest.returncode == 0, rest.stdout + rest.stderr
+    assert "Epoch 1/3" not in rest.stdout
+    assert len(facts(whole.stdout)) == 3
+    assert facts(rest.stdout) == facts(whole.stdout)
+
+
+def run(*arguments):
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_show_prints_the_recipe_and_trains_nothing(data_dir):
+    done = run(*words(data_dir, "--recipe", "mlperf", "--show"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Recipe mlperf. Published: 75.9 % top-1")
+    assert "For 160 examples, 1 replica(s)" in done.stdout
+    assert "Epoch" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--data-dir", "nowhere"), "`data_dir` must be a folder. Received: nowhere"),
+        (("--classes", 9), "labels must be from 1 to 9. Received: 10 in"),
+        (("--global-batch", 33), "Near it: 32 and 64."),
+    ],
+)
+def test_wrong_arguments_end_it_before_training(data_dir, arguments, message):
+    done = run(*words(data_dir, *arguments))
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("imagenet.py: error: ")
+    assert message in last
