@@ -13,6 +13,7 @@ from keras_fastnet.datasets.decoding import decode_center, decode_random_crop, p
 
 # Of each example: two numbers for where to crop, one for whether to mirror.
 _NUMBERS = 3
+LABEL_HINT = ". Pass other `classes` or `first_label`, or correct the file."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,7 +145,7 @@ class Batches:
                 tf.as_string(numbers[first]),
                 " (from 0) of ",
                 names[files[first]],
-                ". Pass other `classes` or `first_label`, or correct the file.",
+                LABEL_HINT,
             ]
         )
         check = tf.debugging.Assert(~tf.reduce_any(wrong), [message])

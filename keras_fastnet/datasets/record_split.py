@@ -9,6 +9,7 @@ from typing import Literal
 import tensorflow as tf
 
 from keras_fastnet.datasets.arguments import check_choice
+from keras_fastnet.datasets.batches import LABEL_HINT
 from keras_fastnet.datasets.checks import (
     check_classes,
     check_first_record,
@@ -94,14 +95,17 @@ class RecordSplit:
         long as reading and decoding the whole split.
 
         Raises:
-            ValueError: There are corrupt records. Other errors pass unchanged.
+            ValueError: There are corrupt records, or a label was out of range. Other
+                errors pass unchanged.
         """
         try:
             yield
         except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
-            # That one names its record.
-            if label_rule(self.first_label, self.classes) in str(error):
-                raise
+            rule = label_rule(self.first_label, self.classes)
+            if rule in str(error):
+                # It names its record, somewhere within a long message.
+                rest = str(error).split(rule, 1)[1].split(LABEL_HINT)[0]
+                raise ValueError(rule + rest + LABEL_HINT) from error
             found = self.find_corrupt()
             if not found:
                 raise

@@ -143,8 +143,10 @@ class KerasSupport(HookedStrategy, tf.distribute.MultiWorkerMirroredStrategy):
         """
         if self.num_workers == 1:
             check_described_in_time(self.membership)
+        # On all workers: looking at the first batch may be a collective.
+        line = start_line(self.extended, model, data)
         if verbose and self.rank == 0:
-            print(f"fastnet: {start_line(self.extended, model, data)}", flush=True)
+            print(f"fastnet: {line}", flush=True)
 
     def any_worker(self, own: bool) -> bool:
         """Returns whether something holds on any worker. All of them must ask.
