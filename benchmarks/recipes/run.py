@@ -1,0 +1,93 @@
+"""Trains CIFAR-10 by every recipe, through examples/imagenet.py on two workers.
+
+python benchmarks/recipes/run.py --data-dir DIR    # 20 minutes on 2 cores
+python benchmarks/recipes/run.py --measured        # only the table
+
+DIR holds CIFAR-10 as TFRecords in ImageNet's layout.
+"""
+
+import argparse
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import time
+
+from keras_fastnet.recipes import RECIPES
+
+HERE = pathlib.Path(__file__).parent
+SCRIPT = HERE.parents[1] / "examples" / "imagenet.py"
+RESULT = HERE / "result.json"
+EPOCHS = 8
+OPTIONS = {
+    # float16 is emulated on CPUs.
+    "sony2018": ("--precision", "mixed_bfloat16"),
+    "ibm2017": ("--grid", "1x2"),
+}
+
+
+def train(name: str, data_dir: str) -> dict:
+    words = (
+        *("--recipe", name, "--epochs", str(EPOCHS), "--model", "cifar_resnet8"),
+        *("--image-size", "32", "--augmentation", "pad", *OPTIONS.get(name, ())),
+    )
+    fastnet = [sys.executable, "-m", "keras_fastnet.cli", "run", "--workers", "2"]
+    begun = time.perf_counter()
+    done = subprocess.run(
+        [*fastnet, str(SCRIPT), "--data-dir", data_dir, *words],
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{name} failed:\n{done.stdout}\n{done.stderr}")
+    facts = dict(re.findall(r"^\[0\] (updates|top-1)  +(\S+)$", done.stdout, re.M))
+    recipe = RECIPES[name](50_000, ranks=2, epochs=EPOCHS)
+    return {
+        "recipe": name,
+        "command": f"fastnet run --workers 2 examples/imagenet.py --data-dir DIR "
+        f"{' '.join(words)}",
+        "phases": {str(epoch): batch for epoch, batch in recipe.phases.items()},
+        "peak": recipe.peak,
+        "expected_updates": sum(map(recipe.updates_per_epoch, range(EPOCHS))),
+        "updates": int(facts["updates"].replace(",", "")),
+        "top_1": facts["top-1"],
+        "rates": re.findall(r"learning_rate: ([\d.e-]+) ", done.stdout),
+        "seconds": round(time.perf_counter() - begun),
+    }
+
+
+def table(results: list[dict]) -> str:
+    lines = [
+        "| Recipe | Batch by epoch | Peak of the rate | Updates | Top-1 |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for run in results:
+        phases = ", ".join(f"{b:,} from {e}" for e, b in run["phases"].items())
+        lines.append(
+            f"| `{run['recipe']}` | {phases} | {run['peak']:.4g} | "
+            f"{run['updates']:,} | {run['top_1']} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data-dir", metavar="DIR")
+    parser.add_argument("--measured", action="store_true", help="run nothing")
+    args = parser.parse_args()
+    if not args.measured:
+        if args.data_dir is None:
+            parser.error("--data-dir DIR is needed, or --measured")
+        results = []
+        for name in RECIPES:
+            results.append(train(name, args.data_dir))
+            print(json.dumps(results[-1]), flush=True)
+            RESULT.write_text(json.dumps(results, indent=1) + "\n")
+    print(table(json.loads(RESULT.read_text())))
+
+
+if __name__ == "__main__":
+    main()
