@@ -73,7 +73,8 @@ def assert_same(mine, theirs, exactly):
     ("kind", "count", "workers", "kills", "most_steps"),
     [
         pytest.param("arrays", 160, 2, 20, 4, marks=pytest.mark.slow),
-        ("arrays", 160, 2, 5, 4),
+        ("arrays", 160, 2, 3, 4),
+        ("own", 160, 2, 2, 12),
         ("dataset", 160, 1, 2, 12),
         ("dataset", 150, 2, 2, 12),
         ("pydataset", 160, 1, 3, 8),

@@ -272,7 +272,7 @@ def test_facebooks_schedule():
     [
         ("two_workers", None),
         ("two_workers", 32),
-        ("four_workers", 16),
+        pytest.param("four_workers", 16, marks=pytest.mark.slow),
     ],
 )
 def test_workers_grow_together(request, one_device, cluster, device_batch):

@@ -8,7 +8,10 @@ from keras_fastnet.checks import invariants
 pytestmark = pytest.mark.distributed
 
 
-@pytest.mark.parametrize("cluster", ["four_workers", "two_mpi"])
+@pytest.mark.parametrize(
+    "cluster",
+    ["two_workers", pytest.param("four_workers", marks=pytest.mark.slow), "two_mpi"],
+)
 def test_all_invariants_hold(request, cluster):
     for verdicts in request.getfixturevalue(cluster).run("checked"):
         assert len(verdicts) == len(invariants.ALL)

@@ -23,6 +23,7 @@ def test_readme_example(fastnet, tmp_path):
 
 
 @pytest.mark.distributed
+@pytest.mark.slow
 def test_batch_growth_example(fastnet):
     script = ROOT / "examples" / "batch_growth.py"
     done = fastnet("run", "--workers", 2, script)

@@ -64,7 +64,9 @@ def test_data_that_nobody_counts():
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("cluster", ["two_workers", "two_by_two"])
+@pytest.mark.parametrize(
+    "cluster", ["two_workers", pytest.param("two_by_two", marks=pytest.mark.slow)]
+)
 def test_examples_of_all_replicas(request, cluster):
     workers = request.getfixturevalue(cluster)
     monitor = ThroughputMonitor()

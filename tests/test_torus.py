@@ -42,6 +42,18 @@ def assert_sums(results, specs, ranks, seed, rounding=0.0):
             )
 
 
+# A ring, a column, a square, and both kinds of rectangles.
+SUMS_IN_EVERY_RUN = [(1, 2), (3, 1), (2, 2), (2, 3), (4, 2), (3, 3)]
+
+
+def some_slow(grids, in_every_run):
+    """Leaves grids to the slow tests."""
+    return [
+        pytest.param(grid, marks=() if grid in in_every_run else pytest.mark.slow)
+        for grid in grids
+    ]
+
+
 @pytest.fixture(params=["workers", "mpi"])
 def nine(request):
     """Nine workers, on either transport."""
@@ -54,7 +66,7 @@ def four(request):
     return request.getfixturevalue(f"four_{request.param}")
 
 
-@pytest.mark.parametrize("grid", GRIDS, ids=str)
+@pytest.mark.parametrize("grid", some_slow(GRIDS, SUMS_IN_EVERY_RUN), ids=str)
 def test_every_grid_equals_the_flat_sum(nine, grid):
     specs = [
         ((3, 5), "float32"),
@@ -175,17 +187,10 @@ CLUSTERS = {
 
 
 # More workers learn the same, and take longer to start.
-IN_EVERY_RUN = [*((g.rows, g.columns) for n in (2, 4) for g in grids_of(n)), (3, 3)]
+IN_EVERY_RUN = [(g.rows, g.columns) for n in (2, 4) for g in grids_of(n)]
 
 
-@pytest.mark.parametrize(
-    "grid",
-    [
-        pytest.param(g, marks=() if g in IN_EVERY_RUN else pytest.mark.slow)
-        for g in GRIDS
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("grid", some_slow(GRIDS, IN_EVERY_RUN), ids=str)
 def test_training_on_every_grid_equals_one_device(request, one_device, grid):
     workers = request.getfixturevalue(CLUSTERS[grid[0] * grid[1]])
     settings = {"grid": grid, "count": 100, "batch_size": 50, "epochs": 2}
@@ -193,7 +198,9 @@ def test_training_on_every_grid_equals_one_device(request, one_device, grid):
     assert_parity(one, workers.run("fit_on_grid", **settings))
 
 
-@pytest.mark.parametrize("grid", [(1, 2), (1, 4), (2, 2), (4, 1)], ids=str)
+@pytest.mark.parametrize(
+    "grid", some_slow([(1, 2), (1, 4), (2, 2), (4, 1)], [(1, 2), (2, 2)]), ids=str
+)
 def test_training_over_mpi_equals_one_device(request, one_device, grid):
     workers = request.getfixturevalue({2: "two_mpi", 4: "four_mpi"}[grid[0] * grid[1]])
     settings = {"grid": grid, "count": 100, "batch_size": 50, "epochs": 2}

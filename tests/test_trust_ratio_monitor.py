@@ -155,7 +155,9 @@ def test_tensorboard_gets_every_log(tmp_path):
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("cluster", ["two_workers", "two_by_two"])
+@pytest.mark.parametrize(
+    "cluster", ["two_workers", pytest.param("two_by_two", marks=pytest.mark.slow)]
+)
 def test_several_replicas_log_what_one_device_does(request, one_device, cluster):
     options = {
         "optimizer": "lars",
