@@ -4,7 +4,7 @@ VENV := .venv
 OLDEST := .venv-oldest
 PIP_OPTIONS := --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-slow test-oldest lint format clean
+.PHONY: help demo test test-slow test-oldest lint format figures clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -29,6 +29,9 @@ lint: $(VENV)/dev.stamp  ## Check style and types.
 format: $(VENV)/dev.stamp  ## Rewrite the code in the project's style.
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
+
+figures: $(VENV)/dev.stamp  ## Redraw the plots of docs/ from the result files.
+	$(VENV)/bin/python benchmarks/figures.py
 
 clean:  ## Remove environments, builds and caches.
 	rm -rf $(VENV) $(OLDEST) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,89 @@
+"""Draws every plot of the documentation, from result files and recipes.
+
+make figures
+"""
+
+import json
+import pathlib
+import statistics
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from keras_fastnet.recipes import RECIPES
+
+HERE = pathlib.Path(__file__).parent
+DOCS = HERE.parent / "docs"
+_METHODS = {
+    "sgd": ("SGD, no warm-up", "#999999", "s"),
+    "sgd-warmup": ("SGD, linear scaling and warm-up", "#d9822b", "^"),
+    "lars": ("LARS, warm-up", "#1f6fb4", "o"),
+}
+
+
+def axes_of(figure: Figure, *place: int) -> Axes:
+    axes = figure.add_subplot(*place)
+    axes.grid(color="#dddddd", linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    return axes
+
+
+def save(figure: Figure, name: str) -> None:
+    # Without a date, so that the same results make the same file.
+    figure.savefig(DOCS / name, metadata={"Date": None})
+    print(DOCS / name)
+
+
+def accuracy_by_batch() -> None:
+    cells = json.loads((HERE / "large_batch_accuracy" / "result.json").read_text())
+    figure = Figure(figsize=(7.2, 4.0), layout="constrained")
+    axes = axes_of(figure)
+    for method, (label, colour, marker) in _METHODS.items():
+        points = sorted(
+            (cell["global_batch"], cell["accuracies"])
+            for cell in cells
+            if cell["method"] == method
+        )
+        batches = [batch for batch, _ in points]
+        means = [100 * statistics.mean(found) for _, found in points]
+        axes.plot(batches, means, color=colour, marker=marker, label=label)
+        for batch, found in points:
+            axes.plot([batch] * len(found), [100 * a for a in found], color=colour)
+    axes.set_xscale("log", base=2)
+    batches = sorted({cell["global_batch"] for cell in cells})
+    axes.set_xticks(batches, [f"{batch:,}" for batch in batches])
+    axes.set_xlabel("global batch")
+    axes.set_ylabel("top-1 on the test images, %")
+    axes.legend(frameon=False)
+    save(figure, "large_batch_accuracy.svg")
+
+
+def recipes() -> None:
+    figure = Figure(figsize=(7.2, 5.2), layout="constrained")
+    rates, batches = axes_of(figure, 2, 1, 1), axes_of(figure, 2, 1, 2)
+    for name, function in RECIPES.items():
+        if name == "ibm2017":
+            continue  # as facebook2017
+        recipe = function(ranks=2176 if name == "sony2018" else 256)
+        epochs = [recipe.epochs * part / 1000 for part in range(1001)]
+        rates.plot(epochs, [recipe.rate_at(epoch) for epoch in epochs], label=name)
+        starts = [*recipe.phases, recipe.epochs]
+        sizes = [*recipe.phases.values()]
+        batches.step(starts, [*sizes, sizes[-1]], where="post", label=name)
+    rates.set_ylabel("learning rate")
+    rates.legend(frameon=False)
+    batches.set_ylabel("global batch")
+    batches.set_ylim(bottom=0)
+    batches.set_xlabel("epoch")
+    save(figure, "recipes.svg")
+
+
+def main() -> None:
+    matplotlib.rcParams["svg.hashsalt"] = "keras_fastnet"
+    recipes()
+    accuracy_by_batch()
+
+
+if __name__ == "__main__":
+    main()
