@@ -86,6 +86,21 @@ def test_local_workers(fastnet, tmp_path):
 
 
 @pytest.mark.distributed
+def test_over_mpi_its_own_all_reduce_takes_part(fastnet, tmp_path):
+    path = tmp_path / "found.json"
+    words = ("--transport", "mpi", "--sizes", "4KiB,1MiB", "--repeats", 2)
+    result = fastnet("bench", "--workers", 2, *words, "--output", path)
+    assert result.returncode == 0, result.stdout + result.stderr
+    document = json.loads(path.read_text())
+    assert document["transport"] == "mpi"
+    found = [row["algorithm"] for row in document["all_reduce"]]
+    others = ["tensorflow", "auto, gRPC", "MPI_Allreduce", "auto, Python"]
+    assert found == 2 * [*others, "ring", "torus", "gather", "auto"]
+    # The prices are those of the ones that the model knows.
+    assert {m.algorithm for m in read_measurements(path)} == {"ring", "torus", "gather"}
+
+
+@pytest.mark.distributed
 def test_cluster_of_tf_config(fastnet, tmp_path):
     path = tmp_path / "found.json"
     words = ("bench", *SHORT, "--grid", "2x1", "--wire-dtype", "bfloat16")
