@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_fastnet import LARS, LargeBatchOptimizer
+from keras_fastnet import LARS, LargeBatchOptimizer, TorusStrategy
 from keras_fastnet.callbacks import BackupAndRestore, backup_file
 
 
@@ -127,6 +127,36 @@ def broken_off(folder):
     model, data = model_and_data()
     with pytest.raises(Stop):
         model.fit(**data, epochs=3, callbacks=[BackupAndRestore(folder), StopAt(2)])
+
+
+class StopAfter(keras.callbacks.Callback):
+    def __init__(self, batches):
+        super().__init__()
+        self.left = batches
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.left -= 1
+        if not self.left:
+            raise Stop
+
+
+@pytest.mark.parametrize("batches", [4, 7, 8])
+def test_going_on_at_the_end_of_an_epoch(tmp_path, capsys, batches):
+    """After the last update, before the epoch's end: there is no batch left to see."""
+    with TorusStrategy().scope():
+        whole, data = model_and_data()
+        whole.fit(**data, epochs=3)
+        killed, data = model_and_data()
+        backup = BackupAndRestore(tmp_path, save_freq=1)
+        with pytest.raises(Stop):
+            killed.fit(**data, epochs=3, callbacks=[backup, StopAfter(batches)])
+        again, data = model_and_data()
+        data["verbose"] = 2
+        again.fit(**data, epochs=3, callbacks=[BackupAndRestore(tmp_path, 1)])
+    assert "16 examples a step; 64 examples, 4 steps" in capsys.readouterr().out
+    assert again.optimizer.iterations.numpy() == 12
+    for mine, theirs in zip(again.get_weights(), whole.get_weights(), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
 
 
 def halve(path):

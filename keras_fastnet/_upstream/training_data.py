@@ -45,6 +45,8 @@ class TrainingData:
             epoch: Epochs that it has finished.
             batch: Batches of the epoch after these that it has trained.
         """
+        # While it can be seen.
+        self.elements.examples_of_first()
         if not self.whole_epochs:
             self.elements.skip(epoch * self._iterator.steps_per_epoch + batch)
         else:

@@ -57,6 +57,7 @@ class EpochData:
         self._convert = convert
         self._join = join
         self._epoch = 0
+        self._examples_of_first: int | None = None
         self._begun: EpochDataIterator | None = None
         self.batches_per_step = 1
         self.on_epoch: Callable[[int], None] = lambda _: None
@@ -82,8 +83,14 @@ class EpochData:
             ) from None
 
     def examples_of_first(self) -> int:
-        """Returns the number of examples in the first element, over all replicas."""
-        return _examples_of(self.peek())
+        """Returns the number of examples in the first element, over all replicas.
+
+        All workers must ask, when the first element has not been taken yet; later it
+        is remembered.
+        """
+        if self._examples_of_first is None:
+            self._examples_of_first = _examples_of(self.peek())
+        return self._examples_of_first
 
     def __iter__(self) -> "EpochDataIterator":
         iterator = self._begun or self._new_iterator()
