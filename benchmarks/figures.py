@@ -36,7 +36,11 @@ def save(figure: Figure, name: str) -> None:
 
 
 def accuracy_by_batch() -> None:
-    cells = json.loads((HERE / "large_batch_accuracy" / "result.json").read_text())
+    result = HERE / "large_batch_accuracy" / "result.json"
+    if not result.exists():
+        print(f"not drawn: {result} is not there yet")
+        return
+    cells = json.loads(result.read_text())
     figure = Figure(figsize=(7.2, 4.0), layout="constrained")
     axes = axes_of(figure)
     for method, (label, colour, marker) in _METHODS.items():
