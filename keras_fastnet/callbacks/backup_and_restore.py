@@ -40,9 +40,10 @@ class BackupAndRestore(HookedCallback, keras.callbacks.Callback):
     damaged nevertheless is passed over for the one before.
 
     The data are read again up to where they were. Arrays and `PyDataset` come in the
-    same order if `keras.utils.set_random_seed` was called; so does `Dataset.shuffle`.
-    Random numbers within `Dataset.map` begin anew. With `steps_per_epoch` all that was
-    read has to be read again.
+    same order if `keras.utils.set_random_seed` was called; so does `Dataset.shuffle`,
+    also one behind another, for which the first batch of every finished epoch is read.
+    Random numbers within `Dataset.map` begin anew: `keras_fastnet.datasets` has none.
+    With `steps_per_epoch` all that was read has to be read again.
 
     List it after other callbacks. It needs a `keras_fastnet.TorusStrategy`, which may
     be of one process, or a `keras_fastnet.LargeBatchOptimizer`.
