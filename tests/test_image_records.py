@@ -127,6 +127,7 @@ def test_evaluation_reads_in_order(tmp_path):
     assert labels_of(dataset) == labels_of(dataset) == list(range(9))
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("augmentation", "num_workers", "global_seed"),
     [("inception", 1, None), ("pad", 2, 0), ("inception", 3, 5)],

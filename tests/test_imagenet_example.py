@@ -56,6 +56,7 @@ def facts(output):
 
 
 @pytest.mark.distributed
+@pytest.mark.smoke
 def test_batches_grow_on_two_workers(fastnet, data_dir):
     done = fastnet("run", "--workers", 2, *words(data_dir, *SONY))
     assert done.returncode == 0, done.stdout + done.stderr

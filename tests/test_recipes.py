@@ -138,6 +138,7 @@ def test_fewer_epochs_keep_their_parts(name):
     assert third.settings["epochs"].origin == "chosen"
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("name", RECIPES)
 def test_training_follows_the_recipe(name):
     """Rates and examples of every update, as `fit` has them."""
