@@ -270,7 +270,7 @@ def test_facebooks_schedule():
 @pytest.mark.parametrize(
     ("cluster", "device_batch"),
     [
-        ("two_workers", None),
+        pytest.param("two_workers", None, marks=pytest.mark.slow),
         ("two_workers", 32),
         pytest.param("four_workers", 16, marks=pytest.mark.slow),
     ],

@@ -103,7 +103,11 @@ if __name__ == "__main__":
 @pytest.mark.parametrize(
     ("function", "workers", "code", "words"),
     [
-        ("scalar", 2, 3, ["refused  the update of one device", "returns a scalar"]),
+        pytest.param(
+            "scalar",
+            *(2, 3, ["refused  the update of one device", "returns a scalar"]),
+            marks=pytest.mark.slow,
+        ),
         ("uncompiled", 1, 3, ["must be compiled"]),
         ("other", 1, 2, ["must have a function `other`"]),
     ],

@@ -106,7 +106,7 @@ def test_base_optimizer_options(one_device, two_workers, options):
         ("fit", {"fit_options": {"steps_per_epoch": 2}, "data": "known"}),
         ("fit", {"compile_options": {"steps_per_execution": 2}, "count": 128}),
         ("fit", {"compile_options": {"run_eagerly": True}, "epochs": 1}),
-        ("fit_structures", {"count": 64}),
+        pytest.param("fit_structures", {"count": 64}, marks=pytest.mark.slow),
         pytest.param("fit_structures", {"count": 70}, marks=pytest.mark.smoke),
         ("fit_iterables", {"kind": "generator"}),
         pytest.param("fit_iterables", {"kind": "pydataset"}, marks=pytest.mark.smoke),
