@@ -1,17 +1,20 @@
-"""`examples/imagenet.py`, on a few generated records."""
+"""`examples/imagenet.py` and `cifar10.py`, on a few generated records."""
 
 import colorsys
 import os
 import re
+import runpy
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 
+from keras_fastnet.datasets import ImageRecords
 from tests.image_record_files import example, jpeg, write
 
 SCRIPT = Path(__file__).parents[1] / "examples" / "imagenet.py"
@@ -141,3 +144,21 @@ def test_wrong_arguments_end_it_with_one_line(data_dir, arguments, message):
     last = done.stderr.splitlines()[-1]
     assert last.startswith("imagenet.py: error: ")
     assert message in last
+
+
+def test_cifar10_is_prepared_as_records(monkeypatch, tmp_path):
+    """The download is somebody else's; what is written is what can be read."""
+    random = np.random.default_rng(0)
+    images = random.integers(0, 256, (40, 32, 32, 3), np.uint8)
+    labels = (np.arange(40) % CLASSES)[:, None].astype(np.uint8)
+    split = (images, labels)
+    monkeypatch.setattr(keras.datasets.cifar10, "load_data", lambda: (split, split))
+    runpy.run_path(str(SCRIPT.parent / "cifar10.py"))["prepare"](tmp_path / "data")
+    records = ImageRecords(tmp_path / "data", "train")
+    assert (records.examples, records.classes) == (40, CLASSES)
+    as_stored = {"mean": (0, 0, 0), "std": (1, 1, 1)}
+    ((found, of_found),) = records.for_evaluation(40, 32, **as_stored)
+    # The first file has every tenth image.
+    order = np.concatenate([np.arange(40)[file::10] for file in range(10)])
+    np.testing.assert_array_equal(found, images[order])
+    np.testing.assert_array_equal(of_found, labels[order, 0])
