@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from keras_fastnet import LARS, LargeBatchOptimizer, TorusStrategy
 from keras_fastnet.callbacks import BackupAndRestore, backup_file
+from keras_fastnet.strategies.epoch_data import EpochData
 
 
 class Trainings:
@@ -282,3 +283,21 @@ def test_backups_of_another_model_are_refused(tmp_path):
     _, data = model_and_data()
     with pytest.raises(ValueError, match=r"of shape \(3, 2\).*the shape \(3, 1\)"):
         other.fit(**data, callbacks=[BackupAndRestore(tmp_path)])
+
+
+def test_the_epoch_after_one_that_is_passed_has_its_order():
+    """Of two `Dataset.shuffle`, the inner one begins only when it is read."""
+
+    def epochs():
+        tf.random.set_seed(3)
+        dataset = tf.data.Dataset.range(8).shuffle(8).shuffle(8).batch(2)
+        return EpochData(lambda: iter(dataset))
+
+    def order(data):
+        iterator = iter(data)
+        return [number for _ in range(4) for number in next(iterator).numpy().tolist()]
+
+    whole, resumed = epochs(), epochs()
+    first, second = order(whole), order(whole)
+    resumed.pass_epoch()
+    assert order(resumed) == second != first
