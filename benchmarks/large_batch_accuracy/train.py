@@ -47,15 +47,19 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def augmented(images: tf.Tensor) -> tf.Tensor:
-    """Shifts each image by up to 4 pixels and mirrors half of them."""
-    count = tf.shape(images)[0]
-    padded = tf.pad(images, [[0, 0], [4, 4], [4, 4], [0, 0]], "REFLECT")
-    for axis in (1, 2):
-        first = tf.random.uniform([count, 1], 0, 9, tf.int32)
-        padded = tf.gather(padded, first + tf.range(32), axis=axis, batch_dims=1)
-    mirrored = tf.random.uniform([count, 1, 1, 1]) < 0.5
-    return tf.where(mirrored, tf.reverse(padded, [2]), padded)
+def augmented(images: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """Shifts each image by up to 4 pixels and mirrors half of them.
+
+    In NumPy, an eighth of the time that TensorFlow's gathers of single pixels take.
+    """
+    padded = np.pad(images, ((0, 0), (4, 4), (4, 4), (0, 0)), "reflect")
+    shifted = np.empty_like(images)
+    tops, lefts = generator.integers(0, 9, (2, len(images)))
+    mirrors = generator.choice([-1, 1], len(images))
+    for place, (top, left, mirror) in enumerate(zip(tops, lefts, mirrors, strict=True)):
+        crop = padded[place, top : top + 32, left : left + 32]
+        shifted[place] = crop[:, ::mirror]
+    return shifted
 
 
 def rate_schedule(method: str, peak: float, updates: int):
@@ -86,8 +90,16 @@ def main() -> None:
     def scaled(images):
         return (tf.cast(images, tf.float32) - mean) / deviation
 
-    data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(x)).batch(MICRO_BATCH)
-    data = data.map(lambda x, y: (scaled(augmented(x)), y)).prefetch(2)
+    generator = np.random.default_rng(args.seed)
+
+    def batch(places):
+        images = tf.numpy_function(
+            lambda places: augmented(x[places], generator), [places], tf.uint8
+        )
+        return scaled(tf.ensure_shape(images, [None, 32, 32, 3])), tf.gather(y, places)
+
+    data = tf.data.Dataset.range(len(x)).shuffle(len(x)).batch(MICRO_BATCH)
+    data = data.map(batch).prefetch(2)
     test = tf.data.Dataset.from_tensor_slices((test_x, test_y)).batch(500)
     test = test.map(lambda x, y: (scaled(x), y))
     updates = args.epochs * -(-len(x) // args.global_batch)
