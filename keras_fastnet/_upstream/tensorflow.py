@@ -12,6 +12,7 @@ from tensorflow.python.data.util import random_seed as dataset_random_seed
 from tensorflow.python.distribute import (
     collective_all_reduce_strategy,
     cross_device_ops,
+    input_lib,
 )
 from tensorflow.python.eager import context
 
@@ -62,6 +63,29 @@ def dataset_seed() -> int:
     if first == second == 0:
         return random.SystemRandom().randrange(2**62)
     return (first * 2**31 + second) % 2**62
+
+
+def worker_dataset(distributed: Any) -> tf.data.Dataset:
+    """Returns what this worker reads of a distributed dataset.
+
+    Args:
+        distributed: A result of `Strategy.experimental_distribute_dataset` or
+            `distribute_datasets_from_function` with one input pipeline.
+
+    Returns:
+        Its batches, of a replica's size: those of the worker's devices in turn.
+    """
+    (dataset,) = distributed._type_spec._to_components(distributed)
+    return dataset
+
+
+def empty_batch(element_spec: Any) -> Any:
+    """Returns a batch without examples.
+
+    Args:
+        element_spec: Of a dataset of batches.
+    """
+    return input_lib._dummy_tensor_fn(element_spec)
 
 
 def without_end_of_data_agreement(dataset: Any) -> Any:

@@ -1,7 +1,9 @@
 """What Keras iterates over in one epoch under a `TorusStrategy`."""
 
 import dataclasses
+import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -33,7 +35,6 @@ class EpochData:
         begin: Returns an iterator over an epoch's elements.
         check_first: Called with the first element of every epoch. Defaults to
             nothing.
-        convert: Applied to every element. Defaults to the identity.
         join: Makes one element of several.
         sharding: How the data come to the workers, for people. Defaults to nothing.
 
@@ -47,14 +48,12 @@ class EpochData:
         self,
         begin: Callable[[], Iterator[Any]],
         check_first: Callable[[Any], None] = lambda _: None,
-        convert: Callable[[Any], Any] = lambda element: element,
         join: Callable[[list[Any]], Any] = joined,
         sharding: str = "",
     ):
         self.sharding = sharding
         self._begin = begin
         self._check_first = check_first
-        self._convert = convert
         self._join = join
         self._epoch = 0
         self._examples_of_first: int | None = None
@@ -124,9 +123,7 @@ class EpochData:
         return elements[0] if len(elements) == 1 else self._join(elements)
 
     def _new_iterator(self) -> "EpochDataIterator":
-        return EpochDataIterator(
-            self, self._begin_epoch, self._check_first, self._convert
-        )
+        return EpochDataIterator(self, self._begin_epoch, self._check_first)
 
     def _begin_epoch(self) -> Iterator[Any]:
         self.on_epoch(self._epoch)
@@ -146,14 +143,14 @@ class EpochDataIterator:
         data: EpochData,
         begin: Callable[[], Iterator[Any]],
         check_first: Callable[[Any], None],
-        convert: Callable[[Any], Any],
     ):
         self._data = data
         self._begin = begin
         # Begun when it is needed: Keras makes one iterator more than it uses.
-        self._iterator: Iterator[Any] | None = None
+        self._iterator: list[Iterator[Any]] = []
+        weakref.finalize(self, _let_go, self._iterator)
+        self._ended = False
         self._check: Callable[[Any], None] | None = check_first
-        self._convert = convert
         self._peeked: list[Any] = []
 
     def __iter__(self) -> "EpochDataIterator":
@@ -189,23 +186,42 @@ class EpochDataIterator:
             next(iterator)
 
     def _begun(self) -> Iterator[Any]:
-        if self._iterator is None:
-            self._iterator = self._begin()
-        return self._iterator
+        if self._ended:
+            return iter(())
+        if not self._iterator:
+            self._iterator.append(self._begin())
+        return self._iterator[0]
 
     def _fetch(self) -> Any:
         begun = time.perf_counter()
-        iterator = self._begun()
         try:
-            element = self._convert(next(iterator))
+            # Not by a name, nor by an exception: it could not be let go.
+            element = next(self._begun())
         except StopIteration:
+            self._ended = True
+        if self._ended:
+            _let_go(self._iterator)
             # Keras ends an epoch on either; this one also passes through `zip`.
-            raise tf.errors.OutOfRangeError(None, None, "End of data") from None
+            raise tf.errors.OutOfRangeError(None, None, "End of data")
         INPUT_METER.seconds += time.perf_counter() - begun
         if self._check is not None:
             self._check(element)
             self._check = None
         return element
+
+
+def _let_go(iterators: list[Iterator[Any]]) -> None:
+    """Forgets iterators in a thread of its own.
+
+    The end of a TensorFlow iterator with `tf.data.AUTOTUNE` may wait for its sleeping
+    autotuner, for as long as a minute: it is woken before it is told to end, and then
+    sleeps on. All other workers would wait as well.
+
+    Args:
+        iterators: Nobody else may hold them.
+    """
+    if iterators:
+        threading.Thread(target=iterators.clear, daemon=True).start()
 
 
 def _examples_of(element: Any) -> int:

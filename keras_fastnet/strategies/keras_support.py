@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_fastnet._upstream.hooked import HookedStrategy
+from keras_fastnet._upstream.tensorflow import empty_batch, worker_dataset
 from keras_fastnet._upstream.training_data import TrainingData
 from keras_fastnet.errors import ShardingError
 from keras_fastnet.strategies.epoch_data import EpochData
@@ -42,6 +43,11 @@ class KerasSupport(HookedStrategy, tf.distribute.MultiWorkerMirroredStrategy):
         """Number of worker processes."""
         return self.extended.workers
 
+    @property
+    def _devices(self) -> int:
+        """Number of this worker's devices."""
+        return len(self.extended.worker_devices)
+
     def epoch_data(self, dataset: Any) -> EpochData:
         """Returns what Keras iterates over in one epoch.
 
@@ -49,12 +55,12 @@ class KerasSupport(HookedStrategy, tf.distribute.MultiWorkerMirroredStrategy):
             dataset: A dataset that this strategy distributed.
         """
         if self.num_replicas_in_sync < 2:
-            return EpochData(lambda: iter(dataset))
+            return EpochData(lambda: iter(worker_dataset(dataset)))
         shares = _global_batches(dataset)
         if shares is None:
+            own = worker_dataset(dataset).prefetch(2 * self._devices)
             return EpochData(
-                lambda: iter(dataset),
-                convert=self._count_over_workers,
+                lambda: self._own_steps(own),
                 join=self._join,
                 sharding="each worker reads its own data",
             )
@@ -72,13 +78,36 @@ class KerasSupport(HookedStrategy, tf.distribute.MultiWorkerMirroredStrategy):
         many seconds, for a sleeping autotuner, while the other workers wait for us.
         """
         iterator = iter(shares)
-        devices = len(self.extended.worker_devices)
-        if devices == 1:
+        if self._devices == 1:
             return iterator
         return (
-            self._per_replica([first, *itertools.islice(iterator, devices - 1)])
+            self._per_replica([first, *itertools.islice(iterator, self._devices - 1)])
             for first in iterator
         )
+
+    def _own_steps(self, dataset: tf.data.Dataset) -> Iterator[Any]:
+        """Fetches what each worker's own data yield, until all workers' have ended.
+
+        Not through TensorFlow's distributed iterator either, which would also ask
+        the workers in every step whether any has data: the counts tell.
+        """
+        # A generator that has ended stays so.
+        elements = (element for element in dataset)
+        while True:
+            local = list(itertools.islice(elements, self._devices))
+            missing = self._devices - len(local)
+            local += [empty_batch(dataset.element_spec)] * missing
+            counts = [count_examples(part) for part in local]
+            total = self._sum_over_workers(tf.add_n(counts))
+            if total == 0:
+                return
+            mark = tf.zeros([1], tf.int64)
+            yield self._per_replica(
+                [
+                    GlobalBatch(fill_if_empty(part), own, total, mark)
+                    for part, own in zip(local, counts, strict=True)
+                ]
+            )
 
     def agreed_batches(self, dataset: Any, own: int | None) -> int | None:
         """Returns the steps of an epoch, equal on all workers.
@@ -92,7 +121,7 @@ class KerasSupport(HookedStrategy, tf.distribute.MultiWorkerMirroredStrategy):
         # Own data of unequal length goes on until the longest ends. Counted after
         # TensorFlow cut the batches to a replica's size.
         batches = dataset.cardinality
-        steps = -(-batches // len(self.extended.worker_devices))
+        steps = -(-batches // self._devices)
         counts = [n for (n,) in self.of_all_workers(tf.constant([steps], tf.int64))]
         return None if min(counts) < 0 else max(counts)
 
@@ -201,17 +230,6 @@ class KerasSupport(HookedStrategy, tf.distribute.MultiWorkerMirroredStrategy):
                 "tf.data.experimental.AutoShardPolicy.OFF`."
             )
 
-    def _count_over_workers(self, data: Any) -> GlobalBatch:
-        """Adds up what each worker's own pipeline yielded."""
-        local = self._local_results(data)
-        counts = [count_examples(part) for part in local]
-        total = self._sum_over_workers(tf.add_n(counts))
-        batches = [
-            GlobalBatch(fill_if_empty(part), own, total, tf.zeros([1], tf.int64))
-            for part, own in zip(local, counts, strict=True)
-        ]
-        return self._per_replica(batches)
-
     def _join(self, batches: list[Any]) -> Any:
         local = zip(*(self._local_results(batch) for batch in batches), strict=True)
         return self._per_replica([joined_shares(list(shares)) for shares in local])
@@ -223,7 +241,7 @@ class KerasSupport(HookedStrategy, tf.distribute.MultiWorkerMirroredStrategy):
                 lambda value: self.experimental_local_results(value)[i],  # noqa: B023
                 data,
             )
-            for i in range(len(self.extended.worker_devices))
+            for i in range(self._devices)
         ]
 
     def of_all_workers(self, own: tf.Tensor) -> list[list[int]]:
@@ -237,8 +255,7 @@ class KerasSupport(HookedStrategy, tf.distribute.MultiWorkerMirroredStrategy):
 
     def _sum_over_workers(self, value: tf.Tensor) -> tf.Tensor:
         """Sums one value of each worker, whatever its number of devices."""
-        replicas = len(self.extended.worker_devices)
-        values = [value, *[tf.zeros_like(value)] * (replicas - 1)]
+        values = [value, *[tf.zeros_like(value)] * (self._devices - 1)]
         return super().reduce("SUM", self._per_replica(values), axis=None)
 
     def _per_replica(self, values: list[Any]) -> Any:

@@ -1,0 +1,67 @@
+"""The iterators behind Keras's loops: where they end."""
+
+import threading
+
+import pytest
+import tensorflow as tf
+
+from keras_fastnet.strategies.epoch_data import EpochData
+
+
+class Watched:
+    """Yields three batches and notes which thread lets go of it.
+
+    Args:
+        let_go: Set when that has happened.
+        threads: To which the thread is added.
+    """
+
+    def __init__(self, let_go: threading.Event, threads: list[threading.Thread]):
+        self._let_go, self._threads = let_go, threads
+        self._left = 3
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if not self._left:
+            raise StopIteration
+        self._left -= 1
+        return tf.zeros([2, 1])
+
+    def __del__(self):
+        self._threads.append(threading.current_thread())
+        self._let_go.set()
+
+
+@pytest.mark.parametrize("batches", [0, 2, 3, 4])
+def test_nobody_waits_for_the_end_of_an_iterator(batches):
+    """It may take a minute: TensorFlow's autotuner sleeps on when it is told to end."""
+    let_go, threads = threading.Event(), []
+    epoch = iter(EpochData(lambda: Watched(let_go, threads)))
+    epoch.peek()
+    for batch in range(batches):
+        if batch < 3:
+            next(epoch)
+        else:
+            with pytest.raises(tf.errors.OutOfRangeError):
+                next(epoch)
+    if batches < 4:
+        del epoch
+    assert let_go.wait(60)
+    assert threads != [threading.main_thread()]
+
+
+def test_an_ended_iterator_stays_ended():
+    begun = []
+
+    def begin():
+        begun.append(None)
+        return iter([tf.zeros([2, 1])])
+
+    epoch = iter(EpochData(begin))
+    next(epoch)
+    for _ in range(2):
+        with pytest.raises(tf.errors.OutOfRangeError):
+            next(epoch)
+    assert len(begun) == 1
