@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_fastnet.optimizers.arguments import checked_number
+from keras_fastnet.optimizers.arguments import checked_number, multiples_near
 
 # Of ImageNet's training images, in red, green and blue, from 0 to 255.
 IMAGENET_MEAN = (123.675, 116.28, 103.53)
@@ -85,10 +85,8 @@ def check_batch(batch_size: int, replicas: int) -> None:
         ValueError: The batch is no multiple of the replicas.
     """
     if batch_size % replicas:
-        below = batch_size // replicas * replicas
-        near = [f"{n:,}" for n in (below, below + replicas) if n]
         raise ValueError(
             "`batch_size` must be a multiple of the replicas: it is the batch of them "
             f"all. Received: batch_size={batch_size:,}, {replicas} replicas. "
-            f"Near it: {' and '.join(near)}."
+            f"Near it: {multiples_near(batch_size, replicas)}."
         )

@@ -86,3 +86,17 @@ def check_bool(argument: str, value: Any) -> bool:
             "Pass True or False."
         )
     return value
+
+
+def multiples_near(number: int, factor: int) -> str:
+    """Returns what an error offers in place of a number that is no multiple.
+
+    Args:
+        number: What the user gave.
+        factor: What it should have been a multiple of.
+
+    Returns:
+        The multiple below, unless it is 0, and the one above.
+    """
+    below = number // factor * factor
+    return " and ".join(f"{n:,}" for n in (below, below + factor) if n)

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from keras_fastnet.optimizers.arguments import checked_integer
+from keras_fastnet.optimizers.arguments import checked_integer, multiples_near
 from keras_fastnet.recipes.setting import Setting, chosen, paper, rule
 
 IMAGENET = 1_281_167
@@ -43,13 +43,11 @@ class Sizes:
                 f"{self.micro_batch:,}. Lower `device_batch`."
             )
         if self.global_batch is not None and self.global_batch % self.micro_batch:
-            below = self.global_batch // self.micro_batch * self.micro_batch
-            near = [n for n in (below, below + self.micro_batch) if n]
             raise ValueError(
                 "`global_batch` must be a multiple of ranks x device_batch. Received: "
                 f"global_batch={self.global_batch}, ranks={self.ranks}, "
                 f"device_batch={self.device_batch}. Near it: "
-                f"{' and '.join(f'{n:,}' for n in near)}."
+                f"{multiples_near(self.global_batch, self.micro_batch)}."
             )
 
     @property
