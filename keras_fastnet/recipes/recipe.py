@@ -103,7 +103,7 @@ class Recipe:
         Args:
             epoch: The epoch, from 0.
         """
-        return self.phases[max(start for start in self.phases if start <= epoch)]
+        return BatchGrowth(self.phases).global_batch_at(epoch)
 
     def updates_per_epoch(self, epoch: int) -> int:
         """Returns the updates of an epoch.
