@@ -4,7 +4,7 @@ from typing import Literal
 
 from keras_fastnet.recipes.recipe import Recipe
 from keras_fastnet.recipes.setting import Setting, chosen, paper, rule
-from keras_fastnet.recipes.sizes import IMAGENET, Sizes
+from keras_fastnet.recipes.sizes import IMAGENET, Sizes, nearest_batch
 from keras_fastnet.schedules import Polynomial, square_root_scaling
 
 BATCH = 32_768
@@ -102,11 +102,11 @@ def berkeley2017(
 
 def _alexnet(batch: int, sizes: Sizes, published: Setting) -> tuple[Setting, Setting]:
     """Returns peak and warm-up: those of the batch, or of the nearest scaled to it."""
-    if batch in _ALEXNET:
-        rate, epochs = _ALEXNET[batch]
-        return paper(rate, _CAFFE), sizes.part(epochs, published, _CAFFE)
-    near = min(_ALEXNET, key=lambda known: max(known / batch, batch / known))
+    near = nearest_batch(batch, _ALEXNET)
     rate, epochs = _ALEXNET[near]
+    warm_up = sizes.part(epochs, published, _CAFFE)
+    if batch == near:
+        return paper(rate, _CAFFE), warm_up
     scaled = square_root_scaling(rate, batch, near)
     why = f"{rate:g} at {near:,} ({_CAFFE}), by the square root of the batch"
-    return chosen(float(scaled), why), sizes.part(epochs, published, _CAFFE)
+    return chosen(float(scaled), why), warm_up

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from keras_fastnet.recipes.recipe import Recipe
 from keras_fastnet.recipes.setting import chosen, paper
-from keras_fastnet.recipes.sizes import IMAGENET, Sizes
+from keras_fastnet.recipes.sizes import IMAGENET, Sizes, nearest_batch
 from keras_fastnet.schedules import Polynomial, square_root_scaling
 
 _SOURCE = "reference convergence points of MLPerf training 4.0, ResNet-50"
@@ -80,7 +80,7 @@ def mlperf(
     """
     sizes = Sizes(train_size, epochs, global_batch, ranks, device_batch)
     batch = sizes.batch(32_768, _SOURCE)
-    near = min(POINTS, key=lambda known: max(known / batch.value, batch.value / known))
+    near = nearest_batch(batch.value, POINTS)
     point = POINTS[near]
     source = f"{_SOURCE}, at {near:,}"
     if batch.value == near:

@@ -1,6 +1,7 @@
 """Batches and epochs of a recipe, for your data and your machines."""
 
 import dataclasses
+from collections.abc import Iterable
 
 from keras_fastnet.optimizers.arguments import checked_integer, multiples_near
 from keras_fastnet.recipes.setting import Setting, chosen, paper, rule
@@ -100,3 +101,13 @@ class Sizes:
             return paper(of_epochs, source)
         epoch = of_epochs * self.epochs / published.value
         return rule(epoch, f"{of_epochs:g} of {published.value} epochs, {source}")
+
+
+def nearest_batch(batch: int, known: Iterable[int]) -> int:
+    """Returns the batch that is nearest to another, by their ratio.
+
+    Args:
+        batch: The global batch.
+        known: The batches that something was published for.
+    """
+    return min(known, key=lambda other: max(other / batch, batch / other))
