@@ -91,7 +91,7 @@ def berkeley2017(
         "grid": chosen("auto", "not stated"),
         "wire_dtype": chosen(None, "not stated"),
     }
-    return Recipe(
+    return Recipe.of(
         "berkeley2017",
         "90 epochs of ResNet-50 on ImageNet, batch 32,768, in 20 min on 2,048 KNL; "
         "32K costs 0.6 points",

@@ -82,7 +82,7 @@ def facebook2017(
         "grid": chosen("auto", "the paper halves and doubles within servers of 8"),
         "wire_dtype": chosen(None, "the paper names no other than float32"),
     }
-    return Recipe(
+    return Recipe.of(
         "facebook2017",
         "76.3 % top-1, ResNet-50 on ImageNet, batch 8,192, 256 P100, 1 h",
         sizes,

@@ -116,7 +116,7 @@ def mlperf(
         "grid": chosen("auto", "not part of the reference"),
         "wire_dtype": chosen(None, "not part of the reference"),
     }
-    return Recipe(
+    return Recipe.of(
         "mlperf",
         "75.9 % top-1, ResNet-50 on ImageNet, in 40 to 84.5 epochs at batch 4K to 64K",
         sizes,
