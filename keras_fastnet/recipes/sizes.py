@@ -56,25 +56,23 @@ class Sizes:
         """Examples of one step on all replicas, which is what `fit` is given."""
         return self.ranks * self.device_batch
 
-    def batch(self, published: int, source: str, on: int = IMAGENET) -> Setting:
+    def batch(self, published: int, source: str) -> Setting:
         """Returns a global batch that the micro-batch divides.
 
         Args:
-            published: The paper's.
+            published: The paper's, for ImageNet.
             source: Where it stands.
-            on: The training examples that it was published for.
         """
         if self.global_batch is not None:
             return chosen(self.global_batch, "given")
-        wanted = published * min(1.0, self.train_size / on)
+        wanted = published * min(1.0, self.train_size / IMAGENET)
         steps = max(1, round(wanted / self.micro_batch))
         batch = steps * self.micro_batch
         if batch == published:
             return paper(batch, source)
-        if self.train_size < on:
-            why = (
-                f"{published:,} of {on:,} examples, {source}: as many updates an epoch"
-            )
+        if self.train_size < IMAGENET:
+            part = f"{published:,} of {IMAGENET:,} examples"
+            why = f"{part}, {source}: as many updates an epoch"
         else:
             why = f"{published:,}, {source}, as a multiple of {self.micro_batch:,}"
         return rule(batch, why)
