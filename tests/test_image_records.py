@@ -18,6 +18,7 @@ from tests.image_record_files import (
     write,
     write_split,
 )
+from tests.stopping import Stop, StopAfter
 
 MEAN = np.array([123.675, 116.28, 103.53], np.float32)
 STD = np.array([58.395, 57.12, 57.375], np.float32)
@@ -399,19 +400,6 @@ def test_a_label_out_of_range_is_named_when_it_is_met(tmp_path):
     assert words in str(refusal.value)
 
 
-class Kill(keras.callbacks.Callback):
-    """Ends a training after so many batches."""
-
-    def __init__(self, batches):
-        super().__init__()
-        self.left = batches
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.left -= 1
-        if not self.left:
-            raise KeyboardInterrupt
-
-
 def test_fit_that_is_killed_and_goes_on(tmp_path):
     folder = write_split(tmp_path, [9, 8], encoded=lambda n: plain(7 * n, 20))
     write_split(folder, [5], "validation")
@@ -443,8 +431,8 @@ def test_fit_that_is_killed_and_goes_on(tmp_path):
         return model.get_weights(), history.history
 
     weights, history = fit("whole")
-    with pytest.raises(KeyboardInterrupt):
-        fit("killed", Kill(9))
+    with pytest.raises(Stop):
+        fit("killed", StopAfter(9))
     again, later = fit("killed")
     for mine, theirs in zip(again, weights, strict=True):
         np.testing.assert_array_equal(mine, theirs)
