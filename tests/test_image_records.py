@@ -371,6 +371,8 @@ def test_wrong_files_are_refused(tmp_path, settings, error, words):
         ({"augmentation": "pad", "padding": 16}, "padding=16, image_size=16"),
         ({"padding_mode": "edge"}, "padding_mode='edge'"),
         ({"mean": (1, 2)}, "three numbers"),
+        ({"mean": 0}, "three numbers"),
+        ({"mean": (1, 2, float("nan"))}, "`mean` must be a number. Received"),
         ({"std": (1, 0, 1)}, "std=0"),
         ({"dtype": "uint8"}, "dtype='uint8'"),
         ({"dtype": "colour"}, "dtype='colour'"),

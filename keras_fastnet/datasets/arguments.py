@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from keras_fastnet.optimizers.arguments import checked_number, multiples_near
@@ -44,7 +45,7 @@ def checked_colour(
         TypeError: They are no numbers.
         ValueError: They are not three, or out of range.
     """
-    if len(value) != 3:
+    if np.shape(value) != (3,):
         raise ValueError(
             f"`{argument}` must be three numbers, for red, green and blue. Received: "
             f"{argument}={value!r}. Pass, for example, ImageNet's: {IMAGENET_MEAN}."

@@ -31,7 +31,7 @@ def checked_number(
         for words, bound in (("at least", at_least), ("above", above), ("below", below))
         if bound is not None
     ]
-    rule = f"`{argument}` must be a number " + " and ".join(bounds)
+    rule = f"`{argument}` must be a number {' and '.join(bounds)}".rstrip()
     hint = f"Pass a float in that range as `{argument}`."
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{rule}. Received: {argument}={value!r}. {hint}")
