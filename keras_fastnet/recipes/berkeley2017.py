@@ -66,7 +66,8 @@ def berkeley2017(
     if residual:
         rate = square_root_scaling(32.0, batch.value, BATCH)
         source = "32 at 32,768, by the square root of the batch, " + _GROUP
-        peak = (paper if batch.value == BATCH else rule)(float(rate), source)
+        origin = paper if batch.value == BATCH else rule
+        peak = origin(float(rate), source)
         warm_up = sizes.part(14, published, "at 32,768, " + _GROUP)
     else:
         peak, warm_up = _alexnet(batch.value, sizes, published)
@@ -82,7 +83,7 @@ def berkeley2017(
         "decay": paper(decay, "arXiv 1708.03888, Algorithm 1: polynomial, power 2"),
         "momentum": paper(0.9, _GROUP if residual else _CAFFE),
         "momentum_correction": chosen(False, "Algorithm 1 has none"),
-        "weight_decay": paper(*((1e-4, _GROUP) if residual else (5e-4, _CAFFE))),
+        "weight_decay": paper(1e-4, _GROUP) if residual else paper(5e-4, _CAFFE),
         "trust_coefficient": chosen(0.001, "as MLPerf's reference"),
         "epsilon": paper(0.0, _GROUP) if residual else chosen(0.0, "Algorithm 1"),
         "label_smoothing": chosen(0.0, "the papers' abstracts name none"),

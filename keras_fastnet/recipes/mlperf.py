@@ -1,5 +1,6 @@
 """MLPerf's reference points for large batches."""
 
+import math
 from typing import NamedTuple
 
 from keras_fastnet.recipes.recipe import Recipe
@@ -89,8 +90,7 @@ def mlperf(
     else:
         rate = square_root_scaling(point.rate, batch.value, near)
         peak = chosen(float(rate), f"{point.rate:g} at {near:,}, by the square root")
-    whole = -(-point.epochs // 1)
-    published = paper(int(whole), f"{source}: {point.epochs:g}")
+    published = paper(math.ceil(point.epochs), f"{source}: {point.epochs:g}")
     all_epochs = sizes.epochs_of(published)
     warm_up = sizes.part(point.warmup_epochs, published, source)
     decay = Polynomial(
