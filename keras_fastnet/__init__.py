@@ -28,16 +28,6 @@ _HOME = {
     "LargeBatchOptimizer": "keras_fastnet.optimizers",
     "TorusStrategy": "keras_fastnet.strategies",
 }
-_SUBPACKAGES = (
-    "callbacks",
-    "checks",
-    "datasets",
-    "models",
-    "optimizers",
-    "recipes",
-    "schedules",
-    "strategies",
-)
 
 __all__ = [
     "LARS",
@@ -55,10 +45,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name in _SUBPACKAGES:
-        return importlib.import_module(f"keras_fastnet.{name}")
     if name in _HOME:
         return getattr(importlib.import_module(_HOME[name]), name)
+    if name in __all__:
+        return importlib.import_module(f"keras_fastnet.{name}")
     raise AttributeError(f"module 'keras_fastnet' has no attribute {name!r}")
 
 

@@ -15,6 +15,7 @@ import tensorflow as tf
 from keras_fastnet import LARS, LargeBatchOptimizer, TorusStrategy
 from keras_fastnet.callbacks import BackupAndRestore, backup_file
 from keras_fastnet.strategies.epoch_data import EpochData
+from tests.stopping import Stop, StopAfter
 
 
 class Trainings:
@@ -109,10 +110,6 @@ def model_and_data():
     return model, {"x": x, "y": x[:, :1], "batch_size": 16, "verbose": 0}
 
 
-class Stop(Exception):
-    pass
-
-
 class StopAt(keras.callbacks.Callback):
     def __init__(self, epoch):
         super().__init__()
@@ -128,17 +125,6 @@ def broken_off(folder):
     model, data = model_and_data()
     with pytest.raises(Stop):
         model.fit(**data, epochs=3, callbacks=[BackupAndRestore(folder), StopAt(2)])
-
-
-class StopAfter(keras.callbacks.Callback):
-    def __init__(self, batches):
-        super().__init__()
-        self.left = batches
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.left -= 1
-        if not self.left:
-            raise Stop
 
 
 @pytest.mark.parametrize("batches", [4, 7, 8])

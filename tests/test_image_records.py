@@ -18,6 +18,7 @@ from tests.image_record_files import (
     write,
     write_split,
 )
+from tests.stopping import Stop, StopAfter
 
 MEAN = np.array([123.675, 116.28, 103.53], np.float32)
 STD = np.array([58.395, 57.12, 57.375], np.float32)
@@ -370,6 +371,8 @@ def test_wrong_files_are_refused(tmp_path, settings, error, words):
         ({"augmentation": "pad", "padding": 16}, "padding=16, image_size=16"),
         ({"padding_mode": "edge"}, "padding_mode='edge'"),
         ({"mean": (1, 2)}, "three numbers"),
+        ({"mean": 0}, "three numbers"),
+        ({"mean": (1, 2, float("nan"))}, "`mean` must be a number. Received"),
         ({"std": (1, 0, 1)}, "std=0"),
         ({"dtype": "uint8"}, "dtype='uint8'"),
         ({"dtype": "colour"}, "dtype='colour'"),
@@ -397,19 +400,6 @@ def test_a_label_out_of_range_is_named_when_it_is_met(tmp_path):
     ):
         batches_of(split.for_training(2, 16))
     assert words in str(refusal.value)
-
-
-class Kill(keras.callbacks.Callback):
-    """Ends a training after so many batches."""
-
-    def __init__(self, batches):
-        super().__init__()
-        self.left = batches
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.left -= 1
-        if not self.left:
-            raise KeyboardInterrupt
 
 
 def test_fit_that_is_killed_and_goes_on(tmp_path):
@@ -443,8 +433,8 @@ def test_fit_that_is_killed_and_goes_on(tmp_path):
         return model.get_weights(), history.history
 
     weights, history = fit("whole")
-    with pytest.raises(KeyboardInterrupt):
-        fit("killed", Kill(9))
+    with pytest.raises(Stop):
+        fit("killed", StopAfter(9))
     again, later = fit("killed")
     for mine, theirs in zip(again, weights, strict=True):
         np.testing.assert_array_equal(mine, theirs)

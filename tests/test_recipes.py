@@ -1,5 +1,9 @@
 """Recipes against tables worked out by hand from the papers."""
 
+import copy
+import dataclasses
+import pickle
+
 import keras
 import numpy as np
 import pytest
@@ -7,6 +11,7 @@ import pytest
 import keras_fastnet as fastnet
 from keras_fastnet import recipes
 from keras_fastnet.recipes import RECIPES
+from keras_fastnet.schedules import linear_scaling
 
 CIFAR = {"train_size": 50_000, "ranks": 2}
 
@@ -203,6 +208,19 @@ def test_the_table_has_every_setting_and_its_source(name):
         (line,) = (line for line in text.splitlines() if line.startswith(f"{setting} "))
         assert f" {origin} " in line
         assert source[:20] in line
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipes_can_be_copied(name):
+    recipe = RECIPES[name](**CIFAR)
+    assert pickle.loads(pickle.dumps(recipe)) == recipe
+    assert dataclasses.asdict(recipe)["peak"] == recipe.peak
+
+
+def test_a_scaled_rate_keeps_its_derivation():
+    rate = linear_scaling(0.1, 8192)
+    again = copy.copy(rate)
+    assert (again, again.derivation) == (rate, rate.derivation)
 
 
 def test_precision_is_that_of_the_optimizer():

@@ -9,7 +9,11 @@ from keras_fastnet._upstream.training_data import data_of
 from keras_fastnet.callbacks.learning_rate import learning_rate_of, set_learning_rate
 from keras_fastnet.callbacks.reporting import say
 from keras_fastnet.optimizers import LargeBatchOptimizer
-from keras_fastnet.optimizers.arguments import check_bool, checked_integer
+from keras_fastnet.optimizers.arguments import (
+    check_bool,
+    checked_integer,
+    multiples_near,
+)
 from keras_fastnet.optimizers.momentum_correction import MomentumCorrection
 
 
@@ -114,7 +118,7 @@ class BatchGrowth(keras.callbacks.Callback):
                     "Every global batch must be a multiple of the micro-batch, which "
                     f"is what the data yields. Received: {global_batch:,} from epoch "
                     f"{epoch} on, in micro-batches of {micro_batch:,}. Near it: "
-                    f"{_multiples_near(global_batch, micro_batch)}."
+                    f"{multiples_near(global_batch, micro_batch)}."
                 )
         if self.max_device_batch is not None:
             self._check_device_batch(self.max_device_batch)
@@ -194,9 +198,3 @@ def _checked_phases(phases: Any) -> dict[int, int]:
             f"Received epochs: {epochs}. Pass, for example, `{{0: 8192, 30: 32768}}`."
         )
     return checked
-
-
-def _multiples_near(number: int, factor: int) -> str:
-    below = number // factor * factor
-    near = [multiple for multiple in (below, below + factor) if multiple > 0]
-    return " and ".join(f"{multiple:,}" for multiple in near)

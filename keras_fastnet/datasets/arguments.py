@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from keras_fastnet.optimizers.arguments import checked_number
+from keras_fastnet.optimizers.arguments import checked_number, multiples_near
 
 # Of ImageNet's training images, in red, green and blue, from 0 to 255.
 IMAGENET_MEAN = (123.675, 116.28, 103.53)
@@ -44,7 +45,7 @@ def checked_colour(
         TypeError: They are no numbers.
         ValueError: They are not three, or out of range.
     """
-    if len(value) != 3:
+    if np.shape(value) != (3,):
         raise ValueError(
             f"`{argument}` must be three numbers, for red, green and blue. Received: "
             f"{argument}={value!r}. Pass, for example, ImageNet's: {IMAGENET_MEAN}."
@@ -85,10 +86,8 @@ def check_batch(batch_size: int, replicas: int) -> None:
         ValueError: The batch is no multiple of the replicas.
     """
     if batch_size % replicas:
-        below = batch_size // replicas * replicas
-        near = [f"{n:,}" for n in (below, below + replicas) if n]
         raise ValueError(
             "`batch_size` must be a multiple of the replicas: it is the batch of them "
             f"all. Received: batch_size={batch_size:,}, {replicas} replicas. "
-            f"Near it: {' and '.join(near)}."
+            f"Near it: {multiples_near(batch_size, replicas)}."
         )

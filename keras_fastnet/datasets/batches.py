@@ -50,7 +50,7 @@ class Batches:
         self,
         records: tf.data.Dataset,
         seed: int,
-        augmentation: str | None,
+        augmentation: Literal["inception", "pad"] | None,
         padding: int,
         padding_mode: Literal["reflect", "zeros"],
     ) -> tf.data.Dataset:

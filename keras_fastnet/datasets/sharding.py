@@ -84,10 +84,7 @@ def share_of(
     begins = itertools.accumulate([0, *counts[:-1]])
     return Share(
         range(files),
-        [
-            (rank - begin) % num_workers
-            for begin, _ in zip(begins, counts, strict=False)
-        ],
+        [(rank - begin) % num_workers for begin in begins],
         num_workers,
         len(range(rank, sum(counts), num_workers)),
     )

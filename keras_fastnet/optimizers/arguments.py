@@ -31,7 +31,7 @@ def checked_number(
         for words, bound in (("at least", at_least), ("above", above), ("below", below))
         if bound is not None
     ]
-    rule = f"`{argument}` must be a number " + " and ".join(bounds)
+    rule = f"`{argument}` must be a number {' and '.join(bounds)}".rstrip()
     hint = f"Pass a float in that range as `{argument}`."
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{rule}. Received: {argument}={value!r}. {hint}")
@@ -86,3 +86,17 @@ def check_bool(argument: str, value: Any) -> bool:
             "Pass True or False."
         )
     return value
+
+
+def multiples_near(number: int, factor: int) -> str:
+    """Returns what an error offers in place of a number that is no multiple.
+
+    Args:
+        number: What the user gave.
+        factor: What it should have been a multiple of.
+
+    Returns:
+        The multiple below, unless it is 0, and the one above.
+    """
+    below = number // factor * factor
+    return " and ".join(f"{n:,}" for n in (below, below + factor) if n)

@@ -4,7 +4,7 @@ from typing import Literal
 
 from keras_fastnet.recipes.recipe import Recipe
 from keras_fastnet.recipes.setting import Setting, chosen, paper, rule
-from keras_fastnet.recipes.sizes import IMAGENET, Sizes
+from keras_fastnet.recipes.sizes import IMAGENET, Sizes, nearest_batch
 from keras_fastnet.schedules import Polynomial, square_root_scaling
 
 BATCH = 32_768
@@ -66,7 +66,8 @@ def berkeley2017(
     if residual:
         rate = square_root_scaling(32.0, batch.value, BATCH)
         source = "32 at 32,768, by the square root of the batch, " + _GROUP
-        peak = (paper if batch.value == BATCH else rule)(float(rate), source)
+        origin = paper if batch.value == BATCH else rule
+        peak = origin(float(rate), source)
         warm_up = sizes.part(14, published, "at 32,768, " + _GROUP)
     else:
         peak, warm_up = _alexnet(batch.value, sizes, published)
@@ -82,7 +83,7 @@ def berkeley2017(
         "decay": paper(decay, "arXiv 1708.03888, Algorithm 1: polynomial, power 2"),
         "momentum": paper(0.9, _GROUP if residual else _CAFFE),
         "momentum_correction": chosen(False, "Algorithm 1 has none"),
-        "weight_decay": paper(*((1e-4, _GROUP) if residual else (5e-4, _CAFFE))),
+        "weight_decay": paper(1e-4, _GROUP) if residual else paper(5e-4, _CAFFE),
         "trust_coefficient": chosen(0.001, "as MLPerf's reference"),
         "epsilon": paper(0.0, _GROUP) if residual else chosen(0.0, "Algorithm 1"),
         "label_smoothing": chosen(0.0, "the papers' abstracts name none"),
@@ -91,7 +92,7 @@ def berkeley2017(
         "grid": chosen("auto", "not stated"),
         "wire_dtype": chosen(None, "not stated"),
     }
-    return Recipe(
+    return Recipe.of(
         "berkeley2017",
         "90 epochs of ResNet-50 on ImageNet, batch 32,768, in 20 min on 2,048 KNL; "
         "32K costs 0.6 points",
@@ -102,11 +103,11 @@ def berkeley2017(
 
 def _alexnet(batch: int, sizes: Sizes, published: Setting) -> tuple[Setting, Setting]:
     """Returns peak and warm-up: those of the batch, or of the nearest scaled to it."""
-    if batch in _ALEXNET:
-        rate, epochs = _ALEXNET[batch]
-        return paper(rate, _CAFFE), sizes.part(epochs, published, _CAFFE)
-    near = min(_ALEXNET, key=lambda known: max(known / batch, batch / known))
+    near = nearest_batch(batch, _ALEXNET)
     rate, epochs = _ALEXNET[near]
+    warm_up = sizes.part(epochs, published, _CAFFE)
+    if batch == near:
+        return paper(rate, _CAFFE), warm_up
     scaled = square_root_scaling(rate, batch, near)
     why = f"{rate:g} at {near:,} ({_CAFFE}), by the square root of the batch"
-    return chosen(float(scaled), why), sizes.part(epochs, published, _CAFFE)
+    return chosen(float(scaled), why), warm_up

@@ -51,8 +51,10 @@ def facebook2017(
     batch = sizes.batch(BATCH, "section 5.1")
     peak = linear_scaling(BASE_RATE, batch.value)
     warm_up = sizes.part(5, published, "section 2.2")
+    all_epochs = sizes.epochs_of(published)
+    # Since the warm-up, each at the same part of the epochs as in the paper.
     steps = {
-        sizes.part(epoch, published, "").value - warm_up.value: factor
+        epoch * all_epochs.value / EPOCHS - warm_up.value: factor
         for epoch, factor in ((30, 0.1), (60, 0.01), (80, 0.001))
     }
     start = paper(BASE_RATE, "section 2.2: from the rate of batch 256")
@@ -60,7 +62,7 @@ def facebook2017(
         start = chosen(0.0, "the peak is not above the paper's 0.1")
     settings = {
         "model": paper("resnet50", "section 5.1"),
-        "epochs": sizes.epochs_of(published),
+        "epochs": all_epochs,
         "phases": batch._replace(value={0: batch.value}),
         "method": paper("sgd", "section 5.1, momentum without Nesterov's"),
         "peak": rule(peak, f"{peak.derivation}, section 2.1"),
@@ -82,7 +84,7 @@ def facebook2017(
         "grid": chosen("auto", "the paper halves and doubles within servers of 8"),
         "wire_dtype": chosen(None, "the paper names no other than float32"),
     }
-    return Recipe(
+    return Recipe.of(
         "facebook2017",
         "76.3 % top-1, ResNet-50 on ImageNet, batch 8,192, 256 P100, 1 h",
         sizes,

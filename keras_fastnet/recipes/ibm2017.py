@@ -1,6 +1,5 @@
 """IBM PowerAI DDL 2017: topology-aware all-reduce."""
 
-import dataclasses
 from typing import Literal
 
 from keras_fastnet.recipes.facebook2017 import facebook2017
@@ -74,10 +73,10 @@ def ibm2017(
         if grid == "auto"
         else chosen(grid, "given, as in the paper: by hand for the machines")
     )
-    return dataclasses.replace(
-        base,
-        name="ibm2017",
-        published="33.8 % top-1, ResNet-101 on ImageNet-22K, 256 P100, 7 h; ResNet-50 "
-        "on ImageNet-1K in 50 min; 95 % efficiency",
-        settings=settings,
+    return Recipe.of(
+        "ibm2017",
+        "33.8 % top-1, ResNet-101 on ImageNet-22K, 256 P100, 7 h; ResNet-50 on "
+        "ImageNet-1K in 50 min; 95 % efficiency",
+        base.sizes,
+        settings,
     )

@@ -1,10 +1,11 @@
 """MLPerf's reference points for large batches."""
 
+import math
 from typing import NamedTuple
 
 from keras_fastnet.recipes.recipe import Recipe
 from keras_fastnet.recipes.setting import chosen, paper
-from keras_fastnet.recipes.sizes import IMAGENET, Sizes
+from keras_fastnet.recipes.sizes import IMAGENET, Sizes, nearest_batch
 from keras_fastnet.schedules import Polynomial, square_root_scaling
 
 _SOURCE = "reference convergence points of MLPerf training 4.0, ResNet-50"
@@ -80,7 +81,7 @@ def mlperf(
     """
     sizes = Sizes(train_size, epochs, global_batch, ranks, device_batch)
     batch = sizes.batch(32_768, _SOURCE)
-    near = min(POINTS, key=lambda known: max(known / batch.value, batch.value / known))
+    near = nearest_batch(batch.value, POINTS)
     point = POINTS[near]
     source = f"{_SOURCE}, at {near:,}"
     if batch.value == near:
@@ -89,8 +90,7 @@ def mlperf(
     else:
         rate = square_root_scaling(point.rate, batch.value, near)
         peak = chosen(float(rate), f"{point.rate:g} at {near:,}, by the square root")
-    whole = -(-point.epochs // 1)
-    published = paper(int(whole), f"{source}: {point.epochs:g}")
+    published = paper(math.ceil(point.epochs), f"{source}: {point.epochs:g}")
     all_epochs = sizes.epochs_of(published)
     warm_up = sizes.part(point.warmup_epochs, published, source)
     decay = Polynomial(
@@ -116,7 +116,7 @@ def mlperf(
         "grid": chosen("auto", "not part of the reference"),
         "wire_dtype": chosen(None, "not part of the reference"),
     }
-    return Recipe(
+    return Recipe.of(
         "mlperf",
         "75.9 % top-1, ResNet-50 on ImageNet, in 40 to 84.5 epochs at batch 4K to 64K",
         sizes,

@@ -29,7 +29,7 @@ class Recipe:
         name: Its name, such as `"sony2018"`.
         published: What the paper reached, and on what.
         sizes: What it is made for.
-        settings: The settings of which the following are the values.
+        settings: The settings of which the following are the values, by name.
         model: Name of the model: `"resnet50"`, `"resnet101"` or `"alexnet_bn"`.
         epochs: Number of epochs.
         phases: The global batch from an epoch on.
@@ -63,29 +63,39 @@ class Recipe:
     published: str
     sizes: Sizes
     settings: Mapping[str, Setting]
+    model: str
+    epochs: int
+    phases: Mapping[int, int]
+    method: Literal["lars", "sgd"]
+    peak: float
+    warmup_start: float
+    warmup_epochs: float
+    decay: Decay
+    momentum: float
+    momentum_correction: bool
+    weight_decay: float
+    trust_coefficient: float
+    epsilon: float
+    label_smoothing: float
+    zero_gamma: bool
+    precision: str
+    grid: Any
+    wire_dtype: Literal["bfloat16", "float16"] | None
 
-    model: str = dataclasses.field(init=False)
-    epochs: int = dataclasses.field(init=False)
-    phases: Mapping[int, int] = dataclasses.field(init=False)
-    method: Literal["lars", "sgd"] = dataclasses.field(init=False)
-    peak: float = dataclasses.field(init=False)
-    warmup_start: float = dataclasses.field(init=False)
-    warmup_epochs: float = dataclasses.field(init=False)
-    decay: Decay = dataclasses.field(init=False)
-    momentum: float = dataclasses.field(init=False)
-    momentum_correction: bool = dataclasses.field(init=False)
-    weight_decay: float = dataclasses.field(init=False)
-    trust_coefficient: float = dataclasses.field(init=False)
-    epsilon: float = dataclasses.field(init=False)
-    label_smoothing: float = dataclasses.field(init=False)
-    zero_gamma: bool = dataclasses.field(init=False)
-    precision: str = dataclasses.field(init=False)
-    grid: Any = dataclasses.field(init=False)
-    wire_dtype: Literal["bfloat16", "float16"] | None = dataclasses.field(init=False)
+    @classmethod
+    def of(
+        cls, name: str, published: str, sizes: Sizes, settings: Mapping[str, Setting]
+    ) -> "Recipe":
+        """Returns the recipe that has the values of some settings.
 
-    def __post_init__(self) -> None:
-        for name, setting in self.settings.items():
-            object.__setattr__(self, name, setting.value)
+        Args:
+            name: Its name.
+            published: What the paper reached, and on what.
+            sizes: What it is made for.
+            settings: One for each of the attributes from `model` on.
+        """
+        values = {key: setting.value for key, setting in settings.items()}
+        return cls(name, published, sizes, settings, **values)
 
     @property
     def micro_batch(self) -> int:
@@ -103,7 +113,7 @@ class Recipe:
         Args:
             epoch: The epoch, from 0.
         """
-        return self.phases[max(start for start in self.phases if start <= epoch)]
+        return BatchGrowth(self.phases).global_batch_at(epoch)
 
     def updates_per_epoch(self, epoch: int) -> int:
         """Returns the updates of an epoch.

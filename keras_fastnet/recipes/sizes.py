@@ -1,8 +1,9 @@
 """Batches and epochs of a recipe, for your data and your machines."""
 
 import dataclasses
+from collections.abc import Iterable
 
-from keras_fastnet.optimizers.arguments import checked_integer
+from keras_fastnet.optimizers.arguments import checked_integer, multiples_near
 from keras_fastnet.recipes.setting import Setting, chosen, paper, rule
 
 IMAGENET = 1_281_167
@@ -43,13 +44,11 @@ class Sizes:
                 f"{self.micro_batch:,}. Lower `device_batch`."
             )
         if self.global_batch is not None and self.global_batch % self.micro_batch:
-            below = self.global_batch // self.micro_batch * self.micro_batch
-            near = [n for n in (below, below + self.micro_batch) if n]
             raise ValueError(
                 "`global_batch` must be a multiple of ranks x device_batch. Received: "
                 f"global_batch={self.global_batch}, ranks={self.ranks}, "
                 f"device_batch={self.device_batch}. Near it: "
-                f"{' and '.join(f'{n:,}' for n in near)}."
+                f"{multiples_near(self.global_batch, self.micro_batch)}."
             )
 
     @property
@@ -57,25 +56,23 @@ class Sizes:
         """Examples of one step on all replicas, which is what `fit` is given."""
         return self.ranks * self.device_batch
 
-    def batch(self, published: int, source: str, on: int = IMAGENET) -> Setting:
+    def batch(self, published: int, source: str) -> Setting:
         """Returns a global batch that the micro-batch divides.
 
         Args:
-            published: The paper's.
+            published: The paper's, for ImageNet.
             source: Where it stands.
-            on: The training examples that it was published for.
         """
         if self.global_batch is not None:
             return chosen(self.global_batch, "given")
-        wanted = published * min(1.0, self.train_size / on)
+        wanted = published * min(1.0, self.train_size / IMAGENET)
         steps = max(1, round(wanted / self.micro_batch))
         batch = steps * self.micro_batch
         if batch == published:
             return paper(batch, source)
-        if self.train_size < on:
-            why = (
-                f"{published:,} of {on:,} examples, {source}: as many updates an epoch"
-            )
+        if self.train_size < IMAGENET:
+            part = f"{published:,} of {IMAGENET:,} examples"
+            why = f"{part}, {source}: as many updates an epoch"
         else:
             why = f"{published:,}, {source}, as a multiple of {self.micro_batch:,}"
         return rule(batch, why)
@@ -102,3 +99,13 @@ class Sizes:
             return paper(of_epochs, source)
         epoch = of_epochs * self.epochs / published.value
         return rule(epoch, f"{of_epochs:g} of {published.value} epochs, {source}")
+
+
+def nearest_batch(batch: int, known: Iterable[int]) -> int:
+    """Returns the batch that is nearest to another, by their ratio.
+
+    Args:
+        batch: The global batch.
+        known: The batches that something was published for.
+    """
+    return min(known, key=lambda other: max(other / batch, batch / other))

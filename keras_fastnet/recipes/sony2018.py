@@ -92,7 +92,7 @@ def sony2018(
             None, "half precision was not confirmed; see TorusStrategy"
         ),
     }
-    return Recipe(
+    return Recipe.of(
         "sony2018",
         "75.03 % top-1, ResNet-50 on ImageNet, batch 34K to 68K, 2,176 V100, 224 s",
         sizes,

@@ -25,6 +25,10 @@ class ScaledRate(float):
         scaled.derivation = derivation
         return scaled
 
+    # A float's own would make a copy from the number alone.
+    def __reduce__(self) -> tuple[type["ScaledRate"], tuple[float, str]]:
+        return ScaledRate, (float(self), self.derivation)
+
 
 def linear_scaling(rate: float, batch: int, base_batch: int = 256) -> ScaledRate:
     """Returns the rate times the growth of the batch.
