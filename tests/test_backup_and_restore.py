@@ -106,7 +106,7 @@ def test_killed_at_random(trainings, tmp_path, kind, count, workers, kills, most
     ("workers", "rank", "step"), [(2, 1, 5), (2, 0, 9), (1, 0, 13)]
 )
 def test_sigterm_to_one_worker(trainings, tmp_path, workers, rank, step):
-    """All leave after the same update, with a backup that nothing else has asked for."""
+    """All leave after the same update, with a backup of it."""
     whole, told = tmp_path / "whole", tmp_path / "told"
     settings = {
         "kind": "arrays",

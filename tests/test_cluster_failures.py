@@ -242,6 +242,10 @@ def test_a_worker_dies_in_fit(start, victim, number):
             start(FIT, cluster=cluster, task=task)
             for task in (("chief", 0), ("worker", 0))
         ]
+        found = processes[0].stdout.readline()
+        assert found == "fastnet: 2 workers on 1 host, found by TF_CONFIG\n", processes[
+            0
+        ].errors.read_text()
         for rank, process in enumerate(processes):
             assert process.stdout.readline() == f"rank {rank} of 2\n", (
                 process.errors.read_text()

@@ -1,0 +1,163 @@
+"""Workers that a real Slurm starts, on two nodes of this machine."""
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from keras_fastnet.discovery.slurm_layout import expand_hosts
+from tests.clusters.slurm import slurm
+
+pytestmark = [pytest.mark.distributed, pytest.mark.clusters]
+
+ROOT = Path(__file__).parents[1]
+SCRIPT = str(ROOT / "tests" / "clusters" / "train.py")
+BATCH = str(ROOT / "examples" / "clusters" / "slurm.sbatch")
+ADDRESSES = """
+import os
+from keras_fastnet.discovery.slurm import slurm_addresses, slurm_place
+place = slurm_place(os.environ)
+print(place.rank, os.environ["SLURMD_NODENAME"], *slurm_addresses(os.environ, place))
+"""
+# The machine has fewer cores than workers; and jobs inherit the path.
+VARIABLES = {
+    "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    "PYTHONPATH": str(ROOT),
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    **{f"TF_NUM_{pool}_THREADS": "1" for pool in ("INTRAOP", "INTEROP")},
+}
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with contextlib.ExitStack() as stack:
+        try:
+            cluster = stack.enter_context(slurm())
+        except OSError as error:
+            pytest.skip(str(error))
+        yield cluster
+
+
+def srun(cluster, *words, seconds=240.0):
+    done = cluster.run("srun", *words, timeout=seconds, **VARIABLES)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def addresses(cluster, *options):
+    """Returns each rank's node, and the addresses that all ranks know."""
+    words = [*options, sys.executable, "-c", ADDRESSES]
+    lines = [line.split() for line in srun(cluster, *words).splitlines()]
+    known = {tuple(line[2:]) for line in lines}
+    assert len(known) == 1
+    ranks = sorted(lines, key=lambda line: int(line[0]))
+    return [line[1] for line in ranks], known.pop()
+
+
+@pytest.mark.parametrize(
+    ("options", "nodes"),
+    [
+        (["-N2", "-n2"], ["fast9", "fast10"]),
+        (["-N2", "-n4", "--ntasks-per-node=2"], ["fast9"] * 2 + ["fast10"] * 2),
+        (["-N2", "-n4"], ["fast9"] * 3 + ["fast10"]),
+        (["-N2", "-n5", "-m", "cyclic"], ["fast9", "fast10"] + ["fast9"] * 3),
+        (["-N2", "-n4", "-m", "plane=1"], ["fast9", "fast10"] * 2),
+        (["-N1", "-n1", ":", "-N1", "-n2"], ["fast9"] + ["fast10"] * 2),
+    ],
+    ids=["one each", "two each", "unequal", "cyclic", "plane", "heterogeneous"],
+)
+def test_every_task_is_at_its_address(cluster, options, nodes):
+    if ":" in options:
+        own = [sys.executable, "-c", ADDRESSES]
+        options = [*options[:2], *own, *options[2:]]
+    assert_addresses(addresses(cluster, *options), nodes)
+
+
+def assert_addresses(found, nodes):
+    where, known = found
+    assert where == nodes
+    assert [address.split(":")[0] for address in known] == nodes
+    assert len(set(known)) == len(nodes)
+
+
+def test_jobs_on_the_same_nodes_have_different_ports(cluster):
+    words = ["-N2", "-n4", sys.executable, "-c", ADDRESSES]
+    outputs = []
+    jobs = [
+        subprocess.Popen(
+            cluster.command("srun", *words, **VARIABLES),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(3)
+    ]
+    for job in jobs:
+        output, _ = job.communicate(timeout=60)
+        outputs.append(set(output.split()[2:6]))
+    assert all(len(output) == 4 for output in outputs)
+    assert len(set().union(*outputs)) == 12
+
+
+def test_hosts_as_slurm_reads_them(cluster):
+    text = "n[08-11,3],r[1-2]n[3-4]"
+    listed = cluster.run("scontrol", "show", "hostnames", text).stdout
+    assert expand_hosts(text) == listed.split()
+
+
+def test_ranks_of_a_node_form_a_row_and_share_its_gpus(cluster, tmp_path):
+    output = srun(
+        cluster,
+        *("-N2", "-n4", "--ntasks-per-node=2", "-m", "cyclic", "--gpus-per-node=4"),
+        *(sys.executable, SCRIPT, str(tmp_path), "1", "0"),
+    )
+    assert "fastnet: 4 workers on 2 hosts, found by Slurm (job " in output
+    assert re.search(r"grid +2 row\(s\) x 2 column\(s\)", output)
+    for row in (r"0 \(fast9\)  2 \(fast9\)", r"1 \(fast10\)  3 \(fast10\)"):
+        assert re.search(rf"^ +{row}$", output, re.M)
+    gpus = dict(re.findall(r"rank (\d) of 4, GPUs (.*)", output))
+    assert gpus == {"0": "0,1", "1": "0,1", "2": "2,3", "3": "2,3"}
+    weights = [np.load(tmp_path / f"rank-{rank}.npz") for rank in range(4)]
+    for other in weights[1:]:
+        for name, value in weights[0].items():
+            np.testing.assert_array_equal(value, other[name])
+
+
+def wait_for(condition, seconds, what):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, what()
+        time.sleep(0.2)
+
+
+def test_sigterm_and_requeue(cluster, tmp_path):
+    whole, told = tmp_path / "whole", tmp_path / "told"
+    for folder in (whole, told):
+        folder.mkdir()
+    srun(cluster, "-N2", "-n2", sys.executable, SCRIPT, str(whole), "4", "0")
+    log = told / "log"
+    options = [f"--output={log}", "--ntasks-per-node=1"]
+    sent = cluster.run(
+        "sbatch", *options, BATCH, SCRIPT, str(told), "4", "0.1", **VARIABLES
+    )
+    job = sent.stdout.split()[-1]
+
+    def text():
+        return log.read_text() if log.exists() else ""
+
+    wait_for(lambda: "Epoch 2/4" in text(), 120, text)
+    assert cluster.run("scancel", "--signal=TERM", job).returncode == 0
+    wait_for(lambda: cluster.states(job) in ("", "COMPLETED", "FAILED"), 180, text)
+    assert "fastnet: SIGTERM: the same command goes on" in text()
+    restarted = text().partition("going on after 1 epoch(s) and ")[2]
+    # In the midst of the second epoch, not at its beginning.
+    assert 0 < int(restarted.split()[0]) < 16, text()
+    with np.load(whole / "rank-0.npz") as mine, np.load(told / "rank-0.npz") as theirs:
+        for name in mine:
+            np.testing.assert_array_equal(mine[name], theirs[name])
+    assert not (told / "backups").exists()
