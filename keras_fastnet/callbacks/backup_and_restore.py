@@ -143,13 +143,13 @@ class BackupAndRestore(HookedCallback, keras.callbacks.Callback):
         else:
             wanted = ending or unsaved >= self.save_freq
         if wanted and unsaved:
-            self._back_up(self._epoch, batch + 1)
+            self._back_up(self._epoch, batch + 1, logs)
         if ending:
             self._leave()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Backs up."""
-        self._back_up(epoch + 1, 0)
+        self._back_up(epoch + 1, 0, logs)
         if self._termination.is_due(self.model, now=True):
             self._leave()
 
@@ -227,7 +227,7 @@ class BackupAndRestore(HookedCallback, keras.callbacks.Callback):
             strategy.any_worker(True)
         raise SystemExit(EXIT_CODE)
 
-    def _back_up(self, epoch: int, batch: int) -> None:
+    def _back_up(self, epoch: int, batch: int, logs: dict[str, Any] | None) -> None:
         self._save(epoch, batch)
         self._updates_saved = updates_of(self.model.optimizer)
 
