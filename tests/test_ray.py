@@ -65,7 +65,8 @@ def test_a_killed_worker_is_started_again(tmp_path):
     assert float(re.search(r"'accuracy': ([\d.]+)", metrics)[1]) > 0.9
     assert "grid       1 row(s) x 2 column(s)" in whole
     killed = train(tmp_path / "killed", kill=True)
-    assert "fastnet: going on after 5 epoch(s) and 0 batch(es)" in killed
+    # Ray may not have noted the last checkpoint before it.
+    assert re.search(r"fastnet: going on after [45] epoch\(s\) and 0 batch", killed)
     assert result(killed)[1] == weights
     # Ray has kept two of them.
     assert len(list((tmp_path / "killed").glob("*/checkpoint_*/*.backup"))) == 2
@@ -75,7 +76,7 @@ def test_outside_of_ray_it_is_refused():
     program = """
 import keras, numpy as np, keras_fastnet as fastnet
 model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
-model.compile(fastnet.LargeBatchOptimizer("sgd"), "mse")
+model.compile(fastnet.LargeBatchOptimizer(fastnet.LARS(0.1)), "mse")
 x = np.ones([2, 1])
 model.fit(x, x, callbacks=[fastnet.callbacks.RayBackup()])
 """
