@@ -2,9 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 OLDEST := .venv-oldest
+RAY := .venv-ray
 PIP_OPTIONS := --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-slow test-oldest lint format figures clean
+.PHONY: help demo test test-slow test-oldest test-clusters lint format figures clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -21,6 +22,9 @@ test-slow: $(VENV)/dev.stamp  ## Run those: twenty kills, every fix switched off
 test-oldest: $(OLDEST)/dev.stamp  ## Run a subset on the oldest supported versions.
 	$(OLDEST)/bin/python -m pytest -m "smoke"
 
+test-clusters: $(RAY)/dev.stamp  ## Run those with real schedulers: Slurm, Ray.
+	$(RAY)/bin/python -m pytest -m "clusters"
+
 lint: $(VENV)/dev.stamp  ## Check style and types.
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
@@ -34,11 +38,16 @@ figures: $(VENV)/dev.stamp  ## Redraw the plots of docs/ from the result files.
 	$(VENV)/bin/python benchmarks/figures.py
 
 clean:  ## Remove environments, builds and caches.
-	rm -rf $(VENV) $(OLDEST) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(OLDEST) $(RAY) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
 
 $(VENV)/%.stamp: pyproject.toml
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install $(PIP_OPTIONS) -e ".[$*]"
+	touch $@
+
+$(RAY)/dev.stamp: pyproject.toml
+	test -x $(RAY)/bin/python || $(PYTHON) -m venv $(RAY)
+	$(RAY)/bin/python -m pip install $(PIP_OPTIONS) -e ".[dev,ray]"
 	touch $@
 
 $(OLDEST)/dev.stamp: pyproject.toml

@@ -1,8 +1,10 @@
 """What Slurm and Kubernetes say of a cluster, read from their variables."""
 
 import pytest
+import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
+from tensorflow.python.distribute.cluster_resolver import slurm_cluster_resolver
 
 from keras_fastnet.discovery.environment import in_a_cluster, scheduler_places
 from keras_fastnet.discovery.kubernetes import (
@@ -20,6 +22,8 @@ from keras_fastnet.discovery.slurm_layout import (
 )
 from keras_fastnet.discovery.slurm_ports import ports_on_a_node
 from keras_fastnet.errors import ClusterError
+from keras_fastnet.strategies.cluster import Cluster
+from keras_fastnet.strategies.finding import resolver_of
 
 # As Slurm 22.05 gave them to the last of four tasks.
 STEP = {
@@ -77,8 +81,6 @@ NAMES = st.from_regex(r"[a-z]{1,4}", fullmatch=True)
 
 @given(NAMES, st.lists(st.tuples(st.integers(0, 99), st.integers(0, 9)), max_size=4))
 def test_hosts_as_tensorflow_reads_them(name, ranges):
-    from tensorflow.python.distribute.cluster_resolver import slurm_cluster_resolver
-
     text = ",".join(f"{first}-{first + more}" for first, more in ranges)
     text = f"{name}[{text}]" if text else name
     assert expand_hosts(text) == slurm_cluster_resolver.expand_hostlist(text)
@@ -275,3 +277,12 @@ def test_inherited_variables_do_not_count():
     assert not scheduler_places({**STEP, "PMI_RANK": "1", "PMI_SIZE": "8"})
     # `srun --mpi=pmi2` has started the ranks themselves.
     assert scheduler_places({**STEP, "PMI_RANK": "3", "PMI_SIZE": "4"})
+
+
+def test_tensorflow_is_told_of_the_gpus(monkeypatch):
+    """It takes a resolver's word for their number."""
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: [kind, kind])
+    resolver = resolver_of(Cluster(("a:1", "b:1"), 1))
+    assert resolver.num_accelerators() == {"GPU": 2}
+    assert resolver.cluster_spec().as_dict() == {"worker": ["a:1", "b:1"]}
+    assert (resolver.task_type, resolver.task_id) == ("worker", 1)

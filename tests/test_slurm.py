@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.distributed, pytest.mark.clusters]
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = str(ROOT / "tests" / "clusters" / "train.py")
+DEMO = str(ROOT / "examples" / "digits.py")
 BATCH = str(ROOT / "examples" / "clusters" / "slurm.sbatch")
 ADDRESSES = """
 import os
@@ -128,6 +129,23 @@ def test_ranks_of_a_node_form_a_row_and_share_its_gpus(cluster, tmp_path):
             np.testing.assert_array_equal(value, other[name])
 
 
+def sbatch(cluster, log, *words, options=()):
+    """Sends the example's job, and returns its number."""
+    command = ["sbatch", f"--output={log}", *options, BATCH, *words]
+    sent = cluster.run(*command, **VARIABLES)
+    assert sent.returncode == 0, sent.stderr
+    return sent.stdout.split()[-1]
+
+
+def text_of(log):
+    return log.read_text() if log.exists() else ""
+
+
+def wait_until_ended(cluster, job, log, seconds):
+    states = ("", "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT")
+    wait_for(lambda: cluster.states(job) in states, seconds, lambda: text_of(log))
+
+
 def wait_for(condition, seconds, what):
     end = time.monotonic() + seconds
     while not condition():
@@ -141,23 +159,46 @@ def test_sigterm_and_requeue(cluster, tmp_path):
         folder.mkdir()
     srun(cluster, "-N2", "-n2", sys.executable, SCRIPT, str(whole), "2", "0")
     log = told / "log"
-    options = [f"--output={log}", "--ntasks-per-node=1"]
-    sent = cluster.run(
-        "sbatch", *options, BATCH, SCRIPT, str(told), "2", "0.3", **VARIABLES
-    )
-    job = sent.stdout.split()[-1]
-
-    def text():
-        return log.read_text() if log.exists() else ""
-
-    wait_for(lambda: "Epoch 2/2" in text(), 120, text)
+    words = [SCRIPT, str(told), "2", "0.3"]
+    job = sbatch(cluster, log, *words, options=["--ntasks-per-node=1"])
+    wait_for(lambda: "Epoch 2/2" in text_of(log), 120, lambda: text_of(log))
     assert cluster.run("scancel", "--signal=TERM", job).returncode == 0
-    wait_for(lambda: cluster.states(job) in ("", "COMPLETED", "FAILED"), 180, text)
-    assert "fastnet: SIGTERM: the same command goes on" in text()
-    restarted = text().partition("going on after 1 epoch(s) and ")[2]
+    wait_until_ended(cluster, job, log, 180)
+    text = text_of(log)
+    assert "fastnet: SIGTERM: the same command goes on" in text
+    restarted = text.partition("going on after 1 epoch(s) and ")[2]
     # In the midst of the second epoch, not at its beginning.
-    assert 0 < int(restarted.partition(" ")[0] or 0) < 16, text()
+    assert 0 < int(restarted.partition(" ")[0] or 0) < 16, text
     with np.load(whole / "rank-0.npz") as mine, np.load(told / "rank-0.npz") as theirs:
         for name in mine:
             np.testing.assert_array_equal(mine[name], theirs[name])
     assert not (told / "backups").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_the_demo(cluster, tmp_path):
+    """To its accuracy on four ranks; and, ended and requeued, to the same weights."""
+    words = [DEMO, "--backup-dir"]
+    options = ["-N2", "-n4", "--ntasks-per-node=2"]
+    whole = srun(
+        cluster,
+        *(*options, sys.executable, *words, str(tmp_path / "whole")),
+        seconds=560.0,
+    )
+    rows = dict(re.findall(r"^(\w[\w /]*?)  +(\S.*)$", whole, re.M))
+    assert rows["workers"] == "4"
+    assert float(rows["test accuracy"].partition("%")[0]) >= 98, whole
+    assert rows["equal weights"].startswith("yes")
+    log = tmp_path / "log"
+    job = sbatch(cluster, log, *words, str(tmp_path / "told"))
+    wait_for(lambda: "Epoch 9/30" in text_of(log), 300, lambda: text_of(log))
+    assert cluster.run("scancel", "--signal=TERM", job).returncode == 0
+    wait_until_ended(cluster, job, log, 560)
+    text = text_of(log)
+    assert "fastnet: SIGTERM: the same command goes on" in text
+    assert "fastnet: going on after " in text
+    again = dict(re.findall(r"^(\w[\w /]*?)  +(\S.*)$", text, re.M))
+    assert again["equal weights"] == rows["equal weights"]
+    assert again["test accuracy"] == rows["test accuracy"]
+    print(f"\n{whole[-400:]}\n{text[-400:]}")

@@ -149,7 +149,7 @@ def _by_mpi(described: Membership | None) -> Membership:
     if described is None or cluster is None:
         cluster = world.cluster()
         world.announce()
-        return Membership(cluster, "MPI", _resolver_of(cluster), world)
+        return Membership(cluster, "MPI", resolver_of(cluster), world)
     if (cluster.rank, cluster.size) != (world.rank, world.size):
         raise ClusterError(
             "MPI and TF_CONFIG, or the `cluster_resolver`, must describe the same "
@@ -166,7 +166,7 @@ def _by_scheduler(environment: Mapping[str, str], place: Place) -> Membership:
     else:
         addresses = kubernetes_addresses(environment, place, socket.getfqdn())
     cluster = make_cluster({"worker": addresses}, "worker", place.rank)
-    return Membership(cluster, place.source, _resolver_of(cluster))
+    return Membership(cluster, place.source, resolver_of(cluster))
 
 
 def _warn_of_missing_step(environment: Mapping[str, str]) -> None:
@@ -188,7 +188,12 @@ def _take_own_gpus(environment: Any, places: list[Place]) -> None:
             environment["CUDA_VISIBLE_DEVICES"] = gpus
 
 
-def _resolver_of(cluster: Cluster) -> Any:
+def resolver_of(cluster: Cluster) -> Any:
+    """Returns what tells TensorFlow of a cluster.
+
+    Args:
+        cluster: The cluster.
+    """
     return tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec({"worker": list(cluster.addresses)}),
         task_type="worker",
