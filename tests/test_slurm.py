@@ -129,6 +129,36 @@ def test_ranks_of_a_node_form_a_row_and_share_its_gpus(cluster, tmp_path):
             np.testing.assert_array_equal(value, other[name])
 
 
+@pytest.mark.slow
+def test_over_mpi(cluster, tmp_path):
+    """Slurm's PMI and the wheels' MPICH know each other."""
+    options = ["--mpi=pmi2", "-N2", "-n2"]
+    output = srun(cluster, *options, sys.executable, SCRIPT, str(tmp_path), "1", "0")
+    assert "fastnet: 2 workers on 2 hosts, found by MPI" in output
+    assert re.search(r"transport +MPI; ", output)
+
+
+@pytest.mark.slow
+def test_a_launcher_in_every_task_is_refused(cluster, tmp_path):
+    command = ["-m", "keras_fastnet.cli", "run", "--workers", "2", SCRIPT]
+    options = ["-N2", "-n2", "--kill-on-bad-exit=1", sys.executable]
+    words = [*options, *command, str(tmp_path), "1", "0"]
+    done = cluster.run("srun", *words, timeout=120.0, **VARIABLES)
+    assert done.returncode != 0
+    assert "rank 0 of 2 from TF_CONFIG, and rank 1 of 2 from Slurm" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_script_without_srun_is_told(cluster, tmp_path):
+    script, log = tmp_path / "batch", tmp_path / "log"
+    program = "import keras_fastnet; keras_fastnet.TorusStrategy()"
+    script.write_text(f"#!/bin/sh\npython -c '{program}'\n")
+    command = ["sbatch", "--ntasks=4", f"--output={log}", str(script)]
+    job = cluster.run(*command, **VARIABLES).stdout.split()[-1]
+    wait_until_ended(cluster, job, log, 120)
+    assert "fastnet: one process, although Slurm's job has 4 tasks" in log.read_text()
+
+
 def sbatch(cluster, log, *words, options=()):
     """Sends the example's job, and returns its number."""
     command = ["sbatch", f"--output={log}", *options, BATCH, *words]
