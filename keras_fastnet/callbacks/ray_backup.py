@@ -1,5 +1,7 @@
 """Backups that Ray Train keeps, and the metrics that it shows."""
 
+import pathlib
+import secrets
 import tempfile
 from typing import Any, Literal
 
@@ -47,8 +49,9 @@ class RayBackup(BackupAndRestore):
     """
 
     def __init__(self, save_freq: Literal["epoch"] | int = "epoch"):
-        # Ray has a copy of each.
-        super().__init__(tempfile.mkdtemp(prefix="fastnet-"), save_freq, keep=1)
+        # Made where it is needed, on the chief. Ray has a copy of each backup.
+        folder = f"fastnet-{secrets.token_hex(8)}"
+        super().__init__(pathlib.Path(tempfile.gettempdir(), folder), save_freq, keep=1)
         self._train: Any = None
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
