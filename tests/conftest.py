@@ -9,7 +9,19 @@ from typing import Any
 
 import pytest
 
+from keras_fastnet._upstream.keras_api import IS_KERAS_2
 from tests.distributed.worker_pool import WorkerPool
+from tests.keras_2 import COVERED, reason_to_leave_out
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks what runs with Keras 2, and leaves out there what cannot."""
+    for item in items:
+        if item.path.stem in COVERED:
+            item.add_marker(pytest.mark.keras2)
+        reason = reason_to_leave_out(item.nodeid)
+        if IS_KERAS_2 and reason is not None:
+            item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def _pool(workers: int, devices: int = 1, mpi: bool = False):

@@ -16,11 +16,11 @@ from typing import Any
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 import keras_fastnet as fastnet
+from keras_fastnet._upstream.keras_api import keras
 from keras_fastnet.cli.ports import reserved_ports
 
 MICRO_BATCH, EPOCHS = 16, 3

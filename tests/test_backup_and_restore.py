@@ -7,12 +7,12 @@ import signal
 import subprocess
 import sys
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from keras_fastnet import LARS, LargeBatchOptimizer, TorusStrategy
+from keras_fastnet._upstream.keras_api import keras
 from keras_fastnet.callbacks import BackupAndRestore, backup_file
 from keras_fastnet.strategies.epoch_data import EpochData
 from tests.stopping import Stop, StopAfter

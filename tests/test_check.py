@@ -1,8 +1,8 @@
 """`fastnet check` passes where all is well, and names what is not."""
 
-import keras
 import pytest
 
+from keras_fastnet._upstream.keras_api import keras
 from keras_fastnet.checks import invariants
 
 pytestmark = pytest.mark.distributed
@@ -78,7 +78,7 @@ def test_a_fix_that_is_switched_off_is_named(two_workers, fix, invariant):
 
 
 SCRIPT = """
-import keras
+from keras_fastnet._upstream.keras_api import keras
 
 def make_model(loss="mse"):
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])

@@ -73,7 +73,7 @@ print(json.dumps(outcomes))
 FIT = """
 import signal, sys
 import numpy as np
-import keras
+from keras_fastnet._upstream.keras_api import keras
 import tensorflow as tf
 import keras_fastnet
 

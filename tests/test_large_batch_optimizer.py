@@ -1,13 +1,14 @@
 """Micro-batches take the update of one batch; overflow is agreed on."""
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from keras_fastnet import LARS, LargeBatchOptimizer, TorusStrategy
+from keras_fastnet._upstream.keras_api import keras
 from tests.distributed import jobs
 from tests.test_parity import assert_parity
+from tests.variables import new_variable
 
 # Two updates of 8 micro-batches of 32 in an epoch, and one of what is left: three
 # micro-batches and a part of one.
@@ -134,9 +135,7 @@ def assert_same_weights(one, other):
         np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "wrapped", [LargeBatchOptimizer, keras.optimizers.LossScaleOptimizer]
-)
+@pytest.mark.parametrize("wrapped", [LargeBatchOptimizer, LOSS_SCALE_OPTIMIZER])
 def test_under_a_torus_strategy_of_one_replica(wrapped):
     x, y = jobs.examples(96)
     with TorusStrategy().scope():
@@ -266,8 +265,8 @@ def test_an_epoch_that_is_broken_off_leaves_nothing_to_the_next():
 
 
 def test_by_hand_micro_batches_weigh_the_same():
-    weight = keras.Variable([1.0, 2.0])
-    unused = keras.Variable([5.0])
+    weight = new_variable([1.0, 2.0])
+    unused = new_variable([5.0])
     optimizer = LargeBatchOptimizer(keras.optimizers.SGD(1.0), 2)
     sparse = tf.IndexedSlices(tf.constant([3.0, 4.0]), tf.constant([0, 0]), (2,))
     optimizer.apply([sparse, None], [weight, unused])

@@ -3,12 +3,13 @@
 import pathlib
 from typing import Any, Literal
 
-import keras
 import numpy as np
 
-from keras_fastnet._upstream import keras_models
 from keras_fastnet._upstream import tensorflow as upstream
+from keras_fastnet._upstream.chosen import models as keras_models
+from keras_fastnet._upstream.chosen import values
 from keras_fastnet._upstream.hooked import HookedCallback, HookedStrategy
+from keras_fastnet._upstream.keras_api import keras
 from keras_fastnet._upstream.training_data import data_of
 from keras_fastnet.callbacks import backup_file
 from keras_fastnet.callbacks.progress import batches_per_update, updates_of
@@ -207,7 +208,7 @@ class BackupAndRestore(HookedCallback, keras.callbacks.Callback):
 
     def _save(self, epoch: int, batch: int) -> None:
         arrays = {
-            name: np.asarray(keras.ops.convert_to_numpy(variable))
+            name: values.to_numpy(variable)
             for name, variable in keras_models.whole_state(self.model).items()
             # Metrics are sums over the workers, which all have to read them.
             if is_chief(self.model) or name.startswith("metrics/")
@@ -243,11 +244,11 @@ def _seen(callback: keras.callbacks.Callback) -> dict[str, float | None]:
 
 
 def _check_same(
-    variables: dict[str, keras.Variable],
+    variables: dict[str, Any],
     arrays: dict[str, np.ndarray],
     folder: pathlib.Path,
 ) -> None:
-    mine = {name: (v.path, tuple(v.shape)) for name, v in variables.items()}
+    mine = {name: (values.path(v), tuple(v.shape)) for name, v in variables.items()}
     theirs = {name: tuple(array.shape) for name, array in arrays.items()}
     for name in sorted({*mine, *theirs}):
         path, shape = mine.get(name, ("nothing", None))

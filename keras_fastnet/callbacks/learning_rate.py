@@ -2,8 +2,7 @@
 
 from typing import Any
 
-import keras
-
+from keras_fastnet._upstream.chosen import values
 from keras_fastnet.optimizers.momentum_correction import MomentumCorrection
 
 
@@ -13,7 +12,7 @@ def learning_rate_of(optimizer: Any) -> float:
     Args:
         optimizer: A Keras optimizer.
     """
-    return float(keras.ops.convert_to_numpy(optimizer.learning_rate))
+    return float(values.to_numpy(optimizer.learning_rate))
 
 
 def set_learning_rate(

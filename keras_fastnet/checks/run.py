@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator
 
-import keras
-
+from keras_fastnet._upstream.keras_api import keras
 from keras_fastnet.checks import invariants
 from keras_fastnet.checks.probes import Probe
 from keras_fastnet.checks.subject import Subject, built_in

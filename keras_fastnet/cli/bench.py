@@ -195,6 +195,10 @@ def _finish(document: dict, output: str) -> None:
 
 def _names_of_models() -> list[str]:
     # In a process of its own: TensorFlow is talkative, and would stay in memory.
-    command = [sys.executable, "-c", "import keras; print(*dir(keras.applications))"]
+    program = (
+        "from keras_fastnet._upstream.keras_api import keras\n"
+        "print(*dir(keras.applications))"
+    )
+    command = [sys.executable, "-c", program]
     listing = subprocess.run(command, capture_output=True, text=True, check=True)
     return listing.stdout.split()

@@ -8,11 +8,11 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 import keras_fastnet
 from keras_fastnet._upstream import tensorflow as upstream
+from keras_fastnet._upstream.keras_api import keras
 from keras_fastnet.collectives.mpi_environment import (
     mpi4py_is_installed,
     started_by_mpi,

@@ -5,11 +5,11 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 from keras_fastnet._upstream.hooked import HookedStrategy
+from keras_fastnet._upstream.keras_api import keras
 from keras_fastnet._upstream.tensorflow import empty_batch, worker_dataset
 from keras_fastnet._upstream.training_data import TrainingData
 from keras_fastnet.errors import ShardingError

@@ -4,8 +4,9 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from keras_fastnet._upstream import keras_hooks, keras_models
+from keras_fastnet._upstream import keras_hooks
 from keras_fastnet._upstream import tensorflow as upstream
+from keras_fastnet._upstream.chosen import models as keras_models
 from keras_fastnet.collectives.grid import Grid
 from keras_fastnet.strategies.cluster import hosts_of
 from keras_fastnet.strategies.description import describe

@@ -11,12 +11,12 @@ import resource
 from typing import Any
 from unittest import mock
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 import keras_fastnet
 from keras_fastnet._upstream import hooking
+from keras_fastnet._upstream.keras_api import keras
 from keras_fastnet.checks import check, invariants
 from keras_fastnet.strategies import keras_step
 from tests.traps import scenarios
@@ -292,7 +292,7 @@ def fit_iterables(strategy: Any, *, kind: str) -> dict[str, Any]:
     """Trains from a Python generator or a `PyDataset` of global batches."""
     x, y = examples(70)
 
-    class Batches(keras.utils.PyDataset):
+    class Batches(getattr(keras.utils, "PyDataset", keras.utils.Sequence)):
         def __len__(self) -> int:
             return 3
 
