@@ -3,9 +3,9 @@
 python examples/addons.py                     one process
 fastnet run --workers 2 examples/addons.py    two workers
 
-For TensorFlow 2.15: pip install "keras-fastnet[addons,examples]". Lookahead and a moving
-average of the weights come from tensorflow-addons, and so do a layer, a metric and a
-callback. The data are scikit-learn's digits.
+For TensorFlow 2.15, on Python 3.10 or 3.11: pip install ".[addons,examples]". Lookahead
+and a moving average of the weights come from tensorflow-addons, and so do a layer, a
+metric and a callback. The data are scikit-learn's digits; 98.61 % of the test digits.
 """
 
 import argparse
@@ -81,7 +81,5 @@ with strategy.scope():
 _, accuracy, kappa = model.evaluate(test_x, test_y, MICRO_BATCH, verbose=0)
 if strategy.rank == 0:
     updates = int(model.optimizer.iterations.numpy())
-    print(
-        f"{updates} updates; averaged weights: accuracy {accuracy:.2%}, kappa {kappa:.3f}"
-    )
+    print(f"{updates} updates; averaged: accuracy {accuracy:.2%}, kappa {kappa:.3f}")
 sys.exit(accuracy < args.target)

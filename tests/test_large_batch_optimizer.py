@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from keras_fastnet import LARS, LargeBatchOptimizer, TorusStrategy
+from keras_fastnet._upstream.chosen import optimizers
 from keras_fastnet._upstream.keras_api import keras
 from tests.distributed import jobs
 from tests.test_parity import assert_parity
@@ -135,7 +136,9 @@ def assert_same_weights(one, other):
         np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("wrapped", [LargeBatchOptimizer, LOSS_SCALE_OPTIMIZER])
+@pytest.mark.parametrize(
+    "wrapped", [LargeBatchOptimizer, optimizers.LossScaleOptimizer]
+)
 def test_under_a_torus_strategy_of_one_replica(wrapped):
     x, y = jobs.examples(96)
     with TorusStrategy().scope():
@@ -225,12 +228,13 @@ def test_scaled_loss_changes_nothing_in_float32():
 
 
 def test_keras_adds_no_second_loss_scaling():
-    keras.config.set_dtype_policy("mixed_float16")
+    set_policy = keras.mixed_precision.set_global_policy
+    set_policy("mixed_float16")
     try:
         optimizer = LargeBatchOptimizer(LARS(1.0))
         model = small(optimizer)
     finally:
-        keras.config.set_dtype_policy("float32")
+        set_policy("float32")
     assert optimizer.loss_scaling
     assert model.optimizer is optimizer
     assert not LargeBatchOptimizer(LARS(1.0)).loss_scaling
@@ -299,7 +303,7 @@ def test_by_hand_micro_batches_weigh_the_same():
             "`loss_scaling=True`",
         ),
         (
-            lambda: LargeBatchOptimizer(keras.optimizers.LossScaleOptimizer(LARS(1.0))),
+            lambda: LargeBatchOptimizer(optimizers.LossScaleOptimizer(LARS(1.0))),
             ValueError,
             "inside of it",
         ),

@@ -10,6 +10,7 @@ from keras_fastnet._upstream import hooked, keras_hooks
 from keras_fastnet._upstream.chosen import optimizers, values
 from keras_fastnet._upstream.hooked import HookedOptimizer, HookedStrategy
 from keras_fastnet._upstream.keras_api import keras
+from keras_fastnet._upstream.mixing import refuse_in_other_models
 from keras_fastnet.optimizers.arguments import checked_integer, checked_number
 from keras_fastnet.optimizers.dense_gradient import dense
 from keras_fastnet.strategies.epoch_data import EpochData
@@ -79,6 +80,7 @@ class LargeBatchOptimizer(HookedOptimizer, optimizers.LossScaleOptimizer):
         dynamic_growth_steps: int = 2000,
         name: str | None = None,
     ):
+        refuse_in_other_models(type(self))
         _check_inner(inner_optimizer)
         steps = checked_integer("accumulation_steps", accumulation_steps, at_least=1)
         super().__init__(

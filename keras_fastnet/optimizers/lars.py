@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from keras_fastnet._upstream.chosen import optimizers, values
 from keras_fastnet._upstream.keras_api import keras
+from keras_fastnet._upstream.mixing import refuse_in_other_models
 from keras_fastnet.optimizers.arguments import check_bool, checked_number
 from keras_fastnet.optimizers.dense_gradient import dense
 from keras_fastnet.optimizers.exclusion_rules import Exclusion
@@ -134,6 +135,7 @@ class LARS(optimizers.Optimizer):
             name=name,
             **kwargs,
         )
+        refuse_in_other_models(type(self))
         self.momentum = checked_number("momentum", momentum, at_least=0.0, below=1.0)
         self.weight_decay = checked_number(
             "weight_decay", 0.0 if weight_decay is None else weight_decay, at_least=0.0

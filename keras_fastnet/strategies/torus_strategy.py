@@ -7,6 +7,7 @@ import tensorflow as tf
 from keras_fastnet._upstream import keras_hooks
 from keras_fastnet._upstream import tensorflow as upstream
 from keras_fastnet._upstream.chosen import models as keras_models
+from keras_fastnet._upstream.mixing import refuse_other_step
 from keras_fastnet.collectives.grid import Grid
 from keras_fastnet.strategies.cluster import hosts_of
 from keras_fastnet.strategies.description import describe
@@ -142,7 +143,9 @@ class TorusStrategy(KerasSupport):
             The replicas' results.
         """
         model = keras_models.model_of(fn)
-        if model is not None:
+        if model is None:
+            refuse_other_step(fn)
+        else:
             refuse_what_cannot_be_right(model, self.num_replicas_in_sync)
         if self.num_replicas_in_sync < 2 or model is None:
             return super().run(fn, args, kwargs, options)
