@@ -13,6 +13,7 @@ COVERED = (
     "test_momentum_correction",
     "test_official",
     "test_parity",
+    "test_run_command",
     "test_schedules",
     "test_throughput_monitor",
     "test_trust_ratio",

@@ -72,4 +72,21 @@ else:
 
 IS_KERAS_2 = keras.__version__.startswith("2.")
 
-__all__ = ["IS_KERAS_2", "OLDEST_KERAS_3", "keras"]
+
+def require_keras_3(what: str) -> None:
+    """Refuses what is written for Keras 3 alone.
+
+    Args:
+        what: It, at the beginning of a sentence.
+
+    Raises:
+        NotImplementedError: The package speaks Keras 2.
+    """
+    if IS_KERAS_2:
+        raise NotImplementedError(
+            f"{what} is for Keras 3. Received: {keras.__name__} {keras.__version__}. "
+            "Unset TF_USE_LEGACY_KERAS, on TensorFlow 2.18 or later."
+        )
+
+
+__all__ = ["IS_KERAS_2", "OLDEST_KERAS_3", "keras", "require_keras_3"]

@@ -57,7 +57,7 @@ def refuse_in_other_models(optimizer_class: type) -> None:
     if _OTHER not in sys.modules:
         return
     with contextlib.suppress(ImportError):
-        home = importlib.import_module(f"{_OTHER}.src.optimizers")
+        home: Any = importlib.import_module(f"{_OTHER}.src.optimizers")
         if not hasattr(home.get, "_fastnet_kinds"):
             home.get = _refusing(home.get)
         home.get._fastnet_kinds.add(optimizer_class)

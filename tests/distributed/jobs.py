@@ -16,6 +16,7 @@ import tensorflow as tf
 
 import keras_fastnet
 from keras_fastnet._upstream import hooking
+from keras_fastnet._upstream.chosen import optimizers
 from keras_fastnet._upstream.keras_api import keras
 from keras_fastnet.checks import check, invariants
 from keras_fastnet.strategies import keras_step
@@ -32,6 +33,18 @@ OPTIMIZERS = {
     # With Keras's epsilon of 1e-7 Adam divides rounding errors by rounding errors.
     "adam": lambda **kw: keras.optimizers.Adam(0.01, epsilon=1e-3, **kw),
 }
+
+
+def _with_addons(**kw: Any) -> Any:
+    import tensorflow_addons as tfa
+
+    lars = OPTIMIZERS["lars"](**kw)
+    return tfa.optimizers.MovingAverage(
+        tfa.optimizers.Lookahead(lars, sync_period=2), average_decay=0.5
+    )
+
+
+OPTIMIZERS["addons"] = _with_addons
 
 
 def examples(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -82,7 +95,7 @@ def state(model: keras.Model) -> dict[str, Any]:
     """Returns what training left behind."""
     return {
         "weights": model.get_weights(),
-        "optimizer": [np.array(v) for v in model.optimizer.variables],
+        "optimizer": [np.array(v) for v in optimizers.variables_of(model.optimizer)],
         "iterations": int(model.optimizer.iterations.numpy()),
     }
 
