@@ -56,8 +56,9 @@ def _epoch(model: keras.Model, data: TrainingData) -> str:
 
 
 def _rate(optimizer: Any) -> str:
-    schedule = optimizers.schedule_of(optimizers.with_inner(optimizer)[-1])
-    rate = f"{float(values.to_numpy(optimizer.learning_rate)):.4g}"
+    inner = optimizers.with_inner(optimizer)[-1]
+    schedule = optimizers.schedule_of(inner)
+    rate = f"{float(values.to_numpy(inner.learning_rate)):.4g}"
     if schedule is not None:
         return f"learning rate {rate} at first, by {schedule}"
     return f"learning rate {rate}"

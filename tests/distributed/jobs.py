@@ -6,6 +6,7 @@ others are compared with, and returns what can be pickled.
 
 import contextlib
 import ctypes
+import functools
 import io
 import resource
 from typing import Any
@@ -587,7 +588,7 @@ class MeanOutput(keras.layers.Layer):
     """Adds the mean of its inputs' squares to the loss."""
 
     def call(self, x):
-        self.add_loss(keras.ops.mean(x**2))
+        self.add_loss(tf.reduce_mean(x**2))
         return x
 
 
@@ -600,10 +601,14 @@ def fit_loss(strategy: Any, *, kind: str, count: int = 33) -> dict[str, Any]:
     weights = generator.uniform(0.1, 2.0, size=(count, 1)).astype("float32")
     crossentropy = keras.losses.SparseCategoricalCrossentropy
     losses = {
-        "mean_with_sample_weight": crossentropy(reduction="mean_with_sample_weight"),
-        "sum": crossentropy(reduction="sum"),
-        "scalar": lambda y, p: keras.ops.mean(
-            keras.ops.sparse_categorical_crossentropy(y, p)
+        "mean_with_sample_weight": functools.partial(
+            crossentropy, reduction="mean_with_sample_weight"
+        ),
+        "sum": functools.partial(crossentropy, reduction="sum"),
+        "scalar": lambda: (
+            lambda y, p: tf.reduce_mean(
+                keras.losses.sparse_categorical_crossentropy(y, p)
+            )
         ),
     }
     regularizer = keras.regularizers.L2(0.1) if kind == "activity" else None
@@ -621,7 +626,7 @@ def fit_loss(strategy: Any, *, kind: str, count: int = 33) -> dict[str, Any]:
         model.compile(
             # Not LARS: it hides a gradient that is too large.
             optimizer=keras.optimizers.SGD(0.01 if kind == "sum" else 0.5),
-            loss=losses.get(kind, crossentropy()),
+            loss=losses.get(kind, crossentropy)(),
         )
     history = model.fit(
         tokens,

@@ -119,6 +119,13 @@ def _as_it_is(original, model, optimizer):
 _draws = itertools.count(1)
 
 
+def _place() -> int:
+    """Returns a number for an operation, as TensorFlow seeds it by its place."""
+    if tf.executing_eagerly():
+        return next(_draws)
+    return len(tf.compat.v1.get_default_graph().get_operations())
+
+
 # Random streams: with one seed all replicas would drop the same units.
 @hook(internal("backend").RandomGenerator, "make_legacy_seed")
 def _own_stream(original, generator):
@@ -131,5 +138,5 @@ def _own_stream(original, generator):
     if replica == 0:
         return seed
     # Odd, and near 2**31 divided by the golden ratio: spreads the replicas.
-    own = next(_draws) if seed is None else seed
+    own = _place() if seed is None else seed
     return (own + replica * 1_327_217_885) % 2**31
