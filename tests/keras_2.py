@@ -48,6 +48,12 @@ LEFT_OUT = {
     "test_lars_fit.py::test_training_goes_on_bit_for_bit_after_loading[average": (
         _OTHERS_DO
     ),
+    "test_large_batch_optimizer.py::test_refusals[<lambda>-ValueError-pass `accum": (
+        _OTHERS_DO
+    ),
+    "test_large_batch_optimizer.py::test_refusals[<lambda>-ValueError-`loss_scal": (
+        _OTHERS_DO
+    ),
     "test_losses.py::test_losses[two_workers-mean_with_sample_weight": (
         "a reduction of Keras 3"
     ),

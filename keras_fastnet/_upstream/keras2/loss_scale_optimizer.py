@@ -118,6 +118,22 @@ class LossScaleOptimizer(Optimizer):
         self.step_counter.assign(0)
         self.dynamic_scale.assign(self.dynamic_scale / 2.0)
 
+    @classmethod
+    def from_config(
+        cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None
+    ) -> "LossScaleOptimizer":
+        """Makes an optimizer, and the one within, from a configuration.
+
+        Args:
+            config: What `get_config` returned.
+            custom_objects: Names that are not registered with Keras.
+        """
+        config = dict(config)
+        inner = keras.saving.deserialize_keras_object(
+            config.pop("inner_optimizer"), custom_objects=custom_objects
+        )
+        return cls(inner, **config)
+
     def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
         """Leaves the last word to the inner optimizer, which may average weights.
 
