@@ -110,6 +110,8 @@ class LargeBatchOptimizer(HookedOptimizer, optimizers.LossScaleOptimizer):
         Args:
             variables: The model's trainable variables.
         """
+        if self.built:
+            return
         variables = list(variables)
         for variable in variables:
             if getattr(variable, "overwrite_with_gradient", False):
