@@ -2,9 +2,15 @@
 PYTHON ?= python3
 VENV := .venv
 OLDEST := .venv-oldest
+RAY := .venv-ray
+# Keras 2: on the newest TensorFlow with tf-models-official, and with tensorflow-addons.
+MODELS := .venv-models
+ADDONS := .venv-addons
+ADDONS_PYTHON ?= python3.11
 PIP_OPTIONS := --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-slow test-oldest lint format figures clean
+.PHONY: help demo test test-slow test-oldest test-clusters test-legacy test-legacy-smoke \
+	lint format figures clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -21,6 +27,25 @@ test-slow: $(VENV)/dev.stamp  ## Run those: twenty kills, every fix switched off
 test-oldest: $(OLDEST)/dev.stamp  ## Run a subset on the oldest supported versions.
 	$(OLDEST)/bin/python -m pytest -m "smoke"
 
+test-clusters: $(RAY)/dev.stamp  ## Run those with real schedulers: Slurm, Ray.
+	$(RAY)/bin/python -m pytest -m "clusters"
+
+test-legacy: KERAS_2 := keras2 and not slow
+test-legacy: legacy-models legacy-addons  ## Run what applies on Keras 2, in both its environments.
+
+test-legacy-smoke: KERAS_2 := keras2 and smoke
+test-legacy-smoke: legacy-models legacy-addons  ## Run a subset of that, in a few minutes.
+
+.PHONY: legacy-models legacy-addons
+legacy-models: $(MODELS)/stamp
+	TF_USE_LEGACY_KERAS=1 $(MODELS)/bin/python -m pytest -m "$(KERAS_2)" $(KERAS_2_WARNINGS)
+
+legacy-addons: $(ADDONS)/stamp
+	$(ADDONS)/bin/python -m pytest -m "$(KERAS_2)" $(KERAS_2_WARNINGS)
+
+# Both ended in 2024 or before: nobody mends what they are warned of.
+KERAS_2_WARNINGS := -o filterwarnings=default
+
 lint: $(VENV)/dev.stamp  ## Check style and types.
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
@@ -34,14 +59,30 @@ figures: $(VENV)/dev.stamp  ## Redraw the plots of docs/ from the result files.
 	$(VENV)/bin/python benchmarks/figures.py
 
 clean:  ## Remove environments, builds and caches.
-	rm -rf $(VENV) $(OLDEST) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(OLDEST) $(RAY) $(MODELS) $(ADDONS) build dist *.egg-info
+	rm -rf .pytest_cache .mypy_cache .ruff_cache
 
 $(VENV)/%.stamp: pyproject.toml
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install $(PIP_OPTIONS) -e ".[$*]"
 	touch $@
 
+$(RAY)/dev.stamp: pyproject.toml
+	test -x $(RAY)/bin/python || $(PYTHON) -m venv $(RAY)
+	$(RAY)/bin/python -m pip install $(PIP_OPTIONS) -e ".[dev,ray]"
+	touch $@
+
 $(OLDEST)/dev.stamp: pyproject.toml
 	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
 	$(OLDEST)/bin/python -m pip install $(PIP_OPTIONS) -e ".[dev]" "tensorflow==2.18.*" "keras==3.10.*"
+	touch $@
+
+$(MODELS)/stamp: pyproject.toml
+	test -x $(MODELS)/bin/python || $(PYTHON) -m venv $(MODELS)
+	$(MODELS)/bin/python -m pip install $(PIP_OPTIONS) -e ".[models,examples,test]" "tensorflow==2.20.*" "tf-models-official==2.20.*"
+	touch $@
+
+$(ADDONS)/stamp: pyproject.toml
+	test -x $(ADDONS)/bin/python || $(ADDONS_PYTHON) -m venv $(ADDONS)
+	$(ADDONS)/bin/python -m pip install $(PIP_OPTIONS) -e ".[addons,examples,test]" "tf-models-official==2.15.*"
 	touch $@

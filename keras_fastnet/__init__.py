@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         schedules,
         strategies,
     )
+    from keras_fastnet._upstream.keras_api import keras
     from keras_fastnet.optimizers import LARS, LargeBatchOptimizer
     from keras_fastnet.strategies import TorusStrategy
 
@@ -27,6 +28,7 @@ _HOME = {
     "LARS": "keras_fastnet.optimizers",
     "LargeBatchOptimizer": "keras_fastnet.optimizers",
     "TorusStrategy": "keras_fastnet.strategies",
+    "keras": "keras_fastnet._upstream.keras_api",
 }
 
 __all__ = [
@@ -36,6 +38,7 @@ __all__ = [
     "callbacks",
     "checks",
     "datasets",
+    "keras",
     "models",
     "optimizers",
     "recipes",

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -9,7 +10,26 @@ from typing import Any
 
 import pytest
 
+from keras_fastnet._upstream.keras_api import IS_KERAS_2
 from tests.distributed.worker_pool import WorkerPool
+from tests.keras_2 import COVERED, reason_to_leave_out
+
+
+def pytest_ignore_collect(collection_path: pathlib.Path) -> bool | None:
+    """Leaves out, with Keras 2, the modules that are written for Keras 3."""
+    module = collection_path.stem if collection_path.suffix == ".py" else ""
+    left_out = module.startswith("test_") and module not in COVERED
+    return True if IS_KERAS_2 and left_out else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks what runs with Keras 2, and leaves out there what cannot."""
+    for item in items:
+        if item.path.stem in COVERED:
+            item.add_marker(pytest.mark.keras2)
+        reason = reason_to_leave_out(item.nodeid)
+        if IS_KERAS_2 and reason is not None:
+            item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def _pool(workers: int, devices: int = 1, mpi: bool = False):
@@ -38,9 +58,13 @@ nine_mpi = _pool(9, mpi=True)
 
 @pytest.fixture
 def environment() -> dict[str, str]:
-    """The environment of a user who has set nothing for TensorFlow."""
+    """The environment of a user who has set nothing for TensorFlow but its Keras."""
     ours = ("TF_", "OMP_", "PYTEST", "COV_")
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(ours)}
+    kept = {
+        k: v
+        for k, v in os.environ.items()
+        if not k.startswith(ours) or k == "TF_USE_LEGACY_KERAS"
+    }
     return {**kept, "CUDA_VISIBLE_DEVICES": "", "TERM": "xterm"}
 
 

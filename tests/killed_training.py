@@ -16,28 +16,30 @@ from typing import Any
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 import keras_fastnet as fastnet
+from keras_fastnet._upstream.keras_api import keras
 from keras_fastnet.cli.ports import reserved_ports
 
 MICRO_BATCH, EPOCHS = 16, 3
 
 
 class Kill(keras.callbacks.Callback):
-    """Kills its process in a given step."""
+    """Sends its process a signal in a given step."""
 
-    def __init__(self, step: int | None):
+    def __init__(self, step: int | None, number: int):
         super().__init__()
         self.left = step
+        self.number = number
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         if self.left is not None:
             self.left -= 1
             if self.left < 0:
-                os.kill(os.getpid(), signal.SIGKILL)
+                os.kill(os.getpid(), self.number)
+                self.left = None
 
 
 def examples(count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -84,7 +86,8 @@ def data(kind: str, count: int) -> dict[str, Any]:
     return {"x": dataset, "shuffle": False}
 
 
-def train(folder: pathlib.Path, kind: str, count: int, kill: int | None) -> None:
+def train(folder: pathlib.Path, command: dict[str, Any], kill: int | None) -> None:
+    kind, count = command["kind"], command["count"]
     keras.utils.set_random_seed(3)
     strategy = fastnet.TorusStrategy(start_timeout=60.0)
     with strategy.scope():
@@ -115,8 +118,10 @@ def train(folder: pathlib.Path, kind: str, count: int, kill: int | None) -> None
             ),
             fastnet.callbacks.BatchGrowth({0: 16, 1: 32, 2: 64}),
             keras.callbacks.ReduceLROnPlateau("val_loss", patience=1),
-            Kill(kill),
-            fastnet.callbacks.BackupAndRestore(folder / "backups", save_freq=1),
+            Kill(kill, command.get("signal", signal.SIGKILL)),
+            fastnet.callbacks.BackupAndRestore(
+                folder / "backups", save_freq=command.get("save_freq", 1)
+            ),
         ],
     ).history
     np.savez(
@@ -139,7 +144,7 @@ def worker(command: dict[str, Any], rank: int, ports: list[int]) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     kill = command["step"] if rank == command["rank"] else None
-    train(folder, command["kind"], command["count"], kill)
+    train(folder, command, kill)
     sys.stdout.flush()
 
 
@@ -152,6 +157,9 @@ def run(command: dict[str, Any]) -> list[int]:
             if not child:
                 try:
                     worker(command, rank, ports)
+                except SystemExit as end:
+                    sys.stdout.flush()
+                    os._exit(end.code)
                 except BaseException:
                     sys.excepthook(*sys.exc_info())
                     os._exit(1)
@@ -161,7 +169,7 @@ def run(command: dict[str, Any]) -> list[int]:
         while children:
             child, status = os.wait()
             statuses[children.pop(child)] = os.waitstatus_to_exitcode(status)
-            if status:
+            if os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 1:
                 for other in children:
                     os.kill(other, signal.SIGKILL)
         return statuses

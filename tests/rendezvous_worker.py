@@ -23,14 +23,16 @@ class Worker(threading.Thread):
         self.result = None
         self.seconds = None
         self._after = after
-        self._arguments = (Cluster(tuple(addresses), rank), facts, proposal, timeout)
+        cluster = Cluster(tuple(addresses), rank)
+        self._arguments = (cluster, facts, proposal, timeout, f"node{rank}")
+        self.nodes = None
         self.start()
 
     def run(self):
         time.sleep(self._after)
         start = time.monotonic()
         try:
-            self.result = meet(*self._arguments)
+            self.result, self.nodes = meet(*self._arguments)
         except Exception as error:
             self.result = error
         self.seconds = time.monotonic() - start
@@ -66,4 +68,4 @@ def say(connection, value):
 
 def hello(addresses, rank):
     facts = {"workers": list(addresses), **FACTS}
-    return {"hello": rank, "facts": facts, "patience": 30}
+    return {"hello": rank, "facts": facts, "node": "a", "patience": 30}

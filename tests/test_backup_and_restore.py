@@ -7,12 +7,12 @@ import signal
 import subprocess
 import sys
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from keras_fastnet import LARS, LargeBatchOptimizer, TorusStrategy
+from keras_fastnet._upstream.keras_api import keras
 from keras_fastnet.callbacks import BackupAndRestore, backup_file
 from keras_fastnet.strategies.epoch_data import EpochData
 from tests.stopping import Stop, StopAfter
@@ -78,7 +78,7 @@ def assert_same(mine, theirs, exactly):
         ("arrays", 160, 2, 3, 4),
         ("own", 160, 2, 2, 12),
         ("dataset", 160, 1, 2, 12),
-        ("dataset", 150, 2, 2, 12),
+        pytest.param("dataset", 150, 2, 2, 12, marks=pytest.mark.slow),
         ("pydataset", 160, 1, 3, 8),
         ("endless", 160, 1, 3, 8),
         ("unknown", 160, 1, 3, 8),
@@ -100,6 +100,76 @@ def test_killed_at_random(trainings, tmp_path, kind, count, workers, kills, most
     in_full_batches = count % 16 == 0
     assert_same(results(killed, workers), results(whole, workers), in_full_batches)
     assert not (killed / "backups").exists()
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(
+    ("workers", "rank", "step"),
+    [(2, 1, 5), pytest.param(2, 0, 9, marks=pytest.mark.slow), (1, 0, 13)],
+)
+def test_sigterm_to_one_worker(trainings, tmp_path, workers, rank, step):
+    """All leave after the same update, with a backup of it."""
+    whole, told = tmp_path / "whole", tmp_path / "told"
+    settings = {
+        "kind": "arrays",
+        "count": 160,
+        "workers": workers,
+        "save_freq": "epoch",
+    }
+    for folder in (whole, told):
+        folder.mkdir()
+    assert trainings.run(whole, **settings) == [0] * workers
+    statuses = trainings.run(told, rank, step, signal=signal.SIGTERM, **settings)
+    assert statuses == [128 + signal.SIGTERM] * workers
+    assert "fastnet: SIGTERM: the same command goes on" in (
+        (told / "rank0.log").read_text()
+    )
+    assert not (told / "rank0.npz").exists()
+    assert trainings.run(told, **settings) == [0] * workers
+    assert "going on after" in (told / "rank0.log").read_text()
+    assert_same(results(told, workers), results(whole, workers), exactly=True)
+
+
+def test_sigterm_without_a_seed_keeps_the_last_epoch(tmp_path):
+    model, data = model_and_data()
+    tf.random.set_seed(None)
+    tell = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: (
+            model.optimizer.iterations == 6 and os.kill(os.getpid(), signal.SIGTERM)
+        )
+    )
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            model.fit(**data, epochs=3, callbacks=[tell, BackupAndRestore(tmp_path)])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert ended.value.code == 143
+    names = [path.name for path in backup_file.backups(tmp_path)]
+    assert names == [backup_file.file_name(1, 0)]
+
+
+def test_sigterm_is_given_back(tmp_path):
+    before = signal.getsignal(signal.SIGTERM)
+    model, data = model_and_data()
+    model.fit(**data, callbacks=[BackupAndRestore(tmp_path)])
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_second_sigterm_ends_at_once():
+    program = """
+import os, signal
+from keras_fastnet.callbacks.termination import Termination
+Termination().listen()
+os.kill(os.getpid(), signal.SIGTERM)
+print("still here", flush=True)
+os.kill(os.getpid(), signal.SIGTERM)
+print("not here")
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGTERM
+    assert done.stdout == "still here\n"
 
 
 def model_and_data():

@@ -1,11 +1,11 @@
 """One `fit` that grows its batch and warms its rate up, against a table by hand."""
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from keras_fastnet import LARS, LargeBatchOptimizer
+from keras_fastnet._upstream.keras_api import keras
 from keras_fastnet.callbacks import BatchGrowth, LearningRateWarmup
 from keras_fastnet.schedules import Constant, Polynomial, Steps, linear_scaling, plot
 

@@ -45,6 +45,7 @@ def check_table(text):
 
 
 @pytest.mark.distributed
+@pytest.mark.slow
 def test_local_workers(fastnet, tmp_path):
     path = tmp_path / "found.json"
     training = ("--model", "MobileNet", "--batch", 2, "--image-size", 32)

@@ -1,7 +1,8 @@
 """Keras's callbacks on several workers: they stop together, and one of them writes."""
 
-import keras
 import pytest
+
+from keras_fastnet._upstream.keras_api import keras
 
 pytestmark = pytest.mark.distributed
 

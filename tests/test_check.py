@@ -1,8 +1,8 @@
 """`fastnet check` passes where all is well, and names what is not."""
 
-import keras
 import pytest
 
+from keras_fastnet._upstream.keras_api import keras
 from keras_fastnet.checks import invariants
 
 pytestmark = pytest.mark.distributed
@@ -78,7 +78,7 @@ def test_a_fix_that_is_switched_off_is_named(two_workers, fix, invariant):
 
 
 SCRIPT = """
-import keras
+from keras_fastnet._upstream.keras_api import keras
 
 def make_model(loss="mse"):
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
@@ -108,7 +108,7 @@ if __name__ == "__main__":
             *(2, 3, ["refused  the update of one device", "returns a scalar"]),
             marks=pytest.mark.slow,
         ),
-        ("uncompiled", 1, 3, ["must be compiled"]),
+        pytest.param("uncompiled", 1, 3, ["must be compiled"], marks=pytest.mark.slow),
         ("other", 1, 2, ["must have a function `other`"]),
     ],
 )
@@ -159,6 +159,7 @@ def test_workers_that_wait_for_each_other_are_no_hang(fastnet, tmp_path):
     assert "no end within 3 s" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_saved_model(fastnet, tmp_path):
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
     model.compile("adam", "mse")

@@ -54,13 +54,36 @@ attempt("evaluator outside the cluster", config("evaluator"))
 attempt("parameter server", config("worker", ps=["a:1"]))
 attempt("duplicate", config(chief=[own]))
 attempt("index", config(index=2))
-# The resolver counts, not the valid TF_CONFIG.
+# The resolver is read first, and a valid TF_CONFIG beside it does not help.
 attempt("resolver", config(), cluster_resolver=resolvers.SimpleClusterResolver(spec))
 attempt(
     "resolver index",
     config(),
     cluster_resolver=resolvers.SimpleClusterResolver(spec, "", "worker", 5),
 )
+attempt(
+    "resolver and TF_CONFIG",
+    config(index=1),
+    cluster_resolver=resolvers.SimpleClusterResolver(spec, "", "worker", 0),
+)
+slurm = {"PROCID": "0", "NODEID": "0", "LOCALID": "0", "STEP_NUM_TASKS": "3",
+         "STEP_NODELIST": "n[1-3]", "STEP_TASKS_PER_NODE": "1(x3)"}
+slurm = {"SLURM_" + name: value for name, value in slurm.items()}
+os.environ.update(slurm)
+attempt("TF_CONFIG and Slurm", config())
+os.environ["RAY_RAYLET_PID"] = "7"
+attempt("Slurm around Ray", config(), start_timeout=2)
+del os.environ["RAY_RAYLET_PID"]
+pod = {"JOB_COMPLETION_INDEX": "0", "FASTNET_WORKERS": "2"}
+os.environ.update(pod)
+attempt("Slurm and Kubernetes", "{}")
+for name in slurm:
+    del os.environ[name]
+attempt("TF_CONFIG and Kubernetes", config(index=1))
+attempt("no subdomain", "{}")
+del os.environ["FASTNET_WORKERS"]
+attempt("not counted", "{}")
+del os.environ["JOB_COMPLETION_INDEX"]
 attempt("missing follower", config(), start_timeout=2)
 attempt("missing rank 0", config(index=1), start_timeout=2)
 with own_port.bound(int(own.split(":")[1])):
@@ -73,7 +96,7 @@ print(json.dumps(outcomes))
 FIT = """
 import signal, sys
 import numpy as np
-import keras
+from keras_fastnet._upstream.keras_api import keras
 import tensorflow as tf
 import keras_fastnet
 
@@ -181,6 +204,17 @@ def refused():
         ("index", "Received: 2", 1),
         ("resolver", 'The task\'s "type" must be', 1),
         ("resolver index", "Received: 5", 1),
+        ("resolver and TF_CONFIG", "must not describe different clusters", 1),
+        (
+            "TF_CONFIG and Slurm",
+            "rank 0 of 2 from TF_CONFIG, and rank 0 of 3 from S",
+            1,
+        ),
+        ("Slurm around Ray", "missing rank(s) 1", 10),
+        ("Slurm and Kubernetes", "and rank 0 of 2 from a Kubernetes Indexed Job", 1),
+        ("TF_CONFIG and Kubernetes", "rank 1 of 2 from TF_CONFIG, and rank 0 of 2", 1),
+        ("no subdomain", "must reach each other by name", 1),
+        ("not counted", "INDEX=0 without FASTNET_WORKERS", 1),
         ("missing follower", "missing rank(s) 1", 10),
         ("missing rank 0", "Rank 1 must reach rank 0 within 2 s", 10),
         ("busy port", "must be able to listen on its own port", 5),
@@ -208,6 +242,10 @@ def test_a_worker_dies_in_fit(start, victim, number):
             start(FIT, cluster=cluster, task=task)
             for task in (("chief", 0), ("worker", 0))
         ]
+        found = processes[0].stdout.readline()
+        assert found == "fastnet: 2 workers on 1 host, found by TF_CONFIG\n", processes[
+            0
+        ].errors.read_text()
         for rank, process in enumerate(processes):
             assert process.stdout.readline() == f"rank {rank} of 2\n", (
                 process.errors.read_text()
@@ -223,13 +261,7 @@ def test_a_worker_dies_in_fit(start, victim, number):
 
 def test_one_worker_from_a_resolver_ends_on_sigterm(start):
     with reserved_ports(1) as ports:
-        # TF_CONFIG is another cluster, of which nobody is there.
-        process = start(
-            FIT,
-            f"127.0.0.1:{ports[0]}",
-            cluster={"worker": ["a.invalid:1", "b.invalid:1"]},
-            task=("worker", 1),
-        )
+        process = start(FIT, f"127.0.0.1:{ports[0]}")
         assert process.stdout.readline() == "rank 0 of 1\n", process.errors.read_text()
         process.terminate()
         assert process.wait(PATIENCE) == -signal.SIGTERM

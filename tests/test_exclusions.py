@@ -1,12 +1,13 @@
 """Which tensors LARS neither decays nor adapts, and what it says about them."""
 
-import keras
 import pytest
 import tensorflow as tf
 
 from keras_fastnet import LARS
+from keras_fastnet._upstream.keras_api import keras
 from keras_fastnet.optimizers.exclusion_rules import treatments
 from keras_fastnet.optimizers.layer_roles import biases_and_norms
+from tests.variables import new_variable
 
 
 @keras.saving.register_keras_serializable(package="test_exclusions")
@@ -147,7 +148,7 @@ def test_a_wrapped_kernel_is_no_scale():
 
 
 def test_unknown_owner_leaves_the_shape_to_decide():
-    variables = [keras.Variable([[1.0]], name="bias"), keras.Variable([1.0])]
+    variables = [new_variable([[1.0]], name="bias"), new_variable([1.0])]
     lines = LARS().describe(variables).splitlines()
     assert lines[1].split() == ["bias", "(1,", "1)", "yes", "yes"]
     assert lines[2].split()[-4:] == ["no", "no", "rank", "1"]
@@ -159,8 +160,8 @@ def test_the_layers_are_not_searched_where_shapes_decide(monkeypatch):
 
     monkeypatch.setattr("gc.get_objects", fail)
     with pytest.raises(AssertionError, match="searched"):
-        LARS().build([keras.Variable([[1.0]])])
-    LARS(exclude_biases_and_norms=False).build([keras.Variable([[1.0]])])
+        LARS().build([new_variable([[1.0]])])
+    LARS(exclude_biases_and_norms=False).build([new_variable([[1.0]])])
 
 
 def test_tensorflow_variables():

@@ -117,7 +117,8 @@ def test_ranks_of_a_host_form_a_row(network, two_hosts):
         assert rows == [{("0", first), ("2", first)}, {("1", second), ("3", second)}]
 
 
-@pytest.mark.parametrize("lost", [pytest.param(3, marks=pytest.mark.slow), 0])
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", [3, 0])
 def test_a_host_is_lost_in_fit(network, four_hosts, lost):
     """The lost worker too finds out, wherever TensorFlow's coordinator is."""
     trained = four_hosts.run("fit", epochs=1)

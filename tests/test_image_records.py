@@ -1,11 +1,11 @@
 """Batches of TFRecord files: who sees what, in which order, and how it is cropped."""
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from keras_fastnet import LargeBatchOptimizer
+from keras_fastnet._upstream.keras_api import keras
 from keras_fastnet.callbacks import BackupAndRestore
 from keras_fastnet.datasets import ImageRecords
 from tests.image_record_files import (

@@ -1,13 +1,15 @@
 """Micro-batches take the update of one batch; overflow is agreed on."""
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from keras_fastnet import LARS, LargeBatchOptimizer, TorusStrategy
+from keras_fastnet._upstream.chosen import optimizers
+from keras_fastnet._upstream.keras_api import keras
 from tests.distributed import jobs
 from tests.test_parity import assert_parity
+from tests.variables import new_variable
 
 # Two updates of 8 micro-batches of 32 in an epoch, and one of what is left: three
 # micro-batches and a part of one.
@@ -135,7 +137,7 @@ def assert_same_weights(one, other):
 
 
 @pytest.mark.parametrize(
-    "wrapped", [LargeBatchOptimizer, keras.optimizers.LossScaleOptimizer]
+    "wrapped", [LargeBatchOptimizer, optimizers.LossScaleOptimizer]
 )
 def test_under_a_torus_strategy_of_one_replica(wrapped):
     x, y = jobs.examples(96)
@@ -226,12 +228,13 @@ def test_scaled_loss_changes_nothing_in_float32():
 
 
 def test_keras_adds_no_second_loss_scaling():
-    keras.config.set_dtype_policy("mixed_float16")
+    set_policy = keras.mixed_precision.set_global_policy
+    set_policy("mixed_float16")
     try:
         optimizer = LargeBatchOptimizer(LARS(1.0))
         model = small(optimizer)
     finally:
-        keras.config.set_dtype_policy("float32")
+        set_policy("float32")
     assert optimizer.loss_scaling
     assert model.optimizer is optimizer
     assert not LargeBatchOptimizer(LARS(1.0)).loss_scaling
@@ -266,8 +269,8 @@ def test_an_epoch_that_is_broken_off_leaves_nothing_to_the_next():
 
 
 def test_by_hand_micro_batches_weigh_the_same():
-    weight = keras.Variable([1.0, 2.0])
-    unused = keras.Variable([5.0])
+    weight = new_variable([1.0, 2.0])
+    unused = new_variable([5.0])
     optimizer = LargeBatchOptimizer(keras.optimizers.SGD(1.0), 2)
     sparse = tf.IndexedSlices(tf.constant([3.0, 4.0]), tf.constant([0, 0]), (2,))
     optimizer.apply([sparse, None], [weight, unused])
@@ -300,7 +303,7 @@ def test_by_hand_micro_batches_weigh_the_same():
             "`loss_scaling=True`",
         ),
         (
-            lambda: LargeBatchOptimizer(keras.optimizers.LossScaleOptimizer(LARS(1.0))),
+            lambda: LargeBatchOptimizer(optimizers.LossScaleOptimizer(LARS(1.0))),
             ValueError,
             "inside of it",
         ),

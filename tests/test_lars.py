@@ -1,12 +1,13 @@
 """LARS as a Keras optimizer: configuration, steps, clipping, dtypes, arguments."""
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from keras_fastnet import LARS
+from keras_fastnet._upstream.keras_api import keras
 from keras_fastnet.schedules import WarmupPolynomialDecay
+from tests.variables import new_variable
 
 
 def test_configuration():
@@ -47,7 +48,7 @@ def test_configuration_with_zero_epsilon_and_no_decay():
 def test_single_step():
     # ‖w‖ = 5, ‖g‖ = 2: the ratio is 0.1 * 5 / 2 = 0.25.
     optimizer = LARS(0.5, weight_decay=0.0, trust_coefficient=0.1)
-    variable = keras.Variable([[3.0, 0.0], [0.0, 4.0]])
+    variable = new_variable([[3.0, 0.0], [0.0, 4.0]])
     optimizer.apply([tf.constant([[0.0, 0.0], [2.0, 0.0]])], [variable])
     np.testing.assert_allclose(variable, [[3, 0], [-0.25, 4]], rtol=1e-6)
 
@@ -55,8 +56,8 @@ def test_single_step():
 def test_weight_decay():
     # Without a gradient the decayed tensor shrinks by rate * decay, since the
     # ratio is 1 there; excluded tensors and biases stay.
-    decayed, excluded = (keras.Variable([[2.0]], name=n) for n in ("a", "b"))
-    bias = keras.Variable([2.0], name="c")
+    decayed, excluded = (new_variable([[2.0]], name=n) for n in ("a", "b"))
+    bias = new_variable([2.0], name="c")
     optimizer = LARS(1.0, weight_decay=0.1, exclude_from_weight_decay=["b"])
     variables = [decayed, excluded, bias]
     optimizer.apply([tf.zeros(v.shape) for v in variables], variables)
@@ -67,7 +68,7 @@ def test_weight_decay():
 
 def test_correctness_with_golden():
     optimizer = LARS(1.0, momentum=0.5, weight_decay=0.25, trust_coefficient=0.1)
-    variable = keras.Variable([[1.0]], dtype="float64")
+    variable = new_variable([[1.0]], dtype="float64")
     seen = []
     for _ in range(4):
         optimizer.apply([tf.ones((1, 1), tf.float64)], [variable])
@@ -100,7 +101,7 @@ def test_narrow_dtypes_compute_in_float32(dtype, momentum, nesterov):
     gradient = np.full((4, 8), 1e-4)
     results = []
     for used in (dtype, "float64"):
-        variable = keras.Variable(start, dtype=used)
+        variable = new_variable(start, dtype=used)
         optimizer = LARS(40.0, **options)
         for _ in range(2):
             optimizer.apply([tf.cast(gradient, used)], [variable])
@@ -113,21 +114,21 @@ def test_narrow_dtypes_compute_in_float32(dtype, momentum, nesterov):
 
 
 def test_gradients_of_another_dtype():
-    variable = keras.Variable(np.ones((2, 2)), dtype="float32")
+    variable = new_variable(np.ones((2, 2)), dtype="float32")
     LARS(1.0).apply([tf.ones((2, 2), tf.float16)], [variable])
     assert variable.dtype == "float32"
     np.testing.assert_allclose(variable, 0.999, rtol=1e-5)
 
 
 def test_zero_initialised_tensors_move():
-    variable = keras.Variable(np.zeros((2, 2)))
+    variable = new_variable(np.zeros((2, 2)))
     optimizer = LARS(0.5)
     optimizer.apply([tf.ones((2, 2))], [variable])
     np.testing.assert_allclose(variable, -0.5)
 
 
 def test_a_variable_without_gradient_stays():
-    first, second = (keras.Variable([[1.0]]) for _ in range(2))
+    first, second = (new_variable([[1.0]]) for _ in range(2))
     optimizer = LARS(1.0)
     with pytest.warns(UserWarning, match="Gradients do not exist"):
         optimizer.apply([tf.ones((1, 1)), None], [first, second])
@@ -136,7 +137,7 @@ def test_a_variable_without_gradient_stays():
 
 
 def test_buffers_have_the_usual_names():
-    variable = keras.Variable([[1.0]], name="kernel")
+    variable = new_variable([[1.0]], name="kernel")
     optimizer = LARS()
     optimizer.build([variable])
     assert [v.path for v in optimizer.variables] == [
@@ -150,7 +151,7 @@ def test_buffers_have_the_usual_names():
 
 
 def test_building_twice_keeps_the_buffers():
-    variable = keras.Variable([[1.0]])
+    variable = new_variable([[1.0]])
     optimizer = LARS()
     optimizer.build([variable])
     optimizer.build([variable])

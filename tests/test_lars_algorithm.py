@@ -1,12 +1,12 @@
 """LARS against a NumPy reference written from Algorithm 1 of arXiv 1708.03888."""
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from keras_fastnet import LARS
 from keras_fastnet.schedules import WarmupPolynomialDecay
+from tests.variables import new_variable
 
 pytestmark = pytest.mark.smoke
 
@@ -64,7 +64,7 @@ def problem():
 
 
 def train(optimizer, weights, gradients, dtype, compiled=False):
-    variables = [keras.Variable(w, dtype=dtype) for w in weights]
+    variables = [new_variable(w, dtype=dtype) for w in weights]
     if not compiled:
         for step in gradients:
             optimizer.apply([tf.constant(g, dtype) for g in step], variables)
@@ -134,7 +134,7 @@ def test_a_constant_rate():
 def test_a_rate_that_is_set_between_updates():
     weights, gradients = problem()
     optimizer = LARS(1.0)
-    variables = [keras.Variable(w, dtype="float64") for w in weights]
+    variables = [new_variable(w, dtype="float64") for w in weights]
     for rate, step in zip(rates(), gradients, strict=True):
         optimizer.learning_rate = rate
         optimizer.apply([tf.constant(g) for g in step], variables)
@@ -155,7 +155,7 @@ def test_a_callable_rate():
 def test_exclusions(excluded):
     weights, gradients = problem()
     expected = reference(weights, gradients, rates(), excluded, weight_decay=0.05)
-    variables = [keras.Variable(w, dtype="float64") for w in weights]
+    variables = [new_variable(w, dtype="float64") for w in weights]
     chosen = {id(variables[i]) for i in excluded}
     optimizer = LARS(
         SCHEDULE,
@@ -215,7 +215,7 @@ def test_sparse_gradients_sum_duplicates(option, clip):
     rng = np.random.default_rng(3)
     start = rng.normal(size=(7, 3))
     optimizer = LARS(SCHEDULE, weight_decay=0.01, **option)
-    variable = keras.Variable(start, dtype="float64")
+    variable = new_variable(start, dtype="float64")
     dense = []
     for _ in range(STEPS):
         rows = rng.integers(0, 5, size=6)
@@ -240,7 +240,7 @@ def test_gradient_accumulation_is_one_step_with_the_mean():
 
 
 def test_the_base_class_never_decays():
-    variable = keras.Variable(np.ones((2, 2)), dtype="float64")
+    variable = new_variable(np.ones((2, 2)), dtype="float64")
     optimizer = LARS(1.0, weight_decay=0.5, momentum=0.0, trust_coefficient=0.01)
     gradient = np.full((2, 2), 0.25)
     optimizer.apply([tf.constant(gradient)], [variable])

@@ -1,10 +1,10 @@
 """Momentum that follows the rate, against momentum with the rate outside, in NumPy."""
 
-import keras
 import numpy as np
 import pytest
 
 from keras_fastnet import LARS, LargeBatchOptimizer
+from keras_fastnet._upstream.keras_api import keras
 from keras_fastnet.callbacks import BatchGrowth, LearningRateWarmup
 from keras_fastnet.schedules import Steps
 

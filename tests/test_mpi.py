@@ -41,7 +41,14 @@ def weights_of(output):
 
 @pytest.mark.parametrize(
     ("options", "carrier"),
-    [("{}", "MPI"), ('{"transport": "tensorflow"}', "TensorFlow's collectives, gRPC")],
+    [
+        ("{}", "MPI"),
+        pytest.param(
+            '{"transport": "tensorflow"}',
+            "TensorFlow's collectives, gRPC",
+            marks=pytest.mark.slow,
+        ),
+    ],
 )
 def test_mpiexec_is_all_it_takes(python, options, carrier):
     done = python(SCRIPT, "end", options, ranks=2)

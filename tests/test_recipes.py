@@ -4,14 +4,15 @@ import copy
 import dataclasses
 import pickle
 
-import keras
 import numpy as np
 import pytest
 
 import keras_fastnet as fastnet
 from keras_fastnet import recipes
+from keras_fastnet._upstream.keras_api import keras
 from keras_fastnet.recipes import RECIPES
 from keras_fastnet.schedules import linear_scaling
+from tests.variables import new_variable
 
 CIFAR = {"train_size": 50_000, "ranks": 2}
 
@@ -180,15 +181,15 @@ def test_sgd_is_momentum_with_the_decay_in_the_gradient():
     """Goyal et al., equations 3 and 10: against NumPy."""
     recipe = recipes.facebook2017(ranks=8)
     optimizer = recipe.optimizer().inner_optimizer
-    weight = keras.Variable([[1.0, -2.0], [0.5, 3.0]], name="kernel")
-    bias = keras.Variable([1.0, 1.0], name="bias")
+    weight = new_variable([[1.0, -2.0], [0.5, 3.0]], name="kernel")
+    bias = new_variable([1.0, 1.0], name="bias")
     w, v, b, u = weight.numpy(), 0.0, bias.numpy(), 0.0
     random = np.random.default_rng(0)
     for rate in (0.1, 0.2, 0.4):
         g, h = random.normal(size=(2, 2)), random.normal(size=2)
         optimizer.learning_rate = rate
         optimizer.apply(
-            [keras.ops.array(g, "float32"), keras.ops.array(h, "float32")],
+            [np.asarray(g, "float32"), np.asarray(h, "float32")],
             [weight, bias],
         )
         v = 0.9 * v + rate * (g + 1e-4 * w)

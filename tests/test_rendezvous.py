@@ -27,6 +27,8 @@ def test_all_hear_the_proposal_of_rank_0(addresses, size):
         Worker(addresses[:size], rank, proposal=proposals[rank]) for rank in range(size)
     ]
     assert outcomes(*workers) == [[1, "a"]] * size
+    nodes = [f"node{rank}" for rank in range(size)]
+    assert [worker.nodes for worker in workers] == [nodes] * size
     assert max(worker.seconds for worker in workers) < 5
 
 
@@ -77,7 +79,7 @@ def test_without_ipv6(addresses, monkeypatch):
 @pytest.mark.parametrize("timeout", [0, -1.0, float("nan"), float("inf"), "5", None])
 def test_timeout_must_be_a_number(addresses, timeout):
     with pytest.raises(ValueError, match="`start_timeout` must be a positive"):
-        meet(Cluster(addresses, 0), FACTS, 0, timeout)
+        meet(Cluster(addresses, 0), FACTS, 0, timeout, "a")
 
 
 @pytest.mark.parametrize("rank", [0, 1])

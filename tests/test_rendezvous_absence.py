@@ -95,7 +95,7 @@ from keras_fastnet.strategies.cluster import Cluster
 from keras_fastnet.strategies.rendezvous import meet
 
 rank, *addresses = sys.argv[1:]
-meet(Cluster(tuple(addresses), int(rank)), {"tensorflow": "2.21"}, 7, 60.0)
+meet(Cluster(tuple(addresses), int(rank)), {"tensorflow": "2.21"}, 7, 60.0, "a")
 """
 
 

@@ -1,6 +1,5 @@
 """Warm-up and polynomial decay: the functions and the Keras schedule."""
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -8,12 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_fastnet import LARS
+from keras_fastnet._upstream.keras_api import keras
 from keras_fastnet.schedules import (
     WarmupPolynomialDecay,
     gradual_warmup,
     polynomial_decay,
     warmup_polynomial,
 )
+from tests.variables import new_variable
 
 parts = st.floats(0.0, 1.0)
 rates = st.floats(0.0, 100.0)
@@ -95,7 +96,7 @@ def test_runs_in_a_graph_and_under_xla():
 def test_drives_an_optimizer():
     schedule = WarmupPolynomialDecay(8.0, decay_steps=10, warmup_steps=5)
     optimizer = LARS(schedule)
-    variable = keras.Variable([[1.0]])
+    variable = new_variable([[1.0]])
     seen = []
     for _ in range(6):
         seen.append(float(optimizer.learning_rate))

@@ -199,7 +199,7 @@ def test_training_on_every_grid_equals_one_device(request, one_device, grid):
 
 
 @pytest.mark.parametrize(
-    "grid", some_slow([(1, 2), (1, 4), (2, 2), (4, 1)], [(1, 2), (2, 2)]), ids=str
+    "grid", some_slow([(1, 2), (1, 4), (2, 2), (4, 1)], [(2, 2)]), ids=str
 )
 def test_training_over_mpi_equals_one_device(request, one_device, grid):
     workers = request.getfixturevalue({2: "two_mpi", 4: "four_mpi"}[grid[0] * grid[1]])
@@ -208,7 +208,9 @@ def test_training_over_mpi_equals_one_device(request, one_device, grid):
     assert_parity(one, workers.run("fit_on_grid", **settings))
 
 
-@pytest.mark.parametrize("algorithm", ["gather", "ring"])
+@pytest.mark.parametrize(
+    "algorithm", [pytest.param("gather", marks=pytest.mark.slow), "ring"]
+)
 def test_training_with_the_other_algorithms(one_device, four, algorithm):
     settings = {"grid": (2, 2), "algorithms": (algorithm,), "optimizer": "lars"}
     one = one_device.run("fit_on_grid", **settings)

@@ -93,7 +93,12 @@ def test_a_saved_model_trains_on_as_the_first(two_workers, tmp_path):
             {"count": 70, "data": "known"},
             ["2 workers, grid", "up to 96 examples, 3 steps and 3 updates an epoch"],
         ),
-        ("two_workers", {"data": "unknown"}, ["; epochs of unknown length; "]),
+        pytest.param(
+            "two_workers",
+            {"data": "unknown"},
+            ["; epochs of unknown length; "],
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["arrays", "dataset", "unknown length"],
 )

@@ -1,11 +1,11 @@
 """`TrustRatioMonitor` against the trust ratios of a training done in NumPy."""
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from keras_fastnet import LARS, LargeBatchOptimizer
+from keras_fastnet._upstream.keras_api import keras
 from keras_fastnet.callbacks import BatchGrowth, TrustRatioMonitor
 
 GENERATOR = np.random.default_rng(0)

@@ -1,25 +1,27 @@
 """Where callbacks are called: the ends of epochs, files, and the wish to stop."""
 
 import weakref
+from typing import Any
 
-import keras
 import numpy as np
-from keras import tree
-from keras.src.callbacks.callback_list import CallbackList
-from keras.src.callbacks.progbar_logger import ProgbarLogger
+import tensorflow as tf
 
+from keras_fastnet._upstream.chosen import callback_classes
 from keras_fastnet._upstream.hooked import (
     HookedCallback,
     HookedOptimizer,
     strategy_of,
 )
 from keras_fastnet._upstream.hooking import hook, install
+from keras_fastnet._upstream.keras_api import keras
 from keras_fastnet._upstream.training_data import data_of
 
-_in_epoch: "weakref.WeakSet[CallbackList]" = weakref.WeakSet()
+_CallbackList = callback_classes.CallbackList
+
+_in_epoch: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
-@hook(CallbackList, "on_epoch_begin")
+@hook(_CallbackList, "on_epoch_begin")
 def _begin_epoch(original, callbacks, *args, **kwargs):
     _in_epoch.add(callbacks)
     if optimizer := _hooked_optimizer(callbacks):
@@ -28,27 +30,27 @@ def _begin_epoch(original, callbacks, *args, **kwargs):
 
 
 # Validation within `fit` is called on the same list.
-@hook(CallbackList, "on_test_begin")
+@hook(_CallbackList, "on_test_begin")
 def _finish_before_validation(original, callbacks, *args, **kwargs):
     _end_epoch(callbacks)
     return original(callbacks, *args, **kwargs)
 
 
-@hook(CallbackList, "on_epoch_end")
+@hook(_CallbackList, "on_epoch_end")
 def _finish_epoch(original, callbacks, *args, **kwargs):
     _end_epoch(callbacks)
     original(callbacks, *args, **kwargs)
     _stop_together(callbacks)
 
 
-def _end_epoch(callbacks: CallbackList) -> None:
+def _end_epoch(callbacks: Any) -> None:
     optimizer = _hooked_optimizer(callbacks)
     if optimizer and callbacks in _in_epoch:
         optimizer.end_epoch()
     _in_epoch.discard(callbacks)
 
 
-def _hooked_optimizer(callbacks: CallbackList) -> HookedOptimizer | None:
+def _hooked_optimizer(callbacks: Any) -> HookedOptimizer | None:
     optimizer = getattr(callbacks.model, "optimizer", None)
     return optimizer if isinstance(optimizer, HookedOptimizer) else None
 
@@ -61,11 +63,11 @@ _WRITERS = (
 )
 
 
-@hook(CallbackList, "__init__")
+@hook(_CallbackList, "__init__")
 def _only_the_chief_writes(original, callbacks, given=None, *args, **kwargs):
     strategy = strategy_of(kwargs.get("model"))
     if strategy is not None:
-        given = tree.flatten(given) if given else []
+        given = tf.nest.flatten(given) if given else []
         if any(isinstance(c, keras.callbacks.BackupAndRestore) for c in given):
             raise ValueError(
                 "A TorusStrategy needs backups that one worker writes and that hold "
@@ -81,7 +83,7 @@ def _only_the_chief_writes(original, callbacks, given=None, *args, **kwargs):
             callback.siblings = callbacks.callbacks
 
 
-@hook(CallbackList, "on_train_begin")
+@hook(_CallbackList, "on_train_begin")
 def _begin_fit(original, callbacks, logs=None):
     original(callbacks, logs)
     strategy = strategy_of(callbacks.model)
@@ -92,7 +94,7 @@ def _begin_fit(original, callbacks, logs=None):
 
 
 # Workers stop together: who left an epoch alone would leave the others waiting.
-@hook(CallbackList, "on_train_batch_end")
+@hook(_CallbackList, "on_train_batch_end")
 def _stop_at_the_end(original, callbacks, batch, logs=None):
     original(callbacks, batch, logs)
     model = callbacks.model
@@ -108,7 +110,7 @@ def _stop_at_the_end(original, callbacks, batch, logs=None):
     _stops.add(callbacks)
 
 
-def _stop_together(callbacks: CallbackList) -> None:
+def _stop_together(callbacks: Any) -> None:
     model = callbacks.model
     strategy = strategy_of(model)
     if strategy is None or strategy.num_workers < 2:
@@ -118,13 +120,13 @@ def _stop_together(callbacks: CallbackList) -> None:
     model.stop_training = strategy.any_worker(wanted)
 
 
-_stops: "weakref.WeakSet[CallbackList]" = weakref.WeakSet()
+_stops: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
 _off_progress_bar: set[str] = set()
 
 
-@hook(ProgbarLogger, "on_epoch_end")
+@hook(callback_classes.ProgbarLogger, "on_epoch_end")
 def _short_bar(original, bar, epoch, logs=None):
     hidden = tuple(_off_progress_bar)
     shown = {k: v for k, v in (logs or {}).items() if not k.startswith(hidden)}

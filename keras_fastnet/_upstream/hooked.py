@@ -48,6 +48,10 @@ class HookedStrategy:
         """Returns whether something holds on any worker."""
         raise NotImplementedError
 
+    def of_all_workers(self, own: tf.Tensor) -> list[list[int]]:
+        """Returns integers of each worker, by rank."""
+        raise NotImplementedError
+
     def from_chief(self, data: bytes) -> bytes:
         """Returns the chief's bytes, on all workers."""
         raise NotImplementedError

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import keras
+from keras_fastnet._upstream.keras_api import keras
 
 HOOKS: list[tuple[Any, str, Callable[..., Any]]] = []
 """Owner and name of each function that is wrapped, and by what."""
@@ -37,9 +37,10 @@ def install() -> None:
             continue
         if not hasattr(owner, name):
             raise ImportError(
-                "keras_fastnet supports Keras 3.10 to 3.15, whose insides it adapts to "
-                f"several workers. Received: Keras {keras.__version__}, where "
-                f"`{owner.__name__}.{name}` is missing. Install another Keras, or a "
+                "keras_fastnet adapts the insides of Keras 3.10 to 3.15, and of Keras "
+                "2.15 to 2.20, to several workers. Received: Keras "
+                f"{keras.__version__}, where `{owner.__name__}.{name}` is missing. "
+                "Install another Keras, or a "
                 "newer keras_fastnet."
             )
         setattr(owner, name, _wrapped(getattr(owner, name), wrapper))

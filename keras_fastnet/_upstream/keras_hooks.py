@@ -1,15 +1,17 @@
-"""The places where Keras 3 has to learn about several workers and micro-batches.
+"""The places where Keras has to learn about several workers and micro-batches.
 
 Keras offers no public seam here, so some of its functions are wrapped, once, when the
 first `TorusStrategy` or `LargeBatchOptimizer` is made. Every wrapper asks whether one
 of them is active and otherwise calls Keras's own code, so that nothing else changes.
-keras#20585 is the thread whose end would let most of them go.
+keras#20585 is the thread whose end would let most of them go for Keras 3; Keras 2 has
+ended, and so have its changes.
 """
 
 # They register their wrappers when they are imported.
-from keras_fastnet._upstream import callback_hooks, data_hooks, step_hooks  # noqa: F401
+from keras_fastnet._upstream import callback_hooks, chosen  # noqa: F401
 from keras_fastnet._upstream.hooked import HookedStrategy
 from keras_fastnet._upstream.hooking import install
+from keras_fastnet._upstream.made_in_scope import STRATEGIES
 
 __all__ = ["heed", "install"]
 
@@ -23,5 +25,5 @@ def heed(strategy: HookedStrategy) -> None:
     Raises:
         ImportError: This Keras lacks what must be wrapped.
     """
-    data_hooks.STRATEGIES.add(strategy)
+    STRATEGIES.add(strategy)
     install()

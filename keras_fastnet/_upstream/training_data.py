@@ -3,20 +3,15 @@
 import weakref
 from typing import Any
 
-import keras
-from keras.src.backend.tensorflow.trainer import TFEpochIterator
-
 
 class TrainingData:
     """The data that Keras's loop was given.
 
     Args:
-        iterator: Keras's iterator.
         elements: The `EpochData` behind it.
     """
 
-    def __init__(self, iterator: TFEpochIterator, elements: Any):
-        self._iterator = iterator
+    def __init__(self, elements: Any):
         self.elements = elements
         self.first_batch = 0
         """Batches of the coming epoch that an earlier run has trained."""
@@ -24,19 +19,17 @@ class TrainingData:
     @property
     def whole_epochs(self) -> bool:
         """Whether every epoch begins with the data's first batch."""
-        return self._iterator.steps_per_epoch is None
+        return self._steps_per_epoch is None
 
     @property
     def batches(self) -> int | None:
         """Number of batches in an epoch; `None` where it is not known."""
-        return self._iterator.num_batches
+        raise NotImplementedError
 
     @property
     def examples(self) -> int | None:
         """Number of examples in an epoch; `None` where only reading would tell."""
-        if not self.whole_epochs:
-            return None
-        return getattr(self._iterator.data_adapter, "_num_samples", None)
+        raise NotImplementedError
 
     def resume(self, epoch: int, batch: int) -> None:
         """Goes on where an earlier run of the same program was.
@@ -47,32 +40,31 @@ class TrainingData:
         """
         # While it can be seen.
         self.elements.examples_of_first()
-        if not self.whole_epochs:
-            self.elements.skip(epoch * self._iterator.steps_per_epoch + batch)
+        steps = self._steps_per_epoch
+        if steps is not None:
+            self.elements.skip(epoch * steps + batch)
         else:
-            adapter = self._iterator.data_adapter
             for _ in range(epoch):
-                adapter.on_epoch_begin()
-                self.elements.pass_epoch()
-                adapter.on_epoch_end()
+                self._pass_epoch()
             self.elements.skip(batch)
         self.first_batch = batch
 
-    def begin_epoch(self) -> None:
-        """Sets the batch that Keras counts from; called when its loop begins."""
-        iterator = self._iterator
-        skipped, self.first_batch = self.first_batch, 0
-        for _ in range(0, skipped, iterator.steps_per_execution):
-            # Keras's count of steps; no data are read by it.
-            next(iterator._epoch_iterator, None)
+    @property
+    def _steps_per_epoch(self) -> int | None:
+        """What the user has said."""
+        raise NotImplementedError
+
+    def _pass_epoch(self) -> None:
+        """Leaves out one epoch that an earlier run has trained."""
+        raise NotImplementedError
 
 
 # Weakly, both: Keras forgets the data when it is done with them.
-_given: "weakref.WeakKeyDictionary[keras.Model, weakref.ref[TrainingData]]"
+_given: "weakref.WeakKeyDictionary[Any, weakref.ref[TrainingData]]"
 _given = weakref.WeakKeyDictionary()
 
 
-def note_data(model: keras.Model, data: TrainingData) -> None:
+def note_data(model: Any, data: TrainingData) -> None:
     """Remembers the data that a model was last given.
 
     Args:
@@ -82,7 +74,7 @@ def note_data(model: keras.Model, data: TrainingData) -> None:
     _given[model] = weakref.ref(data)
 
 
-def data_of(model: keras.Model) -> TrainingData | None:
+def data_of(model: Any) -> TrainingData | None:
     """Returns the data that a model was last given; those of training until it begins.
 
     Args:

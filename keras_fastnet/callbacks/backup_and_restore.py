@@ -3,20 +3,21 @@
 import pathlib
 from typing import Any, Literal
 
-import keras
 import numpy as np
 
-from keras_fastnet._upstream import keras_models
 from keras_fastnet._upstream import tensorflow as upstream
-from keras_fastnet._upstream.hooked import HookedCallback, HookedStrategy
+from keras_fastnet._upstream.chosen import models as keras_models
+from keras_fastnet._upstream.chosen import values
+from keras_fastnet._upstream.hooked import HookedCallback, HookedStrategy, strategy_of
+from keras_fastnet._upstream.keras_api import keras
 from keras_fastnet._upstream.training_data import data_of
 from keras_fastnet.callbacks import backup_file
+from keras_fastnet.callbacks.backup_state import check_same, seen, stateful
 from keras_fastnet.callbacks.progress import batches_per_update, updates_of
 from keras_fastnet.callbacks.reporting import is_chief, say
+from keras_fastnet.callbacks.termination import EXIT_CODE, Termination
 from keras_fastnet.optimizers.arguments import check_bool, checked_integer
 
-# What Keras's callbacks count, and compare with.
-_SEEN = ("best", "best_epoch", "wait", "cooldown_counter", "stopped_epoch")
 # As long as a checksum, which no file will begin with by chance.
 _REFUSAL = b"keras_fastnet refuses to restore"
 
@@ -44,6 +45,11 @@ class BackupAndRestore(HookedCallback, keras.callbacks.Callback):
     also one behind another, for which the first batch of every finished epoch is read.
     Random numbers within `Dataset.map` begin anew: `keras_fastnet.datasets` has none.
     With `steps_per_epoch` all that was read has to be read again.
+
+    On SIGTERM, to one worker or all, they finish the same update, back up, and end with
+    exit code 143: within about a second, or at the end of a validation. Without a
+    random seed the last backup counts. A second SIGTERM ends a worker at once. Where
+    `fit` does not run in the main thread, SIGTERM is left alone.
 
     List it after other callbacks. It needs a `keras_fastnet.TorusStrategy`, which may
     be of one process, or a `keras_fastnet.LargeBatchOptimizer`.
@@ -93,6 +99,7 @@ class BackupAndRestore(HookedCallback, keras.callbacks.Callback):
         self._updates_saved = 0
         self._restored: dict[str, Any] | None = None
         self._data: Any = None
+        self._termination = Termination()
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Goes on from the newest backup, if there is one."""
@@ -105,6 +112,7 @@ class BackupAndRestore(HookedCallback, keras.callbacks.Callback):
         if content:
             self._restore(*backup_file.unpack(content))
         self._updates_saved = updates_of(self.model.optimizer)
+        self._termination.listen()
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Restores what Keras and other callbacks have reset by now."""
@@ -116,7 +124,7 @@ class BackupAndRestore(HookedCallback, keras.callbacks.Callback):
         for name, value in self._restored["metrics"].items():
             variables[name].assign(value)
         for callback, numbers in zip(
-            self._stateful(), self._restored["callbacks"], strict=True
+            stateful(self.siblings), self._restored["callbacks"], strict=True
         ):
             vars(callback).update(numbers)
         self._restored = None
@@ -124,25 +132,32 @@ class BackupAndRestore(HookedCallback, keras.callbacks.Callback):
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
-        """Backs up after every `save_freq` updates."""
-        if self.save_freq == "epoch":
-            return
+        """Backs up after every `save_freq` updates, and before the end by SIGTERM."""
         optimizer = self.model.optimizer
         if (batch + 1) % batches_per_update(optimizer, self._data):
             return
-        updates = updates_of(optimizer)
-        if updates - self._updates_saved >= self.save_freq:
-            self._save(self._epoch, batch + 1)
-            self._updates_saved = updates
+        ending = self._termination.is_due(self.model)
+        unsaved = updates_of(optimizer) - self._updates_saved
+        if self.save_freq == "epoch":
+            # Without a seed the data would come in another order after this batch.
+            wanted = ending and upstream.global_seed() is not None
+        else:
+            wanted = ending or unsaved >= self.save_freq
+        if wanted and unsaved:
+            self._back_up(self._epoch, batch + 1, logs)
+        if ending:
+            self._leave()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Backs up."""
-        self._save(epoch + 1, 0)
-        self._updates_saved = updates_of(self.model.optimizer)
+        self._back_up(epoch + 1, 0, logs)
+        if self._termination.is_due(self.model, now=True):
+            self._leave()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Removes the backups."""
         self._data = None
+        self._termination.stop_listening()
         if self.delete_checkpoint and is_chief(self.model):
             backup_file.remove(self.backup_dir)
 
@@ -188,7 +203,7 @@ class BackupAndRestore(HookedCallback, keras.callbacks.Callback):
 
     def _restore(self, arrays: dict[str, np.ndarray], about: dict[str, Any]) -> None:
         variables = keras_models.whole_state(self.model)
-        _check_same(variables, arrays, self.backup_dir)
+        check_same(variables, arrays, self.backup_dir)
         for name, array in arrays.items():
             if not name.startswith("metrics/"):
                 variables[name].assign(array)
@@ -205,55 +220,35 @@ class BackupAndRestore(HookedCallback, keras.callbacks.Callback):
             f"{updates_of(self.model.optimizer):,} update(s), from {self.backup_dir}",
         )
 
+    def _leave(self) -> None:
+        say(self.model, "SIGTERM: the same command goes on from the newest backup")
+        strategy = strategy_of(self.model)
+        if strategy is not None:
+            # Nobody goes before the chief has written.
+            strategy.any_worker(True)
+        raise SystemExit(EXIT_CODE)
+
+    def _back_up(self, epoch: int, batch: int, logs: dict[str, Any] | None) -> None:
+        self._save(epoch, batch)
+        self._updates_saved = updates_of(self.model.optimizer)
+
     def _save(self, epoch: int, batch: int) -> None:
         arrays = {
-            name: np.asarray(keras.ops.convert_to_numpy(variable))
+            name: values.to_numpy(variable)
             for name, variable in keras_models.whole_state(self.model).items()
             # Metrics are sums over the workers, which all have to read them.
             if is_chief(self.model) or name.startswith("metrics/")
         }
         if not is_chief(self.model):
             return
-        states = [_seen(callback) for callback in self._stateful()]
+        states = [seen(callback) for callback in stateful(self.siblings)]
         about = {"epoch": epoch, "batch": batch, "callbacks": states}
         path = self.backup_dir / backup_file.file_name(epoch, batch)
         backup_file.write(path, backup_file.pack(arrays, about))
         backup_file.remove(self.backup_dir, keep=self.keep)
-
-    def _stateful(self) -> list[keras.callbacks.Callback]:
-        """Callbacks of Keras's that decide by what they have seen."""
-        kinds = (
-            keras.callbacks.EarlyStopping,
-            keras.callbacks.ReduceLROnPlateau,
-            keras.callbacks.ModelCheckpoint,
-        )
-        return [c for c in self.siblings if isinstance(c, kinds)]
 
     def _from_chief(self, data: bytes) -> bytes:
         strategy = self.model.distribute_strategy
         return (
             strategy.from_chief(data) if isinstance(strategy, HookedStrategy) else data
         )
-
-
-def _seen(callback: keras.callbacks.Callback) -> dict[str, float | None]:
-    """Returns what a callback has seen, without its settings."""
-    state = {name: vars(callback)[name] for name in _SEEN if name in vars(callback)}
-    return {n: None if v is None else float(v) for n, v in state.items()}
-
-
-def _check_same(
-    variables: dict[str, keras.Variable],
-    arrays: dict[str, np.ndarray],
-    folder: pathlib.Path,
-) -> None:
-    mine = {name: (v.path, tuple(v.shape)) for name, v in variables.items()}
-    theirs = {name: tuple(array.shape) for name, array in arrays.items()}
-    for name in sorted({*mine, *theirs}):
-        path, shape = mine.get(name, ("nothing", None))
-        if shape != theirs.get(name):
-            raise ValueError(
-                "A backup goes on with the same model and optimizer. Received: "
-                f"{path} of shape {shape}, where {folder} has the shape "
-                f"{theirs.get(name)}. Train the same, or use another `backup_dir`."
-            )

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-import keras
-
+from keras_fastnet._upstream.keras_api import keras
 from keras_fastnet._upstream.training_data import data_of
 from keras_fastnet.callbacks.learning_rate import learning_rate_of, set_learning_rate
 from keras_fastnet.callbacks.reporting import say

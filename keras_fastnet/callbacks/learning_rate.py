@@ -2,8 +2,7 @@
 
 from typing import Any
 
-import keras
-
+from keras_fastnet._upstream.chosen import optimizers, values
 from keras_fastnet.optimizers.momentum_correction import MomentumCorrection
 
 
@@ -13,7 +12,9 @@ def learning_rate_of(optimizer: Any) -> float:
     Args:
         optimizer: A Keras optimizer.
     """
-    return float(keras.ops.convert_to_numpy(optimizer.learning_rate))
+    # Addons that wrap addons do not find it.
+    innermost = optimizers.with_inner(optimizer)[-1]
+    return float(values.to_numpy(innermost.learning_rate))
 
 
 def set_learning_rate(
@@ -26,12 +27,13 @@ def set_learning_rate(
         rate: The new rate.
         correction: What has the momentum follow. Defaults to `None`: nothing does.
     """
+    innermost = optimizers.with_inner(optimizer)[-1]
     if correction is None:
         # Without reading it, which would wait for the step before.
-        optimizer.learning_rate = rate
+        innermost.learning_rate = rate
         return
     before = learning_rate_of(optimizer)
-    optimizer.learning_rate = rate
+    innermost.learning_rate = rate
     # As it is stored: rates of 64 bits would add up to other products.
     after = learning_rate_of(optimizer)
     if before not in (0.0, after):

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-import keras
-
+from keras_fastnet._upstream.chosen import optimizers
+from keras_fastnet._upstream.keras_api import keras
 from keras_fastnet._upstream.training_data import data_of
 from keras_fastnet.callbacks.learning_rate import learning_rate_of, set_learning_rate
 from keras_fastnet.callbacks.progress import batches_per_update
@@ -111,8 +111,8 @@ class LearningRateWarmup(keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Checks the optimizer and the data."""
         optimizer = self.model.optimizer
-        inner = getattr(optimizer, "inner_optimizer", optimizer)
-        if not isinstance(inner.get_config()["learning_rate"], float):
+        inner = optimizers.with_inner(optimizer)[-1]
+        if optimizers.schedule_of(inner) is not None:
             raise ValueError(
                 "LearningRateWarmup sets the learning rate, so the optimizer must not "
                 "have a schedule of its own. Received: an optimizer with a "

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-import keras
-
+from keras_fastnet._upstream.chosen import values
 from keras_fastnet._upstream.training_data import TrainingData
 from keras_fastnet.optimizers import LargeBatchOptimizer
 
@@ -14,7 +13,7 @@ def updates_of(optimizer: Any) -> int:
     Args:
         optimizer: A Keras optimizer.
     """
-    return int(keras.ops.convert_to_numpy(optimizer.iterations))
+    return int(values.to_numpy(optimizer.iterations))
 
 
 def batches_per_update(optimizer: Any, data: TrainingData | None) -> int:

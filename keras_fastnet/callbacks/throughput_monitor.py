@@ -3,8 +3,7 @@
 import time
 from typing import Any
 
-import keras
-
+from keras_fastnet._upstream.keras_api import keras
 from keras_fastnet.callbacks.progress import updates_of
 from keras_fastnet.strategies.epoch_data import INPUT_METER
 

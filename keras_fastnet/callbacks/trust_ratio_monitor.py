@@ -2,9 +2,10 @@
 
 from typing import Any
 
-import keras
-
-from keras_fastnet._upstream import callback_hooks, keras_models
+from keras_fastnet._upstream import callback_hooks
+from keras_fastnet._upstream.chosen import models as keras_models
+from keras_fastnet._upstream.chosen import optimizers
+from keras_fastnet._upstream.keras_api import keras
 from keras_fastnet.optimizers.lars import LARS
 from keras_fastnet.optimizers.trust_ratio_record import TrustRatioRecord
 
@@ -52,7 +53,7 @@ class TrustRatioMonitor(keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Checks the optimizer, and has it record."""
         optimizer = self.model.optimizer
-        lars = getattr(optimizer, "inner_optimizer", optimizer)
+        lars = optimizers.with_inner(optimizer)[-1]
         if not isinstance(lars, LARS):
             raise ValueError(
                 "TrustRatioMonitor watches LARS. Received: an optimizer of type "
@@ -78,6 +79,6 @@ class TrustRatioMonitor(keras.callbacks.Callback):
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Ends the recording."""
         optimizer = self.model.optimizer
-        getattr(optimizer, "inner_optimizer", optimizer).stop_recording()
+        optimizers.with_inner(optimizer)[-1].stop_recording()
         self._record = None
         keras_models.retrace(self.model)

@@ -10,10 +10,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_fastnet._upstream.keras_api import keras
 from keras_fastnet.callbacks import BackupAndRestore, LearningRateWarmup
 from keras_fastnet.checks.probes import (
     Probe,

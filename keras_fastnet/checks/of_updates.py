@@ -6,9 +6,9 @@ seen where it does. Its first line is what the user reads.
 
 from typing import Any
 
-import keras
 import numpy as np
 
+from keras_fastnet._upstream.keras_api import keras
 from keras_fastnet.checks.probes import (
     Probe,
     difference,

@@ -4,11 +4,11 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_fastnet._upstream.data_hooks import training_alone
+from keras_fastnet._upstream.keras_api import keras
+from keras_fastnet._upstream.made_in_scope import training_alone
 from keras_fastnet.strategies import TorusStrategy
 
 

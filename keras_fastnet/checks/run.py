@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator
 
-import keras
-
+from keras_fastnet._upstream.keras_api import keras, require_keras_3
 from keras_fastnet.checks import invariants
 from keras_fastnet.checks.probes import Probe
 from keras_fastnet.checks.subject import Subject, built_in
@@ -33,6 +32,7 @@ def check(strategy: TorusStrategy, subject: Subject | None = None) -> Iterator[V
         print(*verdict)
     ```
     """
+    require_keras_3("The check of a cluster")
     probe, subject = Probe(strategy), subject or built_in()
     for invariant in invariants.ALL:
         # The same on all workers, and on all devices of one.

@@ -4,8 +4,9 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import keras
 import numpy as np
+
+from keras_fastnet._upstream.keras_api import keras
 
 Data = tuple[Any, Any]
 

@@ -22,7 +22,8 @@ from keras_fastnet.cli.errors import UsageError
 from keras_fastnet.cli.machine import visible_gpus
 from keras_fastnet.cli.mpi_places import add_transport
 from keras_fastnet.collectives.cost_model import WIRE_BYTES
-from keras_fastnet.collectives.mpi_environment import rank_in, started_by_mpi
+from keras_fastnet.collectives.mpi_environment import rank_in
+from keras_fastnet.discovery.environment import in_a_cluster, scheduler_places
 
 _DESCRIPTION = """\
 Time how long it takes to sum a vector over all ranks: with TensorFlow's own
@@ -128,11 +129,12 @@ def execute(arguments: argparse.Namespace) -> int:
     """Runs `fastnet bench` and returns its exit code."""
     options = options_of(arguments)
     cluster = os.environ.get("TF_CONFIG")
-    if arguments.workers is None and cluster is None and not started_by_mpi():
+    if arguments.workers is None and cluster is None and not in_a_cluster():
         raise UsageError(
             "There must be workers to measure with. Received: neither --workers nor "
             "TF_CONFIG. Pass `--workers 4` for four on this machine; on a cluster, "
-            "start `fastnet bench` with TF_CONFIG on every machine, or by `mpiexec`."
+            "start `fastnet bench` with TF_CONFIG on every machine, by `mpiexec` or by "
+            "`srun`."
         )
     if arguments.workers is None:
         return _take_part(options)
@@ -177,8 +179,12 @@ def _take_part(options: BenchOptions) -> int:
 
     try:
         cluster = read_tf_config()
-        rank = rank_in(os.environ) if cluster is None else cluster.rank
-        if rank == 0:
+        ranks = [
+            None if cluster is None else cluster.rank,
+            rank_in(os.environ),
+            *(place.rank for place in scheduler_places(os.environ)),
+        ]
+        if next((rank for rank in ranks if rank is not None), None) == 0:
             check_output(options.output)
         document = measure(options)
     except ClusterError as error:
@@ -195,6 +201,10 @@ def _finish(document: dict, output: str) -> None:
 
 def _names_of_models() -> list[str]:
     # In a process of its own: TensorFlow is talkative, and would stay in memory.
-    command = [sys.executable, "-c", "import keras; print(*dir(keras.applications))"]
+    program = (
+        "from keras_fastnet._upstream.keras_api import keras\n"
+        "print(*dir(keras.applications))"
+    )
+    command = [sys.executable, "-c", program]
     listing = subprocess.run(command, capture_output=True, text=True, check=True)
     return listing.stdout.split()

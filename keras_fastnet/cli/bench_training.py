@@ -6,12 +6,12 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 from keras_fastnet import TorusStrategy
-from keras_fastnet._upstream.data_hooks import training_alone
+from keras_fastnet._upstream.keras_api import keras
+from keras_fastnet._upstream.made_in_scope import training_alone
 from keras_fastnet.cli.applications import application_named
 from keras_fastnet.cli.bench_options import BenchOptions
 from keras_fastnet.cli.errors import UsageError

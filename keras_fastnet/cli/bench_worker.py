@@ -10,10 +10,10 @@ import statistics
 import sys
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 import keras_fastnet
+from keras_fastnet._upstream.keras_api import keras
 from keras_fastnet.cli.bench_contestants import Contest, finish
 from keras_fastnet.cli.bench_options import BenchOptions, check_ranks
 from keras_fastnet.cli.bench_report import Progress, write

@@ -9,7 +9,7 @@ from pathlib import Path
 from keras_fastnet.cli import launcher
 from keras_fastnet.cli.errors import UsageError
 from keras_fastnet.cli.mpi_places import add_transport
-from keras_fastnet.collectives.mpi_environment import started_by_mpi
+from keras_fastnet.discovery.environment import in_a_cluster
 
 DEFAULT_WORKERS = 2
 
@@ -60,7 +60,7 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
         type=int,
         metavar="N",
         help="start N workers on this machine (default: take part in the cluster of "
-        f"TF_CONFIG; {DEFAULT_WORKERS} without one)",
+        f"TF_CONFIG, MPI, Slurm or Kubernetes; {DEFAULT_WORKERS} without one)",
     )
     add_transport(parser)
     parser.add_argument(
@@ -85,8 +85,7 @@ def execute(arguments: argparse.Namespace) -> int:
             "Pass, for example, `--timeout 300`."
         )
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    in_cluster = os.environ.get("TF_CONFIG") or started_by_mpi()
-    if arguments.workers is None and in_cluster:
+    if arguments.workers is None and in_a_cluster():
         from keras_fastnet.cli.check_worker import take_part
 
         return take_part(source, seconds)

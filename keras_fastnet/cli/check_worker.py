@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 import keras_fastnet
+from keras_fastnet._upstream.keras_api import keras
 from keras_fastnet.checks import Subject, Verdict, check
 from keras_fastnet.checks.invariants import ALL, name_of
 from keras_fastnet.cli.check import check_source

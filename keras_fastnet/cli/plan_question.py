@@ -229,7 +229,7 @@ def _priced(units: dict[str, float]) -> Prices:
 def _count_parameters(name: str) -> tuple[str, int]:
     """Returns a Keras application's full name and its number of gradients."""
     with _silent_stderr():
-        import keras
+        from keras_fastnet._upstream.keras_api import keras
 
     found = application_named(
         name, dir(keras.applications), "For other models, give --parameters."

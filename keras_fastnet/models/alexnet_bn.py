@@ -1,7 +1,8 @@
 """AlexNet with batch normalization, on which You et al. showed LARS."""
 
-import keras
-from keras import layers
+from keras_fastnet._upstream.keras_api import keras
+
+layers = keras.layers
 
 
 def alexnet_bn(

@@ -1,9 +1,9 @@
 """The residual networks for small images of He et al. 2016."""
 
-import keras
-from keras import layers
-
+from keras_fastnet._upstream.keras_api import keras
 from keras_fastnet.optimizers.arguments import checked_integer
+
+layers = keras.layers
 
 
 def cifar_resnet(

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-import keras
-
+from keras_fastnet._upstream.chosen import values
+from keras_fastnet._upstream.keras_api import keras
 from keras_fastnet.optimizers.layer_roles import biases_and_norms
 from keras_fastnet.optimizers.treatment import Treatment
 
@@ -85,7 +85,7 @@ def treatments(
     )
     return [
         Treatment(
-            path=_path(variable),
+            path=values.path(variable),
             shape=tuple(variable.shape),
             decayed=not (default or decay),
             adapted=not (default or adaptation),
@@ -117,7 +117,7 @@ def recalled(
     if [t.shape for t in saved] != [tuple(v.shape) for v in variables]:
         return None
     return [
-        replace(treatment, path=_path(variable))
+        replace(treatment, path=values.path(variable))
         for treatment, variable in zip(saved, variables, strict=True)
     ]
 
@@ -171,7 +171,7 @@ def _user_reasons(variables, argument, exclusion):
         name = getattr(exclusion, "__name__", type(exclusion).__name__)
         return [f"{argument}: {name}" if exclusion(v) else "" for v in variables]
 
-    paths = [_path(variable) for variable in variables]
+    paths = [values.path(variable) for variable in variables]
     for pattern in exclusion:
         if not any(re.search(pattern, path) for path in paths):
             shown = ", ".join(paths[:5]) + (", …" if len(paths) > 5 else "")
@@ -185,8 +185,3 @@ def _user_reasons(variables, argument, exclusion):
         next((f"{argument}: {p!r}" for p in exclusion if re.search(p, path)), "")
         for path in paths
     ]
-
-
-def _path(variable):
-    # TensorFlow's own variables have a name only.
-    return getattr(variable, "path", variable.name)

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-import keras
-
+from keras_fastnet._upstream.keras_api import keras
 from keras_fastnet.optimizers.arguments import check_bool
 from keras_fastnet.optimizers.exclusion_rules import (
     Exclusion,

@@ -4,11 +4,13 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from keras_fastnet._upstream import hooked, keras_hooks
+from keras_fastnet._upstream.chosen import optimizers, values
 from keras_fastnet._upstream.hooked import HookedOptimizer, HookedStrategy
+from keras_fastnet._upstream.keras_api import keras
+from keras_fastnet._upstream.mixing import refuse_in_other_models
 from keras_fastnet.optimizers.arguments import checked_integer, checked_number
 from keras_fastnet.optimizers.dense_gradient import dense
 from keras_fastnet.strategies.epoch_data import EpochData
@@ -16,7 +18,7 @@ from keras_fastnet.strategies.global_batch import count_examples
 
 
 @keras.saving.register_keras_serializable(package="keras_fastnet")
-class LargeBatchOptimizer(HookedOptimizer, keras.optimizers.LossScaleOptimizer):
+class LargeBatchOptimizer(HookedOptimizer, optimizers.LossScaleOptimizer):
     """Adds up gradients of micro-batches and updates with their mean.
 
     A batch that does not fit into memory is trained as `accumulation_steps`
@@ -78,6 +80,7 @@ class LargeBatchOptimizer(HookedOptimizer, keras.optimizers.LossScaleOptimizer):
         dynamic_growth_steps: int = 2000,
         name: str | None = None,
     ):
+        refuse_in_other_models(type(self))
         _check_inner(inner_optimizer)
         steps = checked_integer("accumulation_steps", accumulation_steps, at_least=1)
         super().__init__(
@@ -87,8 +90,7 @@ class LargeBatchOptimizer(HookedOptimizer, keras.optimizers.LossScaleOptimizer):
             name=name,
         )
         if loss_scaling is None:
-            policy = keras.config.dtype_policy()
-            loss_scaling = policy.compute_dtype == "float16"
+            loss_scaling = values.compute_dtype() == "float16"
         self.loss_scaling = loss_scaling
         scalar = functools.partial(self.add_variable, shape=())
         self._examples = scalar(dtype="float32", name="examples")
@@ -108,22 +110,23 @@ class LargeBatchOptimizer(HookedOptimizer, keras.optimizers.LossScaleOptimizer):
         Args:
             variables: The model's trainable variables.
         """
+        if self.built:
+            return
         variables = list(variables)
         for variable in variables:
             if getattr(variable, "overwrite_with_gradient", False):
                 raise ValueError(
                     "A variable that is overwritten with its gradient, as float8 "
                     "training has, cannot be accumulated. Received: "
-                    f"{variable.path}. Train in another dtype."
+                    f"{values.path(variable)}. Train in another dtype."
                 )
         super().build(variables)
-        # The LossScaleOptimizer of older Keras does not note the variables.
-        keras.optimizers.Optimizer.build(self, variables)
+        optimizers.keep_variables(self, variables)
         self._sums = [
             self.add_variable(
                 shape=variable.shape,
                 dtype="float64" if variable.dtype == "float64" else "float32",
-                name=f"{variable.path.replace('/', '_')}_sum",
+                name=f"{values.path(variable).replace('/', '_')}_sum",
             )
             for variable in variables
         ]
@@ -132,7 +135,7 @@ class LargeBatchOptimizer(HookedOptimizer, keras.optimizers.LossScaleOptimizer):
     @property
     def accumulation_steps(self) -> int:
         """Number of micro-batches in an update."""
-        return int(keras.ops.convert_to_numpy(self._steps))
+        return int(values.to_numpy(self._steps))
 
     @accumulation_steps.setter
     def accumulation_steps(self, steps: int) -> None:
@@ -141,7 +144,7 @@ class LargeBatchOptimizer(HookedOptimizer, keras.optimizers.LossScaleOptimizer):
     @property
     def learning_rate_factor(self) -> float:
         """What callbacks have multiplied the learning rate by, for a grown batch."""
-        return float(keras.ops.convert_to_numpy(self._factor))
+        return float(values.to_numpy(self._factor))
 
     @learning_rate_factor.setter
     def learning_rate_factor(self, factor: float) -> None:
@@ -160,7 +163,7 @@ class LargeBatchOptimizer(HookedOptimizer, keras.optimizers.LossScaleOptimizer):
         """
         _check_strategy()
         if not self.built:
-            with keras.name_scope(self.name):
+            with optimizers.building_scope(self.name):
                 self.build(trainable_variables)
         variables = self._trainable_variables
         if trainable_variables is not None:
@@ -171,13 +174,15 @@ class LargeBatchOptimizer(HookedOptimizer, keras.optimizers.LossScaleOptimizer):
             if gradient is not None
         }
         self._used = sorted(present)
-        sums = [self._sums[index].value for index in self._used]
+        sums = self._sums_in_use()
         gradients = [
             tf.cast(present[index], total.dtype)
             for index, total in zip(self._used, sums, strict=True)
         ]
         examples = self._examples_of_micro_batch()
-        seen = self._micro_batches.value
+        seen = values.tensorflow_variable(self._micro_batches)
+        steps = values.tensorflow_variable(self._steps)
+        counted = values.tensorflow_variable(self._examples)
         first = tf.equal(seen, 0)
 
         def add() -> None:
@@ -196,7 +201,7 @@ class LargeBatchOptimizer(HookedOptimizer, keras.optimizers.LossScaleOptimizer):
 
         def update() -> None:
             def means() -> list[tf.Tensor]:
-                every = self._examples.value + examples
+                every = counted + examples
                 return [
                     (total + _weighed(examples, gradient)) / tf.cast(every, total.dtype)
                     for total, gradient in zip(sums, gradients, strict=True)
@@ -204,7 +209,7 @@ class LargeBatchOptimizer(HookedOptimizer, keras.optimizers.LossScaleOptimizer):
 
             self._update(tf.cond(first, lambda: gradients, means))
 
-        tf.cond(seen + 1 >= self._steps.value, update, add)
+        tf.cond(seen + 1 >= steps, update, add)
 
     def finish_update(self) -> None:
         """Updates with the micro-batches that are left, if there are any.
@@ -212,7 +217,7 @@ class LargeBatchOptimizer(HookedOptimizer, keras.optimizers.LossScaleOptimizer):
         `fit` calls it at the end of every epoch, before validation. Under a strategy it
         is called outside of `strategy.run`, on all workers.
         """
-        if self.built and int(keras.ops.convert_to_numpy(self._micro_batches)) > 0:
+        if self.built and int(values.to_numpy(self._micro_batches)) > 0:
             self._finish()
 
     def begin_epoch(self) -> None:
@@ -283,10 +288,13 @@ class LargeBatchOptimizer(HookedOptimizer, keras.optimizers.LossScaleOptimizer):
             self._distribution_strategy.run(self._update_with_sums)
 
     def _update_with_sums(self) -> None:
-        sums = [self._sums[index].value for index in self._used]
-        self._update(
-            [total / tf.cast(self._examples.value, total.dtype) for total in sums]
-        )
+        sums = self._sums_in_use()
+        examples = values.tensorflow_variable(self._examples)
+        self._update([total / tf.cast(examples, total.dtype) for total in sums])
+
+    def _sums_in_use(self) -> list[Any]:
+        """Returns the sums for those variables that have gradients."""
+        return [values.tensorflow_variable(self._sums[i]) for i in self._used]
 
     def _update(self, gradients: list[tf.Tensor]) -> None:
         """Updates with this replica's part of the mean over the examples."""
@@ -295,7 +303,7 @@ class LargeBatchOptimizer(HookedOptimizer, keras.optimizers.LossScaleOptimizer):
             if self.loss_scaling:
                 super().apply(sums, variables)
             else:
-                self.inner_optimizer.apply(sums, variables)
+                optimizers.apply_update(self.inner_optimizer, sums, variables)
         self._micro_batches.assign(0)
 
 
@@ -304,12 +312,12 @@ def _weighed(examples: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
 
 
 def _check_inner(optimizer: Any) -> None:
-    if not isinstance(optimizer, keras.optimizers.Optimizer):
+    if not isinstance(optimizer, optimizers.OPTIMIZERS):
         raise TypeError(
             "`inner_optimizer` must be a Keras optimizer. "
             f"Received: {optimizer!r}. Pass, for example, `LARS(1.0)`."
         )
-    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+    if isinstance(optimizer, optimizers.LOSS_SCALE_OPTIMIZERS):
         raise ValueError(
             "LargeBatchOptimizer scales the loss itself. Received: inner_optimizer="
             f"{type(optimizer).__name__}. Pass the optimizer that is inside of it, and "

@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
-import keras
 import tensorflow as tf
 
+from keras_fastnet._upstream.chosen import optimizers, values
+from keras_fastnet._upstream.keras_api import keras
+from keras_fastnet._upstream.mixing import refuse_in_other_models
 from keras_fastnet.optimizers.arguments import check_bool, checked_number
 from keras_fastnet.optimizers.dense_gradient import dense
 from keras_fastnet.optimizers.exclusion_rules import Exclusion
@@ -17,7 +19,7 @@ from keras_fastnet.optimizers.trust_ratio_record import TrustRatioRecord
 
 
 @keras.saving.register_keras_serializable(package="keras_fastnet")
-class LARS(keras.optimizers.Optimizer):
+class LARS(optimizers.Optimizer):
     """Layer-wise adaptive rate scaling, for training with large batches.
 
     Every tensor gets a rate of its own, in proportion to its norm (Algorithm 1
@@ -133,6 +135,7 @@ class LARS(keras.optimizers.Optimizer):
             name=name,
             **kwargs,
         )
+        refuse_in_other_models(type(self))
         self.momentum = checked_number("momentum", momentum, at_least=0.0, below=1.0)
         self.weight_decay = checked_number(
             "weight_decay", 0.0 if weight_decay is None else weight_decay, at_least=0.0
@@ -193,8 +196,7 @@ class LARS(keras.optimizers.Optimizer):
             variable: The variable, or one replica's component of it.
             learning_rate: The rate of this step.
         """
-        if isinstance(variable, keras.Variable):
-            variable = variable.value
+        variable = values.tensorflow_variable(variable)
         # By index: what arrives under `tf.distribute` is the component, and only
         # Keras's lookup leads from it to the variable that was built.
         index = self._get_variable_index(variable)
@@ -202,7 +204,7 @@ class LARS(keras.optimizers.Optimizer):
 
         dtype = tf.float64 if variable.dtype == tf.float64 else tf.float32
         gradient = tf.cast(dense(gradient), dtype)
-        rate = tf.cast(keras.ops.convert_to_tensor(learning_rate), dtype)
+        rate = tf.cast(tf.convert_to_tensor(learning_rate), dtype)
         weight_decay = self.weight_decay if treatment.decayed else 0.0
         if treatment.adapted:
             norms = l2_norm(tf.cast(variable, dtype)), l2_norm(gradient)
@@ -217,7 +219,9 @@ class LARS(keras.optimizers.Optimizer):
                 self._record.note(index, ratio, *norms)
         momentum_update(
             variable,
-            self.momentums[index].value if self.momentum else None,
+            values.tensorflow_variable(self.momentums[index])
+            if self.momentum
+            else None,
             gradient,
             rate=rate,
             momentum=self.momentum,

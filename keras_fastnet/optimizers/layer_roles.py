@@ -1,14 +1,15 @@
 """Finds what a variable is to the layer that owns it.
 
-A Keras 3 variable does not know its layer, and an optimizer is built from
+A Keras variable does not know its layer, and an optimizer is built from
 variables alone. Its name is no help either: `kernel`, `gamma` and `bias` say
 nothing about the layer, and a path is what the user made of it.
 """
 
 import gc
 from collections.abc import Iterable
+from typing import Any
 
-import keras
+from keras_fastnet._upstream.keras_api import keras
 
 # SpectralNormalization is absent on purpose: it wraps a layer, and what it
 # shares with that layer is the kernel.
@@ -24,7 +25,7 @@ _NORMALIZATIONS = tuple(
 )
 
 
-def biases_and_norms(variables: Iterable[keras.Variable]) -> dict[int, str]:
+def biases_and_norms(variables: Iterable[Any]) -> dict[int, str]:
     """Says which variables are biases or belong to a normalization layer.
 
     Every live Keras layer is looked at once, and a variable counts as a layer's

@@ -2,9 +2,10 @@
 
 from typing import Any
 
-import keras
 import tensorflow as tf
 
+from keras_fastnet._upstream.chosen import optimizers, values
+from keras_fastnet._upstream.keras_api import keras
 from keras_fastnet.optimizers.lars import LARS
 
 
@@ -32,7 +33,7 @@ class MomentumCorrection:
     """
 
     def __init__(self, optimizer: Any):
-        optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+        optimizer = optimizers.with_inner(optimizer)[-1]
         if not isinstance(optimizer, LARS | keras.optimizers.SGD):
             raise ValueError(
                 "`momentum_correction` is for SGD and LARS, which keep the learning "
@@ -48,9 +49,10 @@ class MomentumCorrection:
         Args:
             factor: The new rate over the old one.
         """
-        if self._optimizer.built and self._optimizer.momentum:
+        if optimizers.is_built(self._optimizer) and self._optimizer.momentum:
             self._scale(tf.constant(factor, tf.float32))
 
     def _scale_buffers(self, factor: tf.Tensor) -> None:
         for buffer in self._optimizer.momentums:
-            buffer.value.assign(buffer.value * tf.cast(factor, buffer.dtype))
+            variable = values.tensorflow_variable(buffer)
+            variable.assign(variable * tf.cast(factor, variable.dtype))

@@ -2,9 +2,9 @@
 
 from typing import NamedTuple
 
-import keras
 import tensorflow as tf
 
+from keras_fastnet._upstream.chosen import values
 from keras_fastnet.optimizers.treatment import Treatment
 
 
@@ -34,7 +34,7 @@ class TrustRatioRecord:
         # One small variable for each: they are written in separate update contexts.
         with strategy.scope():
             self._sums = {
-                index: keras.Variable(tf.zeros([4]), trainable=False, name="record")
+                index: values.new_variable(tf.zeros([4]), "record")
                 for index, treatment in enumerate(treatments)
                 if treatment.adapted
             }
@@ -58,7 +58,8 @@ class TrustRatioRecord:
         noted = tf.stack(
             [tf.ones_like(trust_ratio), trust_ratio, weight_norm, gradient_norm]
         )
-        self._sums[index].value.assign_add(tf.cast(noted, tf.float32))
+        sums = values.tensorflow_variable(self._sums[index])
+        sums.assign_add(tf.cast(noted, tf.float32))
 
     def take(self) -> dict[str, TrustRatioMeans]:
         """Returns the means by variable path, and begins anew.
@@ -67,7 +68,7 @@ class TrustRatioRecord:
         """
         means: dict[str, TrustRatioMeans] = {}
         for index, sums in self._sums.items():
-            updates, *totals = keras.ops.convert_to_numpy(sums).tolist()
+            updates, *totals = values.to_numpy(sums).tolist()
             if updates:
                 means[self._paths[index]] = TrustRatioMeans(
                     *(total / updates for total in totals)

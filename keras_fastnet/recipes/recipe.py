@@ -6,8 +6,7 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any, Literal
 
-import keras
-
+from keras_fastnet._upstream.keras_api import keras
 from keras_fastnet.callbacks import BatchGrowth, LearningRateWarmup
 from keras_fastnet.optimizers import LARS, LargeBatchOptimizer
 from keras_fastnet.recipes.setting import Setting

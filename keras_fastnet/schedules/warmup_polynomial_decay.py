@@ -3,9 +3,9 @@
 from numbers import Integral
 from typing import Any
 
-import keras
-from keras import ops
+import tensorflow as tf
 
+from keras_fastnet._upstream.keras_api import keras
 from keras_fastnet.optimizers.arguments import checked_number
 from keras_fastnet.schedules.warmup_polynomial import gradual_warmup, polynomial_decay
 
@@ -105,10 +105,10 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
         Args:
             step: The number of steps done, a number or a scalar tensor.
         """
-        step = ops.cast(step, keras.backend.floatx())
-        warm = ops.clip(step / self.warmup_steps, 0.0, 1.0)
-        done = ops.clip((step - self.warmup_steps) / self.decay_steps, 0.0, 1.0)
-        return ops.where(
+        step = tf.cast(step, keras.backend.floatx())
+        warm = tf.clip_by_value(step / self.warmup_steps, 0.0, 1.0)
+        done = tf.clip_by_value((step - self.warmup_steps) / self.decay_steps, 0.0, 1.0)
+        return tf.where(
             step < self.warmup_steps,
             gradual_warmup(warm, start=self.warmup_start, peak=self.peak_learning_rate),
             polynomial_decay(

@@ -13,11 +13,12 @@ _WAYS: dict[Algorithm, str] = {
 }
 
 
-def describe(extended: TorusExtended) -> str:
+def describe(extended: TorusExtended, source: str) -> str:
     """Describes the replicas and how they reduce.
 
     Args:
         extended: The inner half of a strategy.
+        source: Who described the cluster.
 
     Returns:
         Some lines of text.
@@ -39,6 +40,7 @@ def describe(extended: TorusExtended) -> str:
             f"{ranks} ({extended.workers} worker(s) with {devices} device(s) each); "
             f"this is worker {extended.rank}",
         ),
+        ("found by", source),
         ("hosts", ", ".join(dict.fromkeys(extended.hosts))),
         ("grid", f"{grid.rows} row(s) x {grid.columns} column(s)"),
         *(("", row) for row in rows),

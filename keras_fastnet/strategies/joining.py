@@ -1,154 +1,46 @@
 """A process joins its cluster and starts TensorFlow's server."""
 
 import contextlib
-import dataclasses
+import os
 import random
 import signal
 import threading
 from collections.abc import Iterator
-from typing import Any
 
-import keras
 import tensorflow as tf
 
 import keras_fastnet
 from keras_fastnet._upstream import tensorflow as upstream
-from keras_fastnet.collectives.mpi_environment import (
-    mpi4py_is_installed,
-    started_by_mpi,
-)
-from keras_fastnet.errors import ClusterError
-from keras_fastnet.strategies.cluster import Cluster, make_cluster, read_tf_config
-from keras_fastnet.strategies.mpi_world import MpiWorld
+from keras_fastnet._upstream.keras_api import keras
+from keras_fastnet.strategies.cluster import Cluster, hosts_of
+from keras_fastnet.strategies.finding import Membership, check_nothing_ran
 from keras_fastnet.strategies.rendezvous import meet
 from keras_fastnet.strategies.start_watchdog import end_if_stuck
 
 # TensorFlow's servers connect within seconds; GPUs may take longer to be set up.
 _LEAST_CONNECT_SECONDS = 60.0
+# Ranks with the same value share a machine, whatever their addresses: pods, containers.
+_NODE = "FASTNET_NODE"
 
 
-@dataclasses.dataclass(frozen=True)
-class Membership:
-    """The cluster that a process belongs to.
-
-    Attributes:
-        cluster: Its addresses and this rank; `None` where there is no cluster.
-        resolver: What tells TensorFlow of it; `None` for the variable `TF_CONFIG`.
-        mpi: The processes as MPI knows them; `None` where it did not start them, or
-            is not needed.
-    """
-
-    cluster: Cluster | None
-    resolver: Any = None
-    mpi: MpiWorld | None = None
-
-
-def find_cluster(resolver: Any, transport: str) -> Membership:
-    """Finds the checked cluster that this process belongs to.
-
-    A cluster that is described counts; where none is, MPI's processes form one.
-
-    Args:
-        resolver: A `tf.distribute.cluster_resolver.ClusterResolver`, or `None` for
-            the environment variable `TF_CONFIG`.
-        transport: `"mpi"`, `"tensorflow"` or `"auto"`.
-
-    Returns:
-        The cluster.
-
-    Raises:
-        ClusterError: It is described wrongly, or not as MPI knows it.
-    """
-    cluster = _described(resolver)
-    if transport == "tensorflow" and cluster is not None:
-        return Membership(cluster, resolver)
-    if not started_by_mpi():
-        if transport == "mpi":
-            raise ClusterError(
-                '`transport="mpi"` needs several processes that MPI started. '
-                "Received: a process that it did not start, or started alone. Run "
-                "`mpiexec -n 4 python train.py` or `fastnet run --transport mpi "
-                "--workers 4 train.py`."
-            )
-        return Membership(cluster, resolver)
-    if transport == "auto" and cluster is not None and not mpi4py_is_installed():
-        # Slurm's `srun` looks like MPI to those who do not use it, too.
-        return Membership(cluster, resolver)
-    _check_nothing_ran()
-    world = MpiWorld()
-    if cluster is None:
-        cluster = world.cluster()
-        world.announce()
-        return Membership(cluster, _resolver_of(cluster), world)
-    if (cluster.rank, cluster.size) != (world.rank, world.size):
-        raise ClusterError(
-            "MPI and TF_CONFIG, or the `cluster_resolver`, must describe the same "
-            f"cluster. Received: rank {world.rank} of {world.size} from MPI and rank "
-            f"{cluster.rank} of {cluster.size}. Unset TF_CONFIG to go by MPI, or "
-            "start the processes without it."
-        )
-    return Membership(cluster, resolver, world)
-
-
-def _resolver_of(cluster: Cluster) -> Any:
-    return tf.distribute.cluster_resolver.SimpleClusterResolver(
-        tf.train.ClusterSpec({"worker": list(cluster.addresses)}),
-        task_type="worker",
-        task_id=cluster.rank,
-        rpc_layer="grpc",
-    )
-
-
-def _described(resolver: Any) -> Cluster | None:
-    if resolver is None:
-        return read_tf_config()
-    jobs = resolver.cluster_spec().as_dict()
-    if not jobs:
-        return None
-    return make_cluster(jobs, resolver.task_type, resolver.task_id)
-
-
-def _check_nothing_ran() -> None:
-    if upstream.tensorflow_has_run():
-        raise ClusterError(
-            "A cluster can be formed only before TensorFlow runs its first operation. "
-            "Received: TensorFlow has run already. Create the `TorusStrategy` at the "
-            "start of the program, before any tensor, variable, layer or dataset."
-        )
-
-
-def check_described_in_time(membership: Membership) -> None:
-    """Refuses to train alone where TF_CONFIG now says otherwise.
-
-    Args:
-        membership: What was found when the strategy was made.
-
-    Raises:
-        ClusterError: It describes a cluster of several workers.
-    """
-    if membership.cluster is not None or membership.resolver is not None:
-        return
-    now = read_tf_config()
-    if now is not None and now.size > 1:
-        raise ClusterError(
-            "TF_CONFIG must be set before the strategy is made. Received: a cluster of "
-            f"{now.size} workers, described after the strategy was made; this one "
-            "would train alone. Set TF_CONFIG at the start of the program, or from "
-            "outside."
-        )
-
-
-def join(cluster: Cluster, start_timeout: float) -> None:
+def join(membership: Membership, start_timeout: float) -> list[str]:
     """Meets the other workers and makes their random streams agree.
 
     Args:
-        cluster: The cluster.
+        membership: The cluster.
         start_timeout: Seconds within which all workers must have started.
+
+    Returns:
+        The node of each worker, by rank: what `FASTNET_NODE` says there, or the host
+        of its address.
 
     Raises:
         ClusterError: TensorFlow ran already, or the workers could not meet.
     """
-    _check_nothing_ran()
+    cluster = membership.cluster
+    if cluster is None:
+        return hosts_of(None)
+    check_nothing_ran()
     seed = upstream.global_seed()
     facts = {
         "tensorflow": tf.__version__,
@@ -156,13 +48,26 @@ def join(cluster: Cluster, start_timeout: float) -> None:
         "keras_fastnet": keras_fastnet.__version__,
         "tf.random seed": seed,
     }
-    agreed = meet(cluster, facts, random.SystemRandom().randrange(2**31), start_timeout)
+    proposal = random.SystemRandom().randrange(2**31)
+    node = os.environ.get(_NODE) or hosts_of(cluster)[cluster.rank]
+    agreed, nodes = meet(cluster, facts, proposal, start_timeout, node)
+    if cluster.rank == 0 and cluster.size > 1:
+        print(f"fastnet: {_found(membership, nodes)}", flush=True)
     if seed is None and cluster.size > 1:
         # Unseeded shuffles and initial weights must not differ between workers.
         keras.utils.set_random_seed(agreed)
         # A seed of TensorFlow's would repeat an epoch's augmentation in the next.
         tf.random.set_seed(None)
         upstream.seed_datasets(agreed)
+    return nodes
+
+
+def _found(membership: Membership, nodes: list[str]) -> str:
+    hosts = len(set(nodes))
+    return (
+        f"{len(nodes)} workers on {hosts} host{'s' if hosts > 1 else ''}, found by "
+        f"{membership.source}"
+    )
 
 
 @contextlib.contextmanager

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-import keras
 import tensorflow as tf
 
-from keras_fastnet._upstream.keras_models import layer_state
+from keras_fastnet._upstream.chosen import models, values
+from keras_fastnet._upstream.keras_api import keras
 from keras_fastnet.strategies.global_batch import GlobalBatch
 from keras_fastnet.strategies.replica_step import ReplicaStep
 
@@ -64,24 +64,24 @@ def run_step(
         steps and metrics are Keras's own; and whether the logs are those.
     """
     context = tf.distribute.get_replica_context()
-    state = layer_state(model) if step.__name__ == "train_step" else []
-    metrics = [v for metric in model.metrics for v in metric.variables]
-    state_before = [tf.identity(v.value) for v in state]
-    metrics_before = [tf.identity(v.value) for v in metrics]
+    state = models.layer_state(model) if step.__name__ == "train_step" else []
+    metrics = models.metric_variables(model)
+    state_before = [_value(v) for v in state]
+    metrics_before = [_value(v) for v in metrics]
 
     outputs = step(batch.data)
 
     for variable, value in zip(metrics, metrics_before, strict=True):
         # What was only a filler counts for nothing.
-        variable.assign(tf.where(batch.own > 0, variable.value, value))
+        variable.assign(tf.where(batch.own > 0, _value(variable), value))
     exact = _has_own_logs(model, outputs) and all(
-        variable.aggregation == "sum" for variable in metrics
+        models.is_summed(variable) for variable in metrics
     )
     changes = [
-        weight.weigh(variable.value - value)
+        weight.weigh(_value(variable) - value)
         for variable, value in zip(state, state_before, strict=True)
     ]
-    results = [tf.identity(v.value) for v in metrics] if exact else []
+    results = [_value(v) for v in metrics] if exact else []
     sums = []
     if changes or results:
         sums = context.all_reduce(tf.distribute.ReduceOp.SUM, changes + results)
@@ -90,8 +90,12 @@ def run_step(
     if not exact:
         return outputs, False
     totals = list(zip(metrics, sums[len(changes) :], strict=True))
-    with keras.StatelessScope(state_mapping=totals):
-        return model.get_metrics_result(), True
+    return models.metrics_result(model, totals), True
+
+
+def _value(variable: Any) -> tf.Tensor:
+    """Returns a copy of what this replica has in a variable."""
+    return tf.identity(values.tensorflow_variable(variable))
 
 
 def _has_own_logs(model: keras.Model, outputs: Any) -> bool:

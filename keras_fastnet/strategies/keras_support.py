@@ -5,15 +5,16 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 from keras_fastnet._upstream.hooked import HookedStrategy
+from keras_fastnet._upstream.keras_api import keras
 from keras_fastnet._upstream.tensorflow import empty_batch, worker_dataset
 from keras_fastnet._upstream.training_data import TrainingData
 from keras_fastnet.errors import ShardingError
 from keras_fastnet.strategies.epoch_data import EpochData
+from keras_fastnet.strategies.finding import Membership, check_described_in_time
 from keras_fastnet.strategies.global_batch import (
     GlobalBatch,
     count_examples,
@@ -21,7 +22,6 @@ from keras_fastnet.strategies.global_batch import (
     joined_shares,
     tell_the_same,
 )
-from keras_fastnet.strategies.joining import Membership, check_described_in_time
 from keras_fastnet.strategies.replica_step import ReplicaStep
 from keras_fastnet.strategies.start_line import start_line
 from keras_fastnet.strategies.torus_extended import TorusExtended

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-import keras
-
+from keras_fastnet._upstream.chosen import optimizers, values
+from keras_fastnet._upstream.keras_api import keras
 from keras_fastnet._upstream.training_data import TrainingData
 from keras_fastnet.strategies.torus_extended import TorusExtended
 
@@ -56,11 +56,11 @@ def _epoch(model: keras.Model, data: TrainingData) -> str:
 
 
 def _rate(optimizer: Any) -> str:
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    schedule = inner.get_config()["learning_rate"]
-    rate = f"{float(keras.ops.convert_to_numpy(optimizer.learning_rate)):.4g}"
-    if isinstance(schedule, dict):
-        return f"learning rate {rate} at first, by {schedule['class_name']}"
+    inner = optimizers.with_inner(optimizer)[-1]
+    schedule = optimizers.schedule_of(inner)
+    rate = f"{float(values.to_numpy(inner.learning_rate)):.4g}"
+    if schedule is not None:
+        return f"learning rate {rate} at first, by {schedule}"
     return f"learning rate {rate}"
 
 

@@ -192,6 +192,13 @@ class TorusExtended(upstream.CollectiveAllReduceExtended):
             # replica. TensorFlow would copy the first's by a merge call, which
             # cannot stand in the `tf.cond` of Keras's LossScaleOptimizer.
             kwargs["aggregation"] = tf.VariableAggregation.NONE
+        elif (
+            kwargs.get("synchronization") == tf.VariableSynchronization.ON_READ
+            and kwargs.get("aggregation") == tf.VariableAggregation.MEAN
+        ):
+            # Moving statistics, which steps leave equal on all replicas. A mean at
+            # each reading is a collective: who saves alone would wait for ever.
+            kwargs["aggregation"] = tf.VariableAggregation.ONLY_FIRST_REPLICA
         return super()._create_variable(next_creator, **kwargs)
 
     def position(self, local_replica: int) -> int:

@@ -4,13 +4,15 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from keras_fastnet._upstream import keras_hooks, keras_models
+from keras_fastnet._upstream import keras_hooks
 from keras_fastnet._upstream import tensorflow as upstream
+from keras_fastnet._upstream.chosen import models as keras_models
+from keras_fastnet._upstream.mixing import refuse_other_step
 from keras_fastnet.collectives.grid import Grid
-from keras_fastnet.strategies.cluster import hosts_of
 from keras_fastnet.strategies.description import describe
+from keras_fastnet.strategies.finding import find_cluster
 from keras_fastnet.strategies.global_batch import GlobalBatch, with_examples
-from keras_fastnet.strategies.joining import find_cluster, join, start_watched
+from keras_fastnet.strategies.joining import join, start_watched
 from keras_fastnet.strategies.keras_step import (
     refuse_what_cannot_be_right,
     run_predict_step,
@@ -46,8 +48,8 @@ class TorusStrategy(KerasSupport):
 
     Args:
         cluster_resolver: A `tf.distribute.cluster_resolver.ClusterResolver`.
-            Defaults to `None`: the environment variable `TF_CONFIG` or, where that
-            is absent, the processes that MPI started.
+            Defaults to `None`: the first of the environment variable `TF_CONFIG`, MPI,
+            Slurm and a Kubernetes Indexed Job that describes a cluster.
         communication_options: `tf.distribute.experimental.CommunicationOptions`, for
             a time limit, or RING instead of NCCL on GPUs. Defaults to TensorFlow's.
         grid: The grid of replicas, `(rows, columns)`; `"ring"` for one ring over all
@@ -98,16 +100,14 @@ class TorusStrategy(KerasSupport):
             grid, wire_dtype, bucket_bytes, transport, communication_options
         )
         self.membership = found = find_cluster(cluster_resolver, transport)
-        cluster = found.cluster
-        if cluster is not None:
-            join(cluster, start_timeout)
-        with start_watched(cluster, start_timeout):
+        nodes = join(found, start_timeout)
+        with start_watched(found.cluster, start_timeout):
             extended = TorusExtended(
                 self,
                 found.resolver,
                 communication_options
                 or tf.distribute.experimental.CommunicationOptions(),
-                hosts_of(cluster),
+                nodes,
                 reduction,
                 found.mpi,
             )
@@ -122,8 +122,8 @@ class TorusStrategy(KerasSupport):
         return self.extended.choice.grid
 
     def describe(self) -> str:
-        """Returns a text for people: ranks, hosts, grid, transport and buckets."""
-        return describe(self.extended)
+        """Returns a text for people: ranks, who named them, hosts, grid, transport."""
+        return describe(self.extended, self.membership.source)
 
     def run(self, fn, args=(), kwargs=None, options=None):
         """Runs `fn` on each replica, as `tf.distribute.Strategy.run`.
@@ -141,7 +141,9 @@ class TorusStrategy(KerasSupport):
             The replicas' results.
         """
         model = keras_models.model_of(fn)
-        if model is not None:
+        if model is None:
+            refuse_other_step(fn)
+        else:
             refuse_what_cannot_be_right(model, self.num_replicas_in_sync)
         if self.num_replicas_in_sync < 2 or model is None:
             return super().run(fn, args, kwargs, options)

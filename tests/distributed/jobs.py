@@ -6,17 +6,19 @@ others are compared with, and returns what can be pickled.
 
 import contextlib
 import ctypes
+import functools
 import io
 import resource
 from typing import Any
 from unittest import mock
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 import keras_fastnet
 from keras_fastnet._upstream import hooking
+from keras_fastnet._upstream.chosen import optimizers
+from keras_fastnet._upstream.keras_api import keras
 from keras_fastnet.checks import check, invariants
 from keras_fastnet.strategies import keras_step
 from tests.traps import scenarios
@@ -32,6 +34,18 @@ OPTIMIZERS = {
     # With Keras's epsilon of 1e-7 Adam divides rounding errors by rounding errors.
     "adam": lambda **kw: keras.optimizers.Adam(0.01, epsilon=1e-3, **kw),
 }
+
+
+def _with_addons(**kw: Any) -> Any:
+    import tensorflow_addons as tfa
+
+    lars = OPTIMIZERS["lars"](**kw)
+    return tfa.optimizers.MovingAverage(
+        tfa.optimizers.Lookahead(lars, sync_period=2), average_decay=0.5
+    )
+
+
+OPTIMIZERS["addons"] = _with_addons
 
 
 def examples(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -82,7 +96,7 @@ def state(model: keras.Model) -> dict[str, Any]:
     """Returns what training left behind."""
     return {
         "weights": model.get_weights(),
-        "optimizer": [np.array(v) for v in model.optimizer.variables],
+        "optimizer": [np.array(v) for v in optimizers.variables_of(model.optimizer)],
         "iterations": int(model.optimizer.iterations.numpy()),
     }
 
@@ -292,7 +306,7 @@ def fit_iterables(strategy: Any, *, kind: str) -> dict[str, Any]:
     """Trains from a Python generator or a `PyDataset` of global batches."""
     x, y = examples(70)
 
-    class Batches(keras.utils.PyDataset):
+    class Batches(getattr(keras.utils, "PyDataset", keras.utils.Sequence)):
         def __len__(self) -> int:
             return 3
 
@@ -574,7 +588,7 @@ class MeanOutput(keras.layers.Layer):
     """Adds the mean of its inputs' squares to the loss."""
 
     def call(self, x):
-        self.add_loss(keras.ops.mean(x**2))
+        self.add_loss(tf.reduce_mean(x**2))
         return x
 
 
@@ -587,10 +601,14 @@ def fit_loss(strategy: Any, *, kind: str, count: int = 33) -> dict[str, Any]:
     weights = generator.uniform(0.1, 2.0, size=(count, 1)).astype("float32")
     crossentropy = keras.losses.SparseCategoricalCrossentropy
     losses = {
-        "mean_with_sample_weight": crossentropy(reduction="mean_with_sample_weight"),
-        "sum": crossentropy(reduction="sum"),
-        "scalar": lambda y, p: keras.ops.mean(
-            keras.ops.sparse_categorical_crossentropy(y, p)
+        "mean_with_sample_weight": functools.partial(
+            crossentropy, reduction="mean_with_sample_weight"
+        ),
+        "sum": functools.partial(crossentropy, reduction="sum"),
+        "scalar": lambda: (
+            lambda y, p: tf.reduce_mean(
+                keras.losses.sparse_categorical_crossentropy(y, p)
+            )
         ),
     }
     regularizer = keras.regularizers.L2(0.1) if kind == "activity" else None
@@ -608,7 +626,7 @@ def fit_loss(strategy: Any, *, kind: str, count: int = 33) -> dict[str, Any]:
         model.compile(
             # Not LARS: it hides a gradient that is too large.
             optimizer=keras.optimizers.SGD(0.01 if kind == "sum" else 0.5),
-            loss=losses.get(kind, crossentropy()),
+            loss=losses.get(kind, crossentropy)(),
         )
     history = model.fit(
         tokens,

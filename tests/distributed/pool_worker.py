@@ -7,10 +7,10 @@ from multiprocessing.connection import Client
 
 def main() -> None:
     """Runs jobs until the pool closes the line."""
-    import keras
     import tensorflow as tf
 
     import keras_fastnet
+    from keras_fastnet._upstream.keras_api import keras
     from keras_fastnet.collectives.mpi_environment import started_by_mpi
     from tests.distributed import jobs, reduction_jobs
 

@@ -3,10 +3,10 @@
 import contextlib
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 import keras_fastnet
+from keras_fastnet._upstream.keras_api import keras
 
 
 class Ours:

@@ -10,11 +10,11 @@ import pathlib
 import tempfile
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 import keras_fastnet
+from keras_fastnet._upstream.keras_api import keras
 from tests.traps.kits import Ours
 
 Seen = tuple[str, bool]

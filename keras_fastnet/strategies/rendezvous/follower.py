@@ -22,17 +22,19 @@ class Follower:
         board: Switchboard,
         facts: Mapping[str, Any],
         timeout: float,
+        node: str,
     ):
         self._cluster = cluster
         self._board = board
         self._facts = facts
         self._timeout = timeout
+        self._node = node
         self._deadline = time.monotonic() + timeout
         self._leader = Call(board, cluster.addresses[0])
         self._welcome = False
 
-    def follow(self) -> Any:
-        """Returns what rank 0 proposed."""
+    def follow(self) -> tuple[Any, list[str]]:
+        """Returns what rank 0 proposed, and all workers' nodes."""
         notice = Notice()
         with contextlib.closing(self._leader):
             while True:
@@ -42,8 +44,8 @@ class Follower:
                 for line, message in self._board.messages():
                     from_leader = line is self._leader.line
                     match message:
-                        case {"agreed": proposal} if from_leader:
-                            return proposal
+                        case {"agreed": proposal, "nodes": nodes} if from_leader:
+                            return proposal, nodes
                         case {"error": text} if from_leader:
                             raise ClusterError(text)
                         case {"welcome": _} if from_leader:
@@ -62,7 +64,12 @@ class Follower:
             raise self._unreached()
         else:
             self._leader.step(
-                {"hello": self._cluster.rank, "facts": self._facts, "patience": rest}
+                {
+                    "hello": self._cluster.rank,
+                    "facts": self._facts,
+                    "node": self._node,
+                    "patience": rest,
+                }
             )
 
     def _unreached(self) -> ClusterError:
@@ -70,8 +77,8 @@ class Follower:
             f"Rank {self._cluster.rank} must reach rank 0 within {self._timeout:g} s. "
             f"Received at {self._cluster.addresses[0]}: {self._leader.problem}. Look "
             "whether rank 0 is started and for an error in its log, and whether this "
-            "address of it is right in every worker's TF_CONFIG and can be reached "
-            "from here; a larger `start_timeout` allows more time."
+            "address of it is right on every worker and can be reached from here; a "
+            "larger `start_timeout` allows more time."
         )
 
     def _lost(self, how: str) -> ClusterError:

@@ -23,6 +23,7 @@ class Leader:
         board: Switchboard,
         facts: Mapping[str, Any],
         timeout: float,
+        node: str,
     ):
         self._cluster = cluster
         self._board = board
@@ -32,16 +33,17 @@ class Leader:
         self._deadline = time.monotonic() + timeout
         self._name = secrets.token_hex(8)
         self._followers: dict[int, Line] = {}
+        self._nodes = {0: node}
         # Those that were not answered yet.
         self._calls: dict[int, Call] = {}
         self._came: set[int] = set()
         self._told: set[int] = set()
         self._objection: str | None = None
 
-    def lead(self, proposal: Any) -> Any:
-        """Returns `proposal` once all followers have been told."""
+    def lead(self, proposal: Any) -> tuple[Any, list[str]]:
+        """Returns `proposal` and the nodes once all followers have been told."""
         if self._cluster.size == 1:
-            return proposal
+            return proposal, [self._nodes[0]]
         # Its own address may lead to another process that is rank 0 too.
         self._calls[0] = Call(self._board, self._cluster.address)
         try:
@@ -49,11 +51,12 @@ class Leader:
             if self._objection is not None:
                 self._linger(self._objection)
                 raise ClusterError(self._objection)
-            self._tell_all({"agreed": proposal})
+            nodes = [self._nodes[rank] for rank in range(self._cluster.size)]
+            self._tell_all({"agreed": proposal, "nodes": nodes})
         finally:
             for call in self._calls.values():
                 call.close()
-        return proposal
+        return proposal, nodes
 
     def _collect(self) -> None:
         notice = Notice()
@@ -97,10 +100,12 @@ class Leader:
                 case {
                     "hello": int(rank),
                     "facts": dict(facts),
+                    "node": str(node),
                     "patience": int() | float() as patience,
                     # NaN, which JSON in Python knows, is not in the range.
                 } if rank > 0 and 0 <= patience < 1e18:
                     self._greet(line, rank, facts, patience)
+                    self._nodes[rank] = node
                 case {"echo": {"call": int(rank), "leader": self._name}}:
                     self._note_echo(line, rank)
                 case {"call": int(rank), "leader": str(name)}:

@@ -12,8 +12,12 @@ from keras_fastnet.strategies.rendezvous.switchboard import Switchboard
 
 
 def meet(
-    cluster: Cluster, facts: Mapping[str, Any], proposal: Any, timeout: float
-) -> Any:
+    cluster: Cluster,
+    facts: Mapping[str, Any],
+    proposal: Any,
+    timeout: float,
+    node: str,
+) -> tuple[Any, list[str]]:
     """Waits until every worker of the cluster is there.
 
     Args:
@@ -22,9 +26,10 @@ def meet(
         proposal: What rank 0 tells the others, such as a seed. A JSON value.
         timeout: Seconds within which all workers must have come, counted from the
             first.
+        node: The name of the machine that this worker runs on.
 
     Returns:
-        Rank 0's `proposal`, on every rank.
+        Rank 0's `proposal` and all workers' nodes, by rank, on every rank.
 
     Raises:
         ClusterError: A port is taken, somebody did not come in time, or workers
@@ -40,5 +45,5 @@ def meet(
     facts = {"workers": list(cluster.addresses), **facts}
     with listen(cluster) as listener, Switchboard(listener) as board:
         if cluster.rank == 0:
-            return Leader(cluster, board, facts, timeout).lead(proposal)
-        return Follower(cluster, board, facts, timeout).follow()
+            return Leader(cluster, board, facts, timeout, node).lead(proposal)
+        return Follower(cluster, board, facts, timeout, node).follow()

@@ -16,7 +16,7 @@ def difference(
             continue
         if name == "workers" and isinstance(other, list):
             own, other = _contrast(own, other)
-            name = "the workers in TF_CONFIG"
+            name = "the workers' addresses"
         return (
             "All workers must be started with the same cluster, versions and "
             f"settings. Received for {name}: {own!r} on rank 0, {other!r} on "
@@ -48,8 +48,8 @@ def wrong_address(cluster: Cluster, rank: int, how: str) -> str:
     """Says that a worker is not to be found at its address."""
     return (
         "Every worker's address must lead to that worker. Received: "
-        f"{cluster.addresses[rank]} for rank {rank}, which {how}. Correct the address "
-        "in TF_CONFIG, or open the port."
+        f"{cluster.addresses[rank]} for rank {rank}, which {how}. Correct the address, "
+        "or open the port."
     )
 
 
@@ -57,8 +57,8 @@ def twins(rank: int, one: str, other: str) -> str:
     """Says that processes on `one` and on the `other` host have the same rank."""
     return (
         "Every worker needs an index of its own. Received: two processes with rank "
-        f"{rank}, at {one} and {other}. Correct the task's index in TF_CONFIG, or end "
-        "the process that is left over from an earlier start."
+        f"{rank}, at {one} and {other}. Correct the task's index, or end the "
+        "process that is left over from an earlier start."
     )
 
 

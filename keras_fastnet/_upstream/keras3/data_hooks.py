@@ -2,7 +2,6 @@
 
 import contextlib
 import contextvars
-import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,38 +12,16 @@ from keras.src.trainers.data_adapters import array_data_adapter
 
 from keras_fastnet._upstream.hooked import HookedOptimizer, HookedStrategy
 from keras_fastnet._upstream.hooking import hook
+from keras_fastnet._upstream.keras3.training_data import IteratorData
+from keras_fastnet._upstream.made_in_scope import refuse_no_scope
 from keras_fastnet._upstream.tensorflow import dataset_seed
-from keras_fastnet._upstream.training_data import TrainingData, note_data
-
-STRATEGIES: "weakref.WeakSet[Any]" = weakref.WeakSet()
-"""Those in which models have to be made."""
-
-
-_alone_on_purpose = contextvars.ContextVar("_alone_on_purpose", default=False)
-
-
-@contextlib.contextmanager
-def training_alone() -> Iterator[None]:
-    """Lets models outside of a strategy's scope train, to compare with."""
-    token = _alone_on_purpose.set(True)
-    try:
-        yield
-    finally:
-        _alone_on_purpose.reset(token)
+from keras_fastnet._upstream.training_data import note_data
 
 
 # A model without the strategy would train on every worker by itself, in silence.
 @hook(tf_trainer.TensorFlowTrainer, "make_train_function")
-def _refuse_no_scope(original, model, *args, **kwargs):
-    replicas = max((s.num_replicas_in_sync for s in STRATEGIES), default=1)
-    alone = model._distribute_strategy is None and not _alone_on_purpose.get()
-    if replicas > 1 and alone:
-        raise ValueError(
-            "A model must be made within `with strategy.scope():` to be trained on "
-            f"several replicas. Received: {model.name!r}, made outside, while a "
-            f"strategy with {replicas} replicas exists. Move its layers and `compile` "
-            "into the scope."
-        )
+def _in_scope_only(original, model, *args, **kwargs):
+    refuse_no_scope(model, model._distribute_strategy is not None)
     return original(model, *args, **kwargs)
 
 
@@ -135,7 +112,7 @@ def _peek(original, model, iterator=None, data_batch=None):
 
 
 def _note_data(model, iterator, data):
-    iterator._fastnet_given = TrainingData(iterator, data)
+    iterator._fastnet_given = IteratorData(iterator, data)
     note_data(model, iterator._fastnet_given)
 
 

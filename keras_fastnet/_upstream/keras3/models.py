@@ -33,6 +33,37 @@ def layer_state(model: keras.Model) -> list[keras.Variable]:
     ]
 
 
+def metric_variables(model: keras.Model) -> list[keras.Variable]:
+    """Returns the variables of a model's metrics.
+
+    Args:
+        model: A compiled model.
+    """
+    return [v for metric in model.metrics for v in metric.variables]
+
+
+def is_summed(variable: keras.Variable) -> bool:
+    """Whether the replicas' values of a metric's variable make one by a sum.
+
+    Args:
+        variable: Of a metric.
+    """
+    return variable.aggregation == "sum"
+
+
+def metrics_result(
+    model: keras.Model, totals: list[tuple[keras.Variable, Any]]
+) -> dict[str, Any]:
+    """Returns what a model's metrics say of other values of their variables.
+
+    Args:
+        model: A compiled model.
+        totals: Each variable of its metrics, and the value.
+    """
+    with keras.StatelessScope(state_mapping=totals):
+        return model.get_metrics_result()
+
+
 def model_of(step: Callable[..., Any]) -> keras.Model | None:
     """Returns the model whose step a function is, or `None`.
 

@@ -1,0 +1,141 @@
+"""What Keras 2 does not tell of its models."""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from keras_fastnet._upstream.hooked import HookedOptimizer
+from keras_fastnet._upstream.keras2 import optimizers
+from keras_fastnet._upstream.keras_api import keras
+
+
+def layer_state(model: Any) -> list[tf.Variable]:
+    """Returns what layers keep for themselves, such as moving statistics.
+
+    Not the weights of frozen layers, which Keras also calls non-trainable; nor
+    counters, which are integers; nor what a stateful recurrent layer remembers of
+    each example.
+
+    Args:
+        model: A built model.
+
+    Returns:
+        Variables that a step may set to another value on every replica.
+    """
+    of_metrics = {id(v) for v in metric_variables(model)}
+    return [
+        variable
+        for layer in model._flatten_layers()
+        if not isinstance(layer, keras.layers.RNN | keras.metrics.Metric)
+        for variable in layer._non_trainable_weights
+        if variable.dtype.is_floating and id(variable) not in of_metrics
+    ]
+
+
+def metric_variables(model: Any) -> list[tf.Variable]:
+    """Returns the variables of a model's metrics.
+
+    Args:
+        model: A compiled model.
+    """
+    return [v for metric in model.metrics for v in metric.variables]
+
+
+def is_summed(variable: tf.Variable) -> bool:
+    """Whether the replicas' values of a metric's variable make one by a sum.
+
+    Args:
+        variable: Of a metric.
+    """
+    return variable.aggregation == tf.VariableAggregation.SUM
+
+
+def metrics_result(
+    model: Any, totals: list[tuple[tf.Variable, tf.Tensor]]
+) -> dict[str, tf.Tensor]:
+    """Returns what a model's metrics say of other values of their variables.
+
+    Args:
+        model: A compiled model.
+        totals: Each variable of its metrics, and the value.
+    """
+    own = [tf.identity(variable) for variable, _ in totals]
+    for variable, total in totals:
+        variable.assign(total)
+    result = tf.nest.map_structure(tf.identity, model.get_metrics_result())
+    for (variable, _), value in zip(totals, own, strict=True):
+        variable.assign(value)
+    return result
+
+
+def model_of(step: Callable[..., Any]) -> Any:
+    """Returns the model whose step a function is, or `None`.
+
+    Args:
+        step: What was given to `Strategy.run`: one of `train_step`, `test_step` and
+            `predict_step`, or a function with the attribute `fastnet_model`.
+    """
+    while hasattr(step, "__wrapped__"):
+        step = step.__wrapped__
+    step = getattr(step, "python_function", step)
+    owner = getattr(step, "__self__", None)
+    if isinstance(owner, keras.Model):
+        return owner
+    return getattr(step, "fastnet_model", None)
+
+
+def build_optimizer(model: Any) -> None:
+    """Makes the optimizer's variables, which Keras leaves to the first step.
+
+    Args:
+        model: A compiled and built model.
+    """
+    with model.distribute_strategy.scope():
+        optimizers.build(model.optimizer, model.trainable_variables)
+
+
+def begin_fit_at(model: Any, epoch: int | None) -> None:
+    """Sets the epoch that `fit` begins with; for a callback's `on_train_begin`.
+
+    Args:
+        model: The model.
+        epoch: The epoch; `None` for what `fit` was told.
+    """
+    model._fastnet_initial_epoch = epoch
+
+
+def whole_state(model: Any) -> dict[str, tf.Variable]:
+    """Returns all that training changes, by a name that a restart gives again.
+
+    Args:
+        model: A model whose optimizer is built.
+
+    Returns:
+        Weights, states of layers, metrics, and the optimizer's variables. Values of
+        metrics have to be read by all workers.
+    """
+    state: dict[str, tf.Variable] = {}
+    seen: set[int] = set()
+    groups = {
+        "metrics": metric_variables(model),
+        "model": model.variables,
+        "optimizer": optimizers.variables_of(model.optimizer),
+    }
+    for group, variables in groups.items():
+        fresh = [v for v in variables if id(v) not in seen]
+        seen.update(map(id, fresh))
+        state.update({f"{group}/{i}": v for i, v in enumerate(fresh)})
+    return state
+
+
+def retrace(model: Any) -> None:
+    """Has the train function traced anew, for an optimizer that has changed.
+
+    Args:
+        model: A compiled model, such as a callback's in `on_train_begin`.
+    """
+    # `fit` holds the function that it has made before.
+    model.train_function = model.make_train_function(force=True)
+    if isinstance(model.optimizer, HookedOptimizer):
+        model.optimizer.retrace()

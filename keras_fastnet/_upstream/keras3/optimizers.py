@@ -1,0 +1,99 @@
+"""Keras 3's optimizers, which have the manners that the package is written for."""
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import keras
+
+Optimizer = keras.optimizers.Optimizer
+LossScaleOptimizer = keras.optimizers.LossScaleOptimizer
+OPTIMIZERS = (keras.optimizers.Optimizer,)
+"""What may be an inner optimizer."""
+LOSS_SCALE_OPTIMIZERS = (keras.optimizers.LossScaleOptimizer,)
+"""Those that scale the loss."""
+
+
+def apply_update(optimizer: Any, gradients: list[Any], variables: list[Any]) -> None:
+    """Has an optimizer make its update.
+
+    Args:
+        optimizer: The optimizer.
+        gradients: Sums over the replicas.
+        variables: Their variables.
+    """
+    optimizer.apply(gradients, variables)
+
+
+def build(optimizer: Any, variables: list[Any]) -> None:
+    """Makes an optimizer's variables, where that has not been done.
+
+    Args:
+        optimizer: The optimizer.
+        variables: What it will update.
+    """
+    if not optimizer.built:
+        optimizer.build(variables)
+
+
+def is_built(optimizer: Any) -> bool:
+    """Whether an optimizer has its variables.
+
+    Args:
+        optimizer: The optimizer.
+    """
+    return optimizer.built
+
+
+def keep_variables(optimizer: Any, variables: list[Any]) -> None:
+    """Has an optimizer know the variables that it is built for.
+
+    The `LossScaleOptimizer` of older Keras does not note them.
+
+    Args:
+        optimizer: The optimizer.
+        variables: What it will update.
+    """
+    keras.optimizers.Optimizer.build(optimizer, variables)
+
+
+def building_scope(name: str) -> AbstractContextManager:
+    """Returns what variables are made in that an update needs.
+
+    Args:
+        name: Of the optimizer.
+    """
+    return keras.name_scope(name)
+
+
+def variables_of(optimizer: Any) -> list[Any]:
+    """Returns all variables of an optimizer.
+
+    Args:
+        optimizer: The optimizer.
+    """
+    return optimizer.variables
+
+
+def schedule_of(optimizer: Any) -> str | None:
+    """Returns the name of what an optimizer's learning rate follows.
+
+    Args:
+        optimizer: The optimizer.
+
+    Returns:
+        `None` where the rate is a number that may be set.
+    """
+    rate = optimizer.get_config()["learning_rate"]
+    if isinstance(rate, float):
+        return None
+    return rate["class_name"] if isinstance(rate, dict) else "a function"
+
+
+def with_inner(optimizer: Any) -> list[Any]:
+    """Returns an optimizer and those within, from the outside.
+
+    Args:
+        optimizer: The optimizer.
+    """
+    inner = getattr(optimizer, "inner_optimizer", None)
+    return [optimizer] if inner is None else [optimizer, *with_inner(inner)]

@@ -1,0 +1,48 @@
+"""Keras 3's variables and scopes, as TensorFlow code needs them."""
+
+from typing import Any
+
+import keras
+import numpy as np
+
+
+def tensorflow_variable(variable: Any) -> Any:
+    """Returns TensorFlow's variable within a Keras variable.
+
+    Args:
+        variable: A Keras variable, or one of TensorFlow's.
+    """
+    return variable.value if isinstance(variable, keras.Variable) else variable
+
+
+def new_variable(initial_value: Any, name: str) -> Any:
+    """Returns a variable that is not trained.
+
+    Args:
+        initial_value: Its first value.
+        name: Its name.
+    """
+    return keras.Variable(initial_value, trainable=False, name=name)
+
+
+def to_numpy(value: Any) -> np.ndarray:
+    """Returns the value of a variable or a tensor.
+
+    Args:
+        value: Keras's or TensorFlow's.
+    """
+    return np.asarray(keras.ops.convert_to_numpy(value))
+
+
+def path(variable: Any) -> str:
+    """Returns where a variable is in its model.
+
+    Args:
+        variable: A Keras variable, or one of TensorFlow's, which have a name only.
+    """
+    return getattr(variable, "path", variable.name)
+
+
+def compute_dtype() -> str:
+    """Returns the dtype that layers compute in, by the global policy."""
+    return keras.config.dtype_policy().compute_dtype

@@ -1,0 +1,92 @@
+"""The Keras that the package speaks, chosen once, as TensorFlow chooses `tf.keras`.
+
+TensorFlow up to 2.15 has Keras 2 of its own; later ones take Keras 3 or, where the
+environment says `TF_USE_LEGACY_KERAS=1`, Keras 2 as the package `tf_keras`.
+"""
+
+import importlib
+import os
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+OLDEST_KERAS_3 = (3, 10)
+
+
+def _name() -> str:
+    """Returns the name of the package, after the rule of TensorFlow's `tf.keras`."""
+    asked = os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True")
+    return "tf_keras" if asked else "keras"
+
+
+def _check_versions(name: str) -> None:
+    """Raises for versions that do not work together.
+
+    Without importing them: two of them fail in the middle of that.
+    """
+    try:
+        installed = metadata.version(name.replace("_", "-"))
+    except metadata.PackageNotFoundError:
+        raise ImportError(
+            f"keras_fastnet speaks the Keras that TensorFlow does: {name}, by "
+            f"TF_USE_LEGACY_KERAS={os.environ.get('TF_USE_LEGACY_KERAS', '')!r}. "
+            f"Received: no package {name}. Install it with `pip install {name}`, in "
+            "the version of your TensorFlow, or set the variable otherwise."
+        ) from None
+    tensorflow = _tensorflow_version()
+    keras_version = _numbers(installed)
+    if keras_version[0] == 2:
+        good = tensorflow < (2, 16) or name == "tf_keras"
+    else:
+        good = keras_version >= OLDEST_KERAS_3 and tensorflow >= (2, 18)
+    if tensorflow < (2, 15) or tensorflow[:2] in ((2, 16), (2, 17)) or not good:
+        raise ImportError(
+            "keras_fastnet runs on TensorFlow 2.18 or later with Keras 3.10 or later, "
+            "on TensorFlow 2.18 or later with tf_keras (TF_USE_LEGACY_KERAS=1), and on "
+            "TensorFlow 2.15 with its own Keras 2. Received: TensorFlow "
+            f"{'.'.join(map(str, tensorflow))} with {name} {installed}. "
+            "Install one of these combinations."
+        )
+
+
+def _tensorflow_version() -> tuple[int, ...]:
+    for name in ("tensorflow", "tensorflow-cpu", "tensorflow-intel"):
+        try:
+            return _numbers(metadata.version(name))
+        except metadata.PackageNotFoundError:
+            continue
+    # A build under another name.
+    import tensorflow as tf
+
+    return _numbers(tf.__version__)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:2])
+
+
+if TYPE_CHECKING:
+    import keras
+else:
+    _check_versions(_name())
+    keras = importlib.import_module(_name())
+
+IS_KERAS_2 = keras.__version__.startswith("2.")
+
+
+def require_keras_3(what: str) -> None:
+    """Refuses what is written for Keras 3 alone.
+
+    Args:
+        what: It, at the beginning of a sentence.
+
+    Raises:
+        NotImplementedError: The package speaks Keras 2.
+    """
+    if IS_KERAS_2:
+        raise NotImplementedError(
+            f"{what} is for Keras 3. Received: {keras.__name__} {keras.__version__}. "
+            "Unset TF_USE_LEGACY_KERAS, on TensorFlow 2.18 or later."
+        )
+
+
+__all__ = ["IS_KERAS_2", "OLDEST_KERAS_3", "keras", "require_keras_3"]

@@ -1,0 +1,91 @@
+"""Backups that Ray Train keeps, and the metrics that it shows."""
+
+import pathlib
+import secrets
+import tempfile
+from typing import Any, Literal
+
+from keras_fastnet.callbacks.backup_and_restore import BackupAndRestore
+from keras_fastnet.callbacks.reporting import is_chief
+
+
+class RayBackup(BackupAndRestore):
+    """`BackupAndRestore` in the workers of Ray Train's `TensorflowTrainer`.
+
+    Every backup is reported to Ray as a checkpoint, with the logs of the epoch so far
+    as its metrics, and lies where `RunConfig(storage_path=...)` says. When a worker is
+    lost and `FailureConfig(max_failures=...)` allows it, Ray starts all workers again,
+    on whatever nodes it has, and they go on from the newest. Ray's own
+    `ReportCheckpointCallback` saves the model alone, and the training would repeat
+    data that it has seen. How many to keep, Ray's `CheckpointConfig` says.
+
+    List it after other callbacks, so that what they log is reported.
+
+    Args:
+        save_freq: As for `BackupAndRestore`. Defaults to `"epoch"`.
+
+    Raises:
+        RuntimeError: From `fit`, before the first step: Ray Train did not start this
+            process, or is not installed.
+
+    Example:
+
+    ```python
+    def train():
+        keras.utils.set_random_seed(1)
+        strategy = keras_fastnet.TorusStrategy()
+        ...
+        model.fit(x, y, epochs=90, callbacks=[keras_fastnet.callbacks.RayBackup()])
+
+    TensorflowTrainer(
+        train,
+        scaling_config=ray.train.ScalingConfig(num_workers=4),
+        run_config=ray.train.RunConfig(
+            storage_path="/shared/runs",
+            failure_config=ray.train.FailureConfig(max_failures=3),
+        ),
+    ).fit()
+    ```
+    """
+
+    def __init__(self, save_freq: Literal["epoch"] | int = "epoch"):
+        # Made where it is needed, on the chief. Ray has a copy of each backup.
+        folder = f"fastnet-{secrets.token_hex(8)}"
+        super().__init__(pathlib.Path(tempfile.gettempdir(), folder), save_freq, keep=1)
+        self._train: Any = None
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Goes on from Ray's newest checkpoint, if there is one."""
+        self._train = _ray_train()
+        checkpoint = self._train.get_checkpoint()
+        if checkpoint is not None and is_chief(self.model):
+            checkpoint.to_directory(str(self.backup_dir))
+        super().on_train_begin(logs)
+
+    def _back_up(self, epoch: int, batch: int, logs: dict[str, Any] | None) -> None:
+        super()._back_up(epoch, batch, logs)
+        checkpoint = None
+        if is_chief(self.model):
+            checkpoint = self._train.Checkpoint.from_directory(str(self.backup_dir))
+        metrics = {"epochs": epoch, "batches": batch, **(logs or {})}
+        # On all workers: Ray waits for each.
+        self._train.report(metrics, checkpoint=checkpoint)
+
+
+def _ray_train() -> Any:
+    try:
+        from ray import train
+    except ImportError as error:
+        raise RuntimeError(
+            "RayBackup reports to Ray Train. Received: an environment without it "
+            f'({error}). `pip install "keras-fastnet[ray]"`, or use `BackupAndRestore`.'
+        ) from error
+    try:
+        train.get_context().get_world_rank()
+    except RuntimeError as error:
+        raise RuntimeError(
+            "RayBackup reports to the run that a worker of Ray Train belongs to. "
+            f"Received: a process that Ray Train did not start ({error}). Use "
+            "`BackupAndRestore` outside of Ray."
+        ) from error
+    return train

@@ -1,0 +1,58 @@
+"""Who started this process as one of several, without loading TensorFlow."""
+
+import os
+from collections.abc import Mapping
+
+from keras_fastnet.collectives.mpi_environment import (
+    rank_in,
+    size_in,
+    started_by_mpi,
+)
+from keras_fastnet.discovery.kubernetes import kubernetes_place
+from keras_fastnet.discovery.place import Place
+from keras_fastnet.discovery.slurm import slurm_place
+
+# In the processes that Ray starts.
+_RAY = "RAY_RAYLET_PID"
+
+
+def scheduler_places(environment: Mapping[str, str]) -> list[Place]:
+    """Returns what Slurm and Kubernetes say of this process, in this order.
+
+    Their variables are inherited. Ray's workers have those of the daemon that started
+    them, and so have the ranks of `mpiexec`, which may start its own daemons by `srun`.
+
+    Args:
+        environment: The environment variables.
+
+    Raises:
+        ClusterError: A variable is wrong.
+    """
+    if _RAY in environment:
+        return []
+    slurm = slurm_place(environment)
+    if slurm is not None and not _same_in_mpi(environment, slurm):
+        slurm = None
+    found = (slurm, kubernetes_place(environment))
+    return [place for place in found if place is not None]
+
+
+def in_a_cluster(environment: Mapping[str, str] = os.environ) -> bool:
+    """Tells whether this process was started as one of several.
+
+    Args:
+        environment: The environment variables.
+
+    Raises:
+        ClusterError: A variable is wrong.
+    """
+    return (
+        bool(environment.get("TF_CONFIG"))
+        or started_by_mpi(environment)
+        or bool(scheduler_places(environment))
+    )
+
+
+def _same_in_mpi(environment: Mapping[str, str], place: Place) -> bool:
+    rank, size = rank_in(environment), size_in(environment)
+    return rank in (None, place.rank) and size in (None, place.size)

@@ -1,0 +1,1 @@
+"""Real schedulers on this machine, for the tests."""

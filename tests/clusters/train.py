@@ -1,0 +1,51 @@
+"""A training that schedulers start, on as many workers as they like.
+
+    python tests/clusters/train.py FOLDER EPOCHS SECONDS
+
+leaves the weights in FOLDER/rank-0.npz, and says on rank 0 who takes part. A step
+takes SECONDS longer than it needs, so that a test can break in.
+"""
+
+import os
+import pathlib
+import sys
+import time
+
+import keras
+import numpy as np
+
+import keras_fastnet as fastnet
+
+FOLDER = pathlib.Path(sys.argv[1])
+EPOCHS, SECONDS = int(sys.argv[2]), float(sys.argv[3])
+
+strategy = fastnet.TorusStrategy(start_timeout=120.0)
+keras.utils.set_random_seed(1)
+with strategy.scope():
+    model = keras.Sequential(
+        [keras.Input((6,)), keras.layers.Dense(8, "relu"), keras.layers.Dense(1)]
+    )
+    lars = fastnet.LARS(0.1)
+    model.compile(fastnet.LargeBatchOptimizer(lars), "mse")
+gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
+# One write, so that ranks do not share a line.
+sys.stdout.write(f"rank {strategy.rank} of {strategy.num_workers}, GPUs {gpus}\n")
+sys.stdout.flush()
+if strategy.rank == 0:
+    print(strategy.describe(), flush=True)
+
+x = np.random.default_rng(0).normal(size=(256, 6)).astype("float32")
+model.fit(
+    *(x, x.sum(axis=1, keepdims=True)),
+    batch_size=16,
+    epochs=EPOCHS,
+    callbacks=[
+        fastnet.callbacks.BatchGrowth({0: 16, 1: 32}),
+        keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda batch, logs: time.sleep(SECONDS)
+        ),
+        fastnet.callbacks.BackupAndRestore(FOLDER / "backups"),
+    ],
+    verbose=2 if strategy.rank == 0 else 0,
+)
+np.savez(FOLDER / f"rank-{strategy.rank}.npz", *model.get_weights())

@@ -1,0 +1,90 @@
+"""The tests that run with Keras 2 (`make test-legacy`), and those that are left out."""
+
+COVERED = (
+    "test_batch_growth",
+    "test_callbacks_together",
+    "test_keras_choice",
+    "test_large_batch_optimizer",
+    "test_lars",
+    "test_lars_algorithm",
+    "test_lars_fit",
+    "test_legacy_optimizers",
+    "test_losses",
+    "test_momentum_correction",
+    "test_official",
+    "test_parity",
+    "test_run_command",
+    "test_schedules",
+    "test_throughput_monitor",
+    "test_torus_strategy",
+    "test_trust_ratio",
+    "test_trust_ratio_monitor",
+)
+"""Modules whose tests have the marker `keras2`."""
+
+_OTHERS_DO = "an option of Keras 3: LargeBatchOptimizer does it on both"
+_PATHS = "names of Keras 3's variables"
+LEFT_OUT = {
+    "test_lars_algorithm.py::test_a_callable_rate": "Keras 2 has no such rates",
+    "test_lars_algorithm.py::test_sparse_gradients_sum_duplicates[loss_scale_factor]": (
+        _OTHERS_DO
+    ),
+    "test_lars_algorithm.py::test_gradient_accumulation_is_one_step": _OTHERS_DO,
+    "test_lars.py::test_configuration": _OTHERS_DO,
+    "test_lars.py::test_narrow_dtypes_compute_in_float32": "reads Keras 3's variables",
+    "test_lars.py::test_a_variable_without_gradient_stays": "warns through a logger",
+    "test_lars.py::test_buffers_have_the_usual_names": _PATHS,
+    "test_lars.py::test_building_twice_keeps_the_buffers": "counts Keras 3's variables",
+    "test_lars.py::test_wrong_arguments[{'learning_rate'": "Keras 2's own error",
+    "test_lars.py::test_wrong_arguments[{'eta'": "Keras 2's own error",
+    "test_lars_fit.py::test_sparse_gradients_in_fit[option2": _OTHERS_DO,
+    "test_lars_fit.py::test_sparse_gradients_with_accumulation": _OTHERS_DO,
+    "test_lars_fit.py::test_accumulation_is_one_large_batch": _OTHERS_DO,
+    "test_lars_fit.py::test_moving_average_of_the_weights": (
+        "the average of Keras 2 begins with the weights before the first update"
+    ),
+    "test_lars_fit.py::test_mixed_precision": _OTHERS_DO,
+    "test_lars_fit.py::test_dynamic_loss_scaling": _OTHERS_DO,
+    "test_lars_fit.py::test_training_goes_on_bit_for_bit_after_loading[average": (
+        _OTHERS_DO
+    ),
+    "test_large_batch_optimizer.py::test_refusals[<lambda>-ValueError-pass `accum": (
+        _OTHERS_DO
+    ),
+    "test_large_batch_optimizer.py::test_refusals[<lambda>-ValueError-`loss_scal": (
+        _OTHERS_DO
+    ),
+    "test_losses.py::test_losses[two_workers-mean_with_sample_weight": (
+        "a reduction of Keras 3"
+    ),
+    "test_losses.py::test_losses[one_by_two-mean_with_sample_weight": (
+        "a reduction of Keras 3"
+    ),
+    "test_schedules.py::test_drives_an_optimizer": (
+        "`learning_rate` of Keras 2 is that of the update before"
+    ),
+    "test_batch_growth.py::test_every_example_counts_once_in_every_epoch"
+    "[2-as_unknown_length": (
+        "Keras 2 refuses unknown lengths with several steps an execution"
+    ),
+    "test_parity.py::test_base_optimizer_options[accumulation]": _OTHERS_DO,
+    "test_parity.py::test_ways_to_train[fit-{'fit_options': {'steps_per_epoch'": (
+        "data that run out count an update on Keras 2's one device"
+    ),
+    "test_torus_strategy.py::test_one_stream_is_that_of_one_device": (
+        "Keras 2 seeds an operation by its place in the graph"
+    ),
+    "test_trust_ratio_monitor.py::test_means_of_every_epoch": _PATHS,
+    "test_trust_ratio_monitor.py::test_without_it_nothing_is_computed": _PATHS,
+    "test_trust_ratio_monitor.py::test_skipped_updates_are_left_out": _PATHS,
+    "test_trust_ratio_monitor.py::test_tensorboard_gets_every_log": _PATHS,
+}
+"""How the ids of tests begin that do not run with Keras 2, and the reason."""
+
+
+def reason_to_leave_out(node: str) -> str | None:
+    """Returns why a test does not run with Keras 2; `None` where it does."""
+    for beginning, reason in LEFT_OUT.items():
+        if node.removeprefix("tests/").startswith(beginning):
+            return reason
+    return None

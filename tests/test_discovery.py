@@ -1,0 +1,288 @@
+"""What Slurm and Kubernetes say of a cluster, read from their variables."""
+
+import pytest
+import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
+from tensorflow.python.distribute.cluster_resolver import slurm_cluster_resolver
+
+from keras_fastnet.discovery.environment import in_a_cluster, scheduler_places
+from keras_fastnet.discovery.kubernetes import (
+    check_workers_are_counted,
+    kubernetes_addresses,
+    kubernetes_place,
+)
+from keras_fastnet.discovery.place import Place
+from keras_fastnet.discovery.slurm import slurm_addresses, slurm_place
+from keras_fastnet.discovery.slurm_gpus import own_gpus
+from keras_fastnet.discovery.slurm_layout import (
+    expand_counts,
+    expand_hosts,
+    nodes_of_tasks,
+)
+from keras_fastnet.discovery.slurm_ports import ports_on_a_node
+from keras_fastnet.errors import ClusterError
+from keras_fastnet.strategies.cluster import Cluster
+from keras_fastnet.strategies.finding import resolver_of
+
+# As Slurm 22.05 gave them to the last of four tasks.
+STEP = {
+    "SLURM_JOB_ID": "2",
+    "SLURM_STEP_ID": "0",
+    "SLURM_PROCID": "3",
+    "SLURM_NODEID": "1",
+    "SLURM_LOCALID": "0",
+    "SLURM_NTASKS": "4",
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_STEP_NODELIST": "fast[1-2]",
+    "SLURM_STEP_TASKS_PER_NODE": "3,1",
+}
+# In an sbatch script.
+BATCH = {"SLURM_JOB_ID": "2", "SLURM_PROCID": "0", "SLURM_NTASKS": "4"}
+POD = {"JOB_COMPLETION_INDEX": "1", "FASTNET_WORKERS": "3"}
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("n1", ["n1"]),
+        ("n[1-3]", ["n1", "n2", "n3"]),
+        ("n[9-11]", ["n9", "n10", "n11"]),
+        ("n[08-10,2],m5", ["n08", "n09", "n10", "n2", "m5"]),
+        ("r[1-2]n[3-4]-ib", ["r1n3-ib", "r1n4-ib", "r2n3-ib", "r2n4-ib"]),
+        ("10.0.0.[1-2]", ["10.0.0.1", "10.0.0.2"]),
+    ],
+)
+def test_hosts(text, hosts):
+    assert expand_hosts(text) == hosts
+
+
+@pytest.mark.parametrize("text", ["", "n[1-", "n[2-1]", "n[a-b]", "n1,,n2", "n[1]]"])
+def test_no_hosts(text):
+    with pytest.raises(ClusterError, match=r"a list of hosts. Received: "):
+        expand_hosts(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "counts"), [("2", [2]), ("3,1", [3, 1]), ("4(x2),1", [4, 4, 1])]
+)
+def test_counts(text, counts):
+    assert expand_counts(text) == counts
+
+
+@pytest.mark.parametrize("text", ["", "a", "2(x", "2,", "2(x999999999)"])
+def test_no_counts(text):
+    with pytest.raises(ClusterError, match=r"a list of counts. Received: "):
+        expand_counts(text)
+
+
+NAMES = st.from_regex(r"[a-z]{1,4}", fullmatch=True)
+
+
+@given(NAMES, st.lists(st.tuples(st.integers(0, 99), st.integers(0, 9)), max_size=4))
+def test_hosts_as_tensorflow_reads_them(name, ranges):
+    text = ",".join(f"{first}-{first + more}" for first, more in ranges)
+    text = f"{name}[{text}]" if text else name
+    assert expand_hosts(text) == slurm_cluster_resolver.expand_hostlist(text)
+
+
+@pytest.mark.parametrize(
+    ("counts", "distribution", "plane", "nodes"),
+    [
+        # All seen in Slurm 22.05.
+        ([3, 1], "", None, [0, 0, 0, 1]),
+        ([4, 1], "block", None, [0, 0, 0, 0, 1]),
+        ([3, 1], "cyclic", None, [0, 1, 0, 0]),
+        ([2, 2], "plane", 1, [0, 1, 0, 1]),
+        # As its manual has them.
+        ([4, 4], "plane", 2, [0, 0, 1, 1, 0, 0, 1, 1]),
+        ([2, 2], "cyclic:block", None, [0, 1, 0, 1]),
+        ([2, 2], "block:cyclic,NoPack", None, [0, 0, 1, 1]),
+    ],
+)
+def test_where_tasks_run(counts, distribution, plane, nodes):
+    assert nodes_of_tasks(counts, distribution, plane) == nodes
+
+
+@pytest.mark.parametrize("distribution", ["arbitrary", "plane"])
+def test_other_distributions_are_refused(distribution):
+    with pytest.raises(ClusterError, match=f"Received.*{distribution}.*srun --dist"):
+        nodes_of_tasks([2, 2], distribution)
+
+
+def test_a_step_of_slurm():
+    place = slurm_place(STEP)
+    assert place == Place("Slurm (job 2, step 0)", 3, 4)
+    assert slurm_addresses(STEP, place) == [
+        *("fast1:20128", "fast1:20129", "fast1:20130", "fast2:20128"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "environment", [{}, BATCH, {**STEP, "SLURM_STEP_NUM_TASKS": "1"}]
+)
+def test_no_step(environment):
+    assert slurm_place(environment) is None
+    assert not in_a_cluster(environment)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"SLURM_NODEID": "0"}, "task 0 of node 0 for rank 3, which.*node 1 .fast2"),
+        ({"SLURM_DISTRIBUTION": "cyclic"}, "task 0 of node 1.*is task 2 of node 0"),
+        ({"SLURM_STEP_NUM_TASKS": "5"}, "=5, but 4 tasks"),
+        ({"SLURM_STEP_NODELIST": "fast1"}, "1 hosts for 2"),
+    ],
+)
+def test_slurm_that_contradicts_itself_is_refused(changes, message):
+    environment = {**STEP, **changes}
+    with pytest.raises(ClusterError, match=message):
+        slurm_addresses(environment, slurm_place(environment))
+
+
+@given(
+    st.lists(st.integers(1, 6), min_size=1, max_size=5),
+    st.sampled_from(["", "block", "cyclic", "plane"]),
+    st.integers(1, 4),
+)
+def test_every_task_finds_itself(counts, distribution, plane):
+    nodes = nodes_of_tasks(counts, distribution, plane)
+    assert [nodes.count(node) for node in range(len(counts))] == counts
+    if sum(counts) < 2:
+        return
+    everybody = set()
+    for rank, node in enumerate(nodes):
+        environment = {
+            **STEP,
+            "SLURM_PROCID": str(rank),
+            "SLURM_NODEID": str(node),
+            "SLURM_LOCALID": str(nodes[:rank].count(node)),
+            "SLURM_STEP_NUM_TASKS": str(len(nodes)),
+            "SLURM_STEP_NODELIST": f"n[8-{7 + len(counts)}]",
+            "SLURM_STEP_TASKS_PER_NODE": ",".join(map(str, counts)),
+            "SLURM_DISTRIBUTION": distribution,
+            "SLURM_DIST_PLANESIZE": str(plane),
+        }
+        addresses = slurm_addresses(environment, slurm_place(environment))
+        assert addresses[rank].startswith(f"n{8 + node}:")
+        everybody.add(tuple(addresses))
+    assert len(everybody) == 1
+    assert len(set(*everybody)) == len(nodes)
+
+
+def job(number, step=0, **more):
+    ids = {"SLURM_JOB_ID": str(number), "SLURM_STEP_ID": str(step)}
+    return ports_on_a_node({**ids, **more}, 64)
+
+
+def test_jobs_on_a_node_have_different_ports():
+    neighbours = [set(job(1000 + number)) for number in range(199)]
+    neighbours_and_a_step = [*neighbours[:50], set(job(1000, 1)), set(job(1010, 1))]
+    for ports in (neighbours, neighbours_and_a_step):
+        assert sum(map(len, ports)) == len(set().union(*ports))
+    assert min(map(min, neighbours)) == 20_000
+    assert max(map(max, neighbours)) < 32_768
+
+
+def test_ports_that_slurm_or_the_user_chose():
+    reserved = {"SLURM_STEP_RESV_PORTS": "12005-12007,12010"}
+    assert ports_on_a_node(reserved, 4) == [12005, 12006, 12007, 12010]
+    # Too few.
+    assert ports_on_a_node(reserved, 5)[0] == 20_000
+    assert ports_on_a_node({**reserved, "FASTNET_PORT": "7000"}, 2) == [7000, 7001]
+
+
+@pytest.mark.parametrize("text", ["", "http", "0", "65536", "-1", "65535"])
+def test_ports_that_are_none(text):
+    with pytest.raises(ClusterError, match=r"FASTNET_PORT must be .*1 to 65534"):
+        ports_on_a_node({"FASTNET_PORT": text}, 2)
+
+
+@pytest.mark.parametrize(
+    ("visible", "on_node", "own"),
+    [
+        ("0,1,2,3", "4", {0: "0", 1: "1", 2: "2", 3: "3"}),
+        ("4,5,6,7", "4", {0: "4", 3: "7"}),
+        ("a,b,c,d,e,f,g,h", "8", {0: "a,b", 1: "c,d", 3: "g,h"}),
+        # Each has its own already.
+        ("2", "4", {0: None}),
+        ("0,1", "8", {0: None}),
+        ("", "0", {0: None}),
+    ],
+)
+def test_gpus_are_shared_out(visible, on_node, own):
+    for local, gpus in own.items():
+        environment = {
+            "SLURM_STEP_TASKS_PER_NODE": "1,4",
+            "SLURM_NODEID": "1",
+            "SLURM_LOCALID": str(local),
+            "SLURM_GPUS_ON_NODE": on_node,
+            "CUDA_VISIBLE_DEVICES": visible,
+        }
+        assert own_gpus(environment) == gpus
+        alone = {**environment, "SLURM_NODEID": "0", "SLURM_LOCALID": "0"}
+        assert own_gpus(alone) is None
+
+
+def test_gpus_that_cannot_be_shared_out():
+    environment = {
+        "SLURM_STEP_TASKS_PER_NODE": "2",
+        "SLURM_GPUS_ON_NODE": "1",
+        "CUDA_VISIBLE_DEVICES": "0",
+    }
+    with pytest.raises(ClusterError, match=r"1 GPU\(s\) and 2 tasks.*gpus-per-task"):
+        own_gpus(environment)
+
+
+def test_a_pod_of_an_indexed_job():
+    place = kubernetes_place(POD)
+    assert place == Place("a Kubernetes Indexed Job", 1, 3)
+    name = "train-1.workers.default.svc.cluster.local"
+    assert kubernetes_addresses(POD, place, name) == [
+        f"train-{rank}.workers.default.svc.cluster.local:20000" for rank in range(3)
+    ]
+    # A TrainJob's, as JobSet names its pods.
+    name = "digits-node-0-1.digits"
+    environment = {**POD, "FASTNET_PORT": "8000"}
+    assert kubernetes_addresses(environment, place, name)[2] == (
+        "digits-node-0-2.digits:8000"
+    )
+
+
+@pytest.mark.parametrize("name", ["train-1", "train-2.workers", "train.workers", ""])
+def test_pods_without_names_are_refused(name):
+    with pytest.raises(ClusterError, match=r"Received: .*`subdomain`"):
+        kubernetes_addresses(POD, kubernetes_place(POD), name)
+
+
+def test_pods_are_counted():
+    alone = {**POD, "JOB_COMPLETION_INDEX": "0", "FASTNET_WORKERS": "1"}
+    for environment in ({}, alone, {"FASTNET_WORKERS": "3"}):
+        assert kubernetes_place(environment) is None
+        check_workers_are_counted(environment)
+    with pytest.raises(ClusterError, match=r"INDEX=1 without FASTNET_WORKERS.*or to 1"):
+        check_workers_are_counted({"JOB_COMPLETION_INDEX": "1"})
+    with pytest.raises(ClusterError, match=r"Received: 3, in the pod with .*INDEX=3"):
+        kubernetes_place({**POD, "JOB_COMPLETION_INDEX": "3"})
+    with pytest.raises(ClusterError, match="FASTNET_WORKERS must be an integer"):
+        kubernetes_place({**POD, "FASTNET_WORKERS": "four"})
+
+
+def test_inherited_variables_do_not_count():
+    assert [place.rank for place in scheduler_places({**STEP, **POD})] == [3, 1]
+    # Those of Ray's daemon.
+    assert not scheduler_places({**STEP, **POD, "RAY_RAYLET_PID": "7"})
+    # `mpiexec` has started its daemons by `srun`.
+    assert not scheduler_places({**STEP, "PMI_RANK": "1", "PMI_SIZE": "8"})
+    # `srun --mpi=pmi2` has started the ranks themselves.
+    assert scheduler_places({**STEP, "PMI_RANK": "3", "PMI_SIZE": "4"})
+
+
+def test_tensorflow_is_told_of_the_gpus(monkeypatch):
+    """It takes a resolver's word for their number."""
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: [kind, kind])
+    resolver = resolver_of(Cluster(("a:1", "b:1"), 1))
+    assert resolver.num_accelerators() == {"GPU": 2}
+    assert resolver.cluster_spec().as_dict() == {"worker": ["a:1", "b:1"]}
+    assert (resolver.task_type, resolver.task_id) == ("worker", 1)

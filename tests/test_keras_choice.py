@@ -1,0 +1,84 @@
+"""The Keras that the package speaks, and what it says of the other."""
+
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+
+from keras_fastnet._upstream.keras_api import IS_KERAS_2, keras
+
+OTHER = "keras" if keras.__name__ == "tf_keras" else "tf_keras"
+needs_both = pytest.mark.skipif(
+    importlib.util.find_spec(OTHER) is None or (IS_KERAS_2 and OTHER == "tf_keras"),
+    reason="needs Keras 3 and tf_keras",
+)
+MODEL = f"""
+import {OTHER} as other
+import keras_fastnet as fastnet
+model = other.Sequential([other.layers.Input((2,)), other.layers.Dense(1)])
+"""
+
+
+def run(program, environment, **variables):
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        env={**environment, **variables},
+        capture_output=True,
+        text=True,
+    ).stderr
+
+
+@pytest.fixture
+def same_choice(environment):
+    """The environment of this process's Keras."""
+    asked = "1" if keras.__name__ == "tf_keras" else ""
+    return {**environment, "TF_USE_LEGACY_KERAS": asked}
+
+
+def test_it_is_that_of_tensorflow(same_choice):
+    program = (
+        "import tensorflow as tf, keras_fastnet\n"
+        "assert tf.keras.layers.Dense is keras_fastnet.keras.layers.Dense"
+    )
+    assert "Error" not in run(program, same_choice)
+
+
+@needs_both
+@pytest.mark.parametrize("wrap", ["{}", "fastnet.LargeBatchOptimizer({})"])
+def test_a_model_of_the_other_keras_is_refused(same_choice, wrap):
+    optimizer = wrap.format("fastnet.LARS(1.0)")
+    message = run(f"{MODEL}model.compile({optimizer}, 'mse')", same_choice)
+    assert "A model and its optimizer must be of one Keras" in message
+    assert f"for a model of {OTHER}" in message
+    assert "TF_USE_LEGACY_KERAS=1" in message
+
+
+@needs_both
+def test_a_strategy_refuses_to_train_it(same_choice):
+    program = MODEL.replace("model =", "with fastnet.TorusStrategy().scope(): model =")
+    program += (
+        "    model.compile('sgd', 'mse')\n"
+        "import numpy as np\n"
+        "model.fit(np.ones((4, 2)), np.ones((4, 1)))\n"
+    )
+    message = run(program.replace("\n    model", "\nmodel"), same_choice)
+    assert f"a model of {OTHER}" in message
+    assert "trains models of one Keras" in message
+
+
+@pytest.mark.parametrize(
+    ("tensorflow", "chosen"),
+    [("2.17.1", "3.12.0"), ("2.16.2", "2.16.0"), ("2.18.0", "3.5.0"), ("2.14.0", "2")],
+)
+def test_versions_that_do_not_go_together(same_choice, tensorflow, chosen):
+    program = (
+        "from importlib import metadata\n"
+        f"versions = {{'tensorflow': '{tensorflow}'}}\n"
+        f"metadata.version = lambda name: versions.get(name, '{chosen}')\n"
+        "import keras_fastnet\n"
+        "keras_fastnet.LARS\n"
+    )
+    message = run(program, same_choice)
+    assert "Install one of these combinations" in message
+    assert f"TensorFlow {tensorflow[:4]} with {keras.__name__} {chosen}" in message

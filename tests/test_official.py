@@ -1,0 +1,76 @@
+"""LARS and tf-models-official's: where the formulas agree, and where they do not.
+
+Theirs takes the norm of `g + beta w` where the paper has a sum of two norms, and its
+"popular" momentum stands outside of the rate.
+"""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_fastnet import LARS
+from keras_fastnet._upstream.keras_api import IS_KERAS_2
+
+if not IS_KERAS_2:
+    pytest.skip("tf-models-official is of Keras 2", allow_module_level=True)
+theirs = pytest.importorskip("official.modeling.optimization.lars")
+
+STEPS = 20
+
+
+def trained(optimizer, gradients, start):
+    variable = tf.Variable(start, name="kernel")
+    for gradient in gradients:
+        optimizer.apply_gradients([(tf.constant(gradient), variable)])
+    return variable.numpy()
+
+
+@pytest.fixture
+def case():
+    random = np.random.default_rng(0)
+    start = random.normal(size=(5, 4)).astype("float32")
+    return random.normal(size=(STEPS, 5, 4)).astype("float32"), start
+
+
+def both(case, *, momentum, weight_decay, nesterov=False, classic=True):
+    ours = LARS(3.0, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov)
+    other = theirs.LARS(
+        3.0,
+        momentum=momentum,
+        weight_decay_rate=weight_decay,
+        nesterov=nesterov,
+        classic_momentum=classic,
+    )
+    return trained(ours, *case), trained(other, *case)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_without_decay_they_are_one(case, nesterov):
+    ours, other = both(case, momentum=0.9, weight_decay=0.0, nesterov=nesterov)
+    np.testing.assert_allclose(ours, other, rtol=1e-5, atol=1e-7)
+    assert np.abs(ours - case[1]).max() > 0.01
+
+
+def test_without_momentum_and_decay_so_is_the_other_kind(case):
+    ours, other = both(case, momentum=0.0, weight_decay=0.0, classic=False)
+    np.testing.assert_allclose(ours, other, rtol=1e-5, atol=1e-7)
+
+
+def test_with_decay_the_denominators_differ(case):
+    gradients, start = case[0][:1], case[1]
+    beta = 0.5
+    ours, other = both((gradients, start), momentum=0.0, weight_decay=beta)
+    total = gradients[0] + beta * start
+    norm = np.linalg.norm
+    step = 3.0 * 0.001 * norm(start) * total
+    np.testing.assert_allclose(
+        ours, start - step / (norm(gradients[0]) + beta * norm(start)), rtol=1e-5
+    )
+    np.testing.assert_allclose(other, start - step / norm(total), rtol=1e-5)
+    # A triangle's third side is shorter: theirs goes further.
+    assert norm(other - start) > 1.05 * norm(ours - start)
+
+
+def test_popular_momentum_differs(case):
+    ours, other = both(case, momentum=0.9, weight_decay=0.0, classic=False)
+    assert not np.allclose(ours, other, rtol=1e-3)

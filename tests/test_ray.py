@@ -1,0 +1,89 @@
+"""Workers that a real Ray starts, and starts again."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.distributed, pytest.mark.clusters, pytest.mark.slow]
+pytest.importorskip("ray", reason="Ray is not installed: `make test-clusters`")
+
+SCRIPT = str(Path(__file__).parents[1] / "examples" / "clusters" / "ray_train.py")
+EPOCHS = 8
+
+
+def train(storage, kill=False):
+    """Trains, and returns what was printed; a worker may be killed in epoch 6."""
+    process = subprocess.Popen(
+        [sys.executable, SCRIPT, "--epochs", str(EPOCHS), "--storage", str(storage)],
+        env={
+            **os.environ,
+            "CUDA_VISIBLE_DEVICES": "",
+            "RAY_DEDUP_LOGS": "0",
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+            **{f"TF_NUM_{pool}_THREADS": "1" for pool in ("INTRAOP", "INTEROP")},
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    lines = []
+    try:
+        for line in process.stdout:
+            lines.append(line)
+            if kill and f"Epoch 6/{EPOCHS}" in line:
+                chief = re.search(r"RayTrainWorker pid=(\d+)", line)[1]
+                pids = set(re.findall(r"RayTrainWorker pid=(\d+)", "".join(lines)))
+                (other,) = pids - {chief}
+                os.kill(int(other), signal.SIGKILL)
+                kill = False
+        assert process.wait(60) == 0, "".join(lines)
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    return "".join(lines)
+
+
+def result(text):
+    """Returns the metrics that Ray has, and the mark of the weights."""
+    metrics, weights = re.findall(r"^(?:metrics|weights)  (.*)$", text, re.M)
+    return metrics, weights
+
+
+@pytest.mark.timeout(600)
+def test_a_killed_worker_is_started_again(tmp_path):
+    whole = train(tmp_path / "whole")
+    metrics, weights = result(whole)
+    assert f"'epochs': {EPOCHS}" in metrics
+    assert "'global_batch': 256" in metrics
+    assert float(re.search(r"'accuracy': ([\d.]+)", metrics)[1]) > 0.9
+    assert "grid       1 row(s) x 2 column(s)" in whole
+    killed = train(tmp_path / "killed", kill=True)
+    # Ray may not have noted the last checkpoint before it.
+    assert re.search(r"fastnet: going on after [45] epoch\(s\) and 0 batch", killed)
+    assert result(killed)[1] == weights
+    # The backups are Ray's checkpoints.
+    assert list(
+        (tmp_path / "killed").glob(f"*/checkpoint_*/epoch-{EPOCHS:06}-*.backup")
+    )
+
+
+def test_outside_of_ray_it_is_refused():
+    program = """
+import keras, numpy as np, keras_fastnet as fastnet
+model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+model.compile(fastnet.LargeBatchOptimizer(fastnet.LARS(0.1)), "mse")
+x = np.ones([2, 1])
+model.fit(x, x, callbacks=[fastnet.callbacks.RayBackup()])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 1
+    assert "a process that Ray Train did not start" in done.stderr

@@ -1,0 +1,235 @@
+"""Workers that a real Slurm starts, on two nodes of this machine."""
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from keras_fastnet.discovery.slurm_layout import expand_hosts
+from tests.clusters.slurm import slurm
+
+pytestmark = [pytest.mark.distributed, pytest.mark.clusters]
+
+ROOT = Path(__file__).parents[1]
+SCRIPT = str(ROOT / "tests" / "clusters" / "train.py")
+DEMO = str(ROOT / "examples" / "digits.py")
+BATCH = str(ROOT / "examples" / "clusters" / "slurm.sbatch")
+ADDRESSES = """
+import os
+from keras_fastnet.discovery.slurm import slurm_addresses, slurm_place
+place = slurm_place(os.environ)
+print(place.rank, os.environ["SLURMD_NODENAME"], *slurm_addresses(os.environ, place))
+"""
+# The machine has fewer cores than workers; and jobs inherit the path.
+VARIABLES = {
+    "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    "PYTHONPATH": str(ROOT),
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    **{f"TF_NUM_{pool}_THREADS": "1" for pool in ("INTRAOP", "INTEROP")},
+}
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with contextlib.ExitStack() as stack:
+        try:
+            cluster = stack.enter_context(slurm())
+        except OSError as error:
+            pytest.skip(str(error))
+        yield cluster
+
+
+def srun(cluster, *words, seconds=240.0):
+    done = cluster.run("srun", *words, timeout=seconds, **VARIABLES)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def addresses(cluster, *options):
+    """Returns each rank's node, and the addresses that all ranks know."""
+    words = [*options, sys.executable, "-c", ADDRESSES]
+    lines = [line.split() for line in srun(cluster, *words).splitlines()]
+    known = {tuple(line[2:]) for line in lines}
+    assert len(known) == 1
+    ranks = sorted(lines, key=lambda line: int(line[0]))
+    return [line[1] for line in ranks], known.pop()
+
+
+@pytest.mark.parametrize(
+    ("options", "nodes"),
+    [
+        (["-N2", "-n2"], ["fast9", "fast10"]),
+        (["-N2", "-n4", "--ntasks-per-node=2"], ["fast9"] * 2 + ["fast10"] * 2),
+        (["-N2", "-n4"], ["fast9"] * 3 + ["fast10"]),
+        (["-N2", "-n5", "-m", "cyclic"], ["fast9", "fast10"] + ["fast9"] * 3),
+        (["-N2", "-n4", "-m", "plane=1"], ["fast9", "fast10"] * 2),
+        (["-N1", "-n1", ":", "-N1", "-n2"], ["fast9"] + ["fast10"] * 2),
+    ],
+    ids=["one each", "two each", "unequal", "cyclic", "plane", "heterogeneous"],
+)
+def test_every_task_is_at_its_address(cluster, options, nodes):
+    if ":" in options:
+        own = [sys.executable, "-c", ADDRESSES]
+        options = [*options[:2], *own, *options[2:]]
+    assert_addresses(addresses(cluster, *options), nodes)
+
+
+def assert_addresses(found, nodes):
+    where, known = found
+    assert where == nodes
+    assert [address.split(":")[0] for address in known] == nodes
+    assert len(set(known)) == len(nodes)
+
+
+def test_jobs_on_the_same_nodes_have_different_ports(cluster):
+    words = ["-N2", "-n4", sys.executable, "-c", ADDRESSES]
+    outputs = []
+    jobs = [
+        subprocess.Popen(
+            cluster.command("srun", *words, **VARIABLES),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(3)
+    ]
+    for job in jobs:
+        output, _ = job.communicate(timeout=60)
+        outputs.append(set(output.split()[2:6]))
+    assert all(len(output) == 4 for output in outputs)
+    assert len(set().union(*outputs)) == 12
+
+
+def test_hosts_as_slurm_reads_them(cluster):
+    text = "n[08-11,3],r[1-2]n[3-4]"
+    listed = cluster.run("scontrol", "show", "hostnames", text).stdout
+    assert expand_hosts(text) == listed.split()
+
+
+def test_ranks_of_a_node_form_a_row_and_share_its_gpus(cluster, tmp_path):
+    output = srun(
+        cluster,
+        *("-N2", "-n4", "--ntasks-per-node=2", "-m", "cyclic", "--gpus-per-node=4"),
+        *(sys.executable, SCRIPT, str(tmp_path), "1", "0"),
+    )
+    assert "fastnet: 4 workers on 2 hosts, found by Slurm (job " in output
+    assert re.search(r"grid +2 row\(s\) x 2 column\(s\)", output)
+    for row in (r"0 \(fast9\)  2 \(fast9\)", r"1 \(fast10\)  3 \(fast10\)"):
+        assert re.search(rf"^ +{row}$", output, re.M)
+    gpus = dict(re.findall(r"rank (\d) of 4, GPUs (.*)", output))
+    assert gpus == {"0": "0,1", "1": "0,1", "2": "2,3", "3": "2,3"}
+    weights = [np.load(tmp_path / f"rank-{rank}.npz") for rank in range(4)]
+    for other in weights[1:]:
+        for name, value in weights[0].items():
+            np.testing.assert_array_equal(value, other[name])
+
+
+@pytest.mark.slow
+def test_over_mpi(cluster, tmp_path):
+    """Slurm's PMI and the wheels' MPICH know each other."""
+    options = ["--mpi=pmi2", "-N2", "-n2"]
+    output = srun(cluster, *options, sys.executable, SCRIPT, str(tmp_path), "1", "0")
+    assert "fastnet: 2 workers on 2 hosts, found by MPI" in output
+    assert re.search(r"transport +MPI; ", output)
+
+
+@pytest.mark.slow
+def test_a_launcher_in_every_task_is_refused(cluster, tmp_path):
+    command = ["-m", "keras_fastnet.cli", "run", "--workers", "2", SCRIPT]
+    options = ["-N2", "-n2", "--kill-on-bad-exit=1", sys.executable]
+    words = [*options, *command, str(tmp_path), "1", "0"]
+    done = cluster.run("srun", *words, timeout=120.0, **VARIABLES)
+    assert done.returncode != 0
+    assert "rank 0 of 2 from TF_CONFIG, and rank 1 of 2 from Slurm" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_script_without_srun_is_told(cluster, tmp_path):
+    script, log = tmp_path / "batch", tmp_path / "log"
+    program = "import keras_fastnet; keras_fastnet.TorusStrategy()"
+    script.write_text(f"#!/bin/sh\npython -c '{program}'\n")
+    command = ["sbatch", "--ntasks=4", f"--output={log}", str(script)]
+    job = cluster.run(*command, **VARIABLES).stdout.split()[-1]
+    wait_until_ended(cluster, job, log, 120)
+    assert "fastnet: one process, although Slurm's job has 4 tasks" in log.read_text()
+
+
+def sbatch(cluster, log, *words, options=()):
+    """Sends the example's job, and returns its number."""
+    command = ["sbatch", f"--output={log}", *options, BATCH, *words]
+    sent = cluster.run(*command, **VARIABLES)
+    assert sent.returncode == 0, sent.stderr
+    return sent.stdout.split()[-1]
+
+
+def text_of(log):
+    return log.read_text() if log.exists() else ""
+
+
+def wait_until_ended(cluster, job, log, seconds):
+    states = ("", "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT")
+    wait_for(lambda: cluster.states(job) in states, seconds, lambda: text_of(log))
+
+
+def wait_for(condition, seconds, what):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, what()
+        time.sleep(0.2)
+
+
+@pytest.mark.slow
+def test_sigterm_and_requeue(cluster, tmp_path):
+    whole, told = tmp_path / "whole", tmp_path / "told"
+    for folder in (whole, told):
+        folder.mkdir()
+    srun(cluster, "-N2", "-n2", sys.executable, SCRIPT, str(whole), "2", "0")
+    log = told / "log"
+    words = [SCRIPT, str(told), "2", "0.3"]
+    job = sbatch(cluster, log, *words, options=["--ntasks-per-node=1"])
+    wait_for(lambda: "Epoch 2/2" in text_of(log), 120, lambda: text_of(log))
+    assert cluster.run("scancel", "--signal=TERM", job).returncode == 0
+    wait_until_ended(cluster, job, log, 180)
+    text = text_of(log)
+    assert "fastnet: SIGTERM: the same command goes on" in text
+    restarted = text.partition("going on after 1 epoch(s) and ")[2]
+    # In the midst of the second epoch, not at its beginning.
+    assert 0 < int(restarted.partition(" ")[0] or 0) < 16, text
+    with np.load(whole / "rank-0.npz") as mine, np.load(told / "rank-0.npz") as theirs:
+        for name in mine:
+            np.testing.assert_array_equal(mine[name], theirs[name])
+    assert not (told / "backups").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_the_demo(cluster, tmp_path):
+    """To its accuracy on four ranks; and, ended and requeued, to the same weights."""
+    words = [DEMO, "--backup-dir"]
+    options = ["-N2", "-n4", "--ntasks-per-node=2"]
+    whole = srun(
+        cluster,
+        *(*options, sys.executable, *words, str(tmp_path / "whole")),
+        seconds=560.0,
+    )
+    rows = dict(re.findall(r"^(\w[\w /]*?)  +(\S.*)$", whole, re.M))
+    assert rows["workers"] == "4"
+    assert float(rows["test accuracy"].partition("%")[0]) >= 98, whole
+    assert rows["equal weights"].startswith("yes")
+    log = tmp_path / "log"
+    job = sbatch(cluster, log, *words, str(tmp_path / "told"))
+    wait_for(lambda: "Epoch 9/30" in text_of(log), 300, lambda: text_of(log))
+    assert cluster.run("scancel", "--signal=TERM", job).returncode == 0
+    wait_until_ended(cluster, job, log, 560)
+    text = text_of(log)
+    assert "fastnet: SIGTERM: the same command goes on" in text
+    assert "fastnet: going on after " in text
+    again = dict(re.findall(r"^(\w[\w /]*?)  +(\S.*)$", text, re.M))
+    assert again["equal weights"] == rows["equal weights"]
+    assert again["test accuracy"] == rows["test accuracy"]
+    print(f"\n{whole[-400:]}\n{text[-400:]}")
