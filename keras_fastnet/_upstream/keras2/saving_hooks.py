@@ -1,5 +1,7 @@
 """Where Keras 2 saves: one worker alone, so that nothing may be a collective."""
 
+from typing import Any
+
 from keras_fastnet._upstream.hooked import HookedStrategy
 from keras_fastnet._upstream.hooking import hook
 from keras_fastnet._upstream.keras2.internals import internal
@@ -16,5 +18,6 @@ def _own_part(original, layer, store):
     if not ours or not isinstance(layer, keras.metrics.Metric):
         original(layer, store)
         return
-    for i, (variable, strategy) in enumerate(zip(variables, strategies, strict=True)):
+    for i, variable in enumerate(variables):
+        strategy: Any = variable.distribute_strategy
         store[str(i)] = strategy.experimental_local_results(variable)[0].numpy()
