@@ -24,6 +24,7 @@ else:
         function_hooks,  # noqa: F401
         models,
         optimizers,
+        saving_hooks,  # noqa: F401
         step_hooks,
         values,
     )
