@@ -34,14 +34,16 @@ test-legacy: KERAS_2 := keras2 and not slow
 test-legacy: legacy-models legacy-addons  ## Run what applies on Keras 2, in both its environments.
 
 test-legacy-smoke: KERAS_2 := keras2 and smoke
+test-legacy-smoke: KERAS_2_TESTS := tests/test_lars_algorithm.py tests/test_parity.py
 test-legacy-smoke: legacy-models legacy-addons  ## Run a subset of that, in a few minutes.
 
 .PHONY: legacy-models legacy-addons
 legacy-models: $(MODELS)/stamp
-	TF_USE_LEGACY_KERAS=1 $(MODELS)/bin/python -m pytest -m "$(KERAS_2)" $(KERAS_2_WARNINGS)
+	TF_USE_LEGACY_KERAS=1 $(MODELS)/bin/python -m pytest $(KERAS_2_TESTS) \
+		-m "$(KERAS_2)" $(KERAS_2_WARNINGS)
 
 legacy-addons: $(ADDONS)/stamp
-	$(ADDONS)/bin/python -m pytest -m "$(KERAS_2)" $(KERAS_2_WARNINGS)
+	$(ADDONS)/bin/python -m pytest $(KERAS_2_TESTS) -m "$(KERAS_2)" $(KERAS_2_WARNINGS)
 
 # Both ended in 2024 or before: nobody mends what they are warned of.
 KERAS_2_WARNINGS := -o filterwarnings=default

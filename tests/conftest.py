@@ -5,6 +5,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,6 +14,16 @@ import pytest
 from keras_fastnet._upstream.keras_api import IS_KERAS_2
 from tests.distributed.worker_pool import WorkerPool
 from tests.keras_2 import COVERED, reason_to_leave_out
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Gives the tests' processes a folder for what they leave behind when killed.
+
+    TensorFlow writes a file for every function that it converts.
+    """
+    folder = tempfile.TemporaryDirectory(prefix="fastnet-", ignore_cleanup_errors=True)
+    config.add_cleanup(folder.cleanup)
+    os.environ["TMPDIR"] = folder.name
 
 
 def pytest_ignore_collect(collection_path: pathlib.Path) -> bool | None:

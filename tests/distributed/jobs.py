@@ -392,8 +392,9 @@ def overflow(strategy: Any, *, accumulation_steps: int | None = None) -> dict[st
                 keras.layers.Dense(2, dtype="mixed_float16"),
             ]
         )
-        optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1e-6))
-        if accumulation_steps is not None:
+        if accumulation_steps is None:
+            optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1e-6))
+        else:
             optimizer = keras_fastnet.LargeBatchOptimizer(
                 keras.optimizers.SGD(1e-6), accumulation_steps, loss_scaling=True
             )
