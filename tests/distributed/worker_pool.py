@@ -111,9 +111,11 @@ class WorkerPool:
             # TensorFlow may be waiting in C++, deaf to anything milder.
             # `mpiexec` first ends whom it has started.
             process.send_signal(signal.SIGTERM if self._mpi else signal.SIGKILL)
-            process.wait()
+        # At this a rank ends that only noted the signal.
         for line in self._lines:
             line.close()
+        for process in self._processes:
+            process.wait()
         if self._ports is not None:
             self._ports.__exit__(None, None, None)
         if self._folder is not None:
