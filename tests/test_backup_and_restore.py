@@ -160,16 +160,29 @@ def test_a_second_sigterm_ends_at_once():
     program = """
 import os, signal
 from keras_fastnet.callbacks.termination import Termination
+def fit():
+    os.kill(os.getpid(), signal.SIGTERM)
+    print("still here", flush=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+    print("not here")
 Termination().listen()
-os.kill(os.getpid(), signal.SIGTERM)
-print("still here", flush=True)
-os.kill(os.getpid(), signal.SIGTERM)
-print("not here")
+fit()
 """
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == -signal.SIGTERM
     assert done.stdout == "still here\n"
+
+
+def test_sigterm_after_a_fit_that_was_broken_off(tmp_path):
+    told = []
+    before = signal.signal(signal.SIGTERM, lambda *_: told.append(None))
+    try:
+        broken_off(tmp_path)
+        os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert told == [None]
 
 
 def model_and_data():

@@ -79,8 +79,18 @@ class Termination:
         return max(1, min(fitting, 2 * self._interval))
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self._asked:
+        if not _within_fit(frame):
+            # A `fit` that an exception ended has not stopped listening.
+            self.stop_listening()
+            os.kill(os.getpid(), number)
+        elif self._asked:
             # Whoever asks again does not want to wait.
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            os.kill(os.getpid(), signal.SIGTERM)
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
         self._asked = True
+
+
+def _within_fit(frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_code.co_name != "fit":
+        frame = frame.f_back
+    return frame is not None
