@@ -193,6 +193,19 @@ def test_reserved_port_can_be_listened_on_by_a_worker_only():
             worker.listen()
 
 
+def test_port_of_a_connection_from_another_address_is_not_free():
+    # As when pip downloads beside: the port is free on 127.0.0.1, not for a worker.
+    with (
+        socket.create_server(("127.0.0.2", 0)) as server,
+        socket.create_connection(
+            server.getsockname(), source_address=("127.0.0.2", 0)
+        ) as connection,
+    ):
+        port = connection.getsockname()[1]
+        with pytest.raises(UsageError, match=f"port {port}, which cannot be had"):
+            reserved_ports(1, port).__enter__()
+
+
 @pytest.fixture
 def script(tmp_path, monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)

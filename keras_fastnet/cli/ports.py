@@ -1,4 +1,4 @@
-"""Ports of 127.0.0.1 that stay reserved for the workers of one launch."""
+"""Ports of this machine that stay reserved for the workers of one launch."""
 
 import errno
 import socket
@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from keras_fastnet.cli.cluster_environment import HOST
 from keras_fastnet.cli.errors import UsageError
+from keras_fastnet.held_port import hold_any_port, port_holder
 
 _HIGHEST_PORT = 65535
 _TIME_WAIT = "06"
@@ -16,11 +16,6 @@ _TIME_WAIT = "06"
 @contextmanager
 def reserved_ports(workers: int, base: int | None = None) -> Iterator[list[int]]:
     """Reserves a port for each worker until the context ends.
-
-    Each port is held by a bound socket that does not listen. Linux gives such a
-    port to nobody who asks for any free port, yet lets a server with
-    SO_REUSEADDR, which gRPC sets, listen on it. So no other program can take the
-    port between its choice and the moment when TensorFlow listens.
 
     Args:
         workers: The number of ports.
@@ -36,33 +31,27 @@ def reserved_ports(workers: int, base: int | None = None) -> Iterator[list[int]]
             f"{_HIGHEST_PORT}. Received: {base}. Choose another, or leave --port out."
         )
     with ExitStack() as stack:
-        sockets = [stack.enter_context(_holder()) for _ in range(workers)]
-        for rank, holder in enumerate(sockets):
-            if base is None:
-                holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                holder.bind((HOST, 0))
-            else:
-                _bind_exactly(holder, base + rank)
-        yield [holder.getsockname()[1] for holder in sockets]
+        holders = [stack.enter_context(port_holder()) for _ in range(workers)]
+        if base is None:
+            yield [hold_any_port(holder) for holder in holders]
+        else:
+            ports = range(base, base + workers)
+            yield [_hold(*pair) for pair in zip(holders, ports, strict=True)]
 
 
-def _holder() -> socket.socket:
-    return socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-
-
-def _bind_exactly(holder: socket.socket, port: int) -> None:
+def _hold(holder: socket.socket, port: int) -> int:
     # Without SO_REUSEADDR the bind also fails where another launcher holds the
     # port but nobody listens yet. The option comes after, for the worker's sake.
     try:
         try:
-            holder.bind((HOST, port))
+            holder.bind(("", port))
         except OSError as error:
             # Connections of an earlier run may linger for a minute; they are no
             # reason to refuse.
             if error.errno != errno.EADDRINUSE or not _lingers(port):
                 raise
             holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            holder.bind((HOST, port))
+            holder.bind(("", port))
     except OSError as error:
         raise UsageError(
             f"The ports of the workers must be free. Received: port {port}, which "
@@ -70,6 +59,7 @@ def _bind_exactly(holder: socket.socket, port: int) -> None:
             "out to let fastnet find free ports."
         ) from error
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    return port
 
 
 def _lingers(port: int) -> bool:

@@ -10,8 +10,8 @@ from typing import Any
 
 from keras_fastnet.collectives.mpi_environment import size_in
 from keras_fastnet.errors import ClusterError
+from keras_fastnet.held_port import hold_any_port, port_holder
 from keras_fastnet.strategies.cluster import Cluster
-from keras_fastnet.strategies.rendezvous.own_port import reserve
 
 _LEFT = 1
 _PATIENCE_SECONDS = 2.0
@@ -70,8 +70,8 @@ class MpiWorld:
         host = "127.0.0.1" if near.size == self.size else self._mpi.Get_processor_name()
         near.Free()
         # Nobody else gets the port until TensorFlow listens.
-        self._port = reserve()
-        address = f"{host}:{self._port.getsockname()[1]}"
+        self._port = port_holder()
+        address = f"{host}:{hold_any_port(self._port)}"
         addresses = tuple(self.communicator.allgather(address))
         return Cluster(addresses=addresses, rank=self.rank)
 

@@ -34,21 +34,6 @@ def listen(cluster: Cluster) -> socket.socket:
             ) from error
 
 
-def reserve() -> socket.socket:
-    """Returns a socket on a port that nobody else gets, but this worker can use.
-
-    It does not listen: Linux gives such a port to nobody who asks for any free port,
-    yet lets a server with SO_REUSEADDR, which gRPC sets, listen on it.
-    """
-    dual = socket.has_dualstack_ipv6()
-    holder = socket.socket(socket.AF_INET6 if dual else socket.AF_INET)
-    if dual:
-        holder.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    holder.bind(("", 0))
-    return holder
-
-
 def bound(port: int) -> socket.socket:
     """Returns a socket that listens on `port` as TensorFlow's server would."""
     # As gRPC does: on all interfaces, IPv6 too where there is any, and with
