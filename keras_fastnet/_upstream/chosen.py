@@ -11,6 +11,7 @@ from keras_fastnet._upstream.keras_api import IS_KERAS_2
 if TYPE_CHECKING or not IS_KERAS_2:
     from keras_fastnet._upstream.keras3 import (
         callback_classes,
+        compiling,
         data_hooks,
         models,
         optimizers,
@@ -20,6 +21,7 @@ if TYPE_CHECKING or not IS_KERAS_2:
 else:
     from keras_fastnet._upstream.keras2 import (
         callback_classes,
+        compiling,
         data_hooks,
         function_hooks,  # noqa: F401
         models,
@@ -31,6 +33,7 @@ else:
 
 __all__ = [
     "callback_classes",
+    "compiling",
     "data_hooks",
     "models",
     "optimizers",

@@ -124,6 +124,57 @@ def reduced(gradients: list[Any]) -> Iterator[list[Any]]:
         yield sums
 
 
+def compiled(part: Callable[[], Any]) -> Callable[[], Any]:
+    """Returns a part of a step, compiled by XLA where the model asks for that.
+
+    Args:
+        part: A function of tensors and variables that it holds, without collectives.
+    """
+    step = keras_step()
+    if step is None or not step.compiled:
+        return part
+
+    @tf.function(jit_compile=True, autograph=False)
+    def compiled_part() -> Any:
+        with step.within_compiled():
+            return part()
+
+    return compiled_part
+
+
+def counts_alone(model: Any) -> bool:
+    """Whether an optimizer has to be told, on one device, what a step holds.
+
+    Args:
+        model: A compiled model, or one without an optimizer.
+    """
+    return (
+        isinstance(getattr(model, "optimizer", None), HookedOptimizer)
+        and model.distribute_strategy.num_replicas_in_sync == 1
+    )
+
+
+def seed_offset(replica: Any) -> Any:
+    """Returns what to add to a seed for a replica: nothing for the first.
+
+    Args:
+        replica: Its number, an integer or an `int64` tensor.
+    """
+    # Odd, and near 2**31 divided by the golden ratio: spreads the replicas.
+    return replica * 1_327_217_885 % 2**31
+
+
+def compiles_parts(model: Any) -> bool:
+    """Whether XLA compiles the parts of a model's steps, and not them as a whole.
+
+    Args:
+        model: A compiled model.
+    """
+    return strategy_of(model) is not None and (
+        model.jit_compile and model.distribute_strategy.num_replicas_in_sync > 1
+    )
+
+
 def strategy_of(model: Any) -> HookedStrategy | None:
     """Returns a model's strategy, if it is one of ours.
 

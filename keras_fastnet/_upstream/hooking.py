@@ -40,11 +40,21 @@ def install() -> None:
                 "keras_fastnet adapts the insides of Keras 3.10 to 3.15, and of Keras "
                 "2.15 to 2.20, to several workers. Received: Keras "
                 f"{keras.__version__}, where `{owner.__name__}.{name}` is missing. "
-                "Install another Keras, or a "
-                "newer keras_fastnet."
+                "Install another Keras, or a newer keras_fastnet."
             )
         setattr(owner, name, _wrapped(getattr(owner, name), wrapper))
         _installed.add((owner, name))
+
+
+def unwrapped(function: Any) -> Any:
+    """Returns the Python function within wrappers and `tf.function`.
+
+    Args:
+        function: Any function or method.
+    """
+    while hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    return getattr(function, "python_function", function)
 
 
 def _wrapped(original: Callable, wrapper: Callable) -> Callable:

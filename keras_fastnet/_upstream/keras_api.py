@@ -12,10 +12,14 @@ from typing import TYPE_CHECKING
 OLDEST_KERAS_3 = (3, 10)
 
 
+def keras_2_is_asked_for() -> bool:
+    """Whether the environment says `TF_USE_LEGACY_KERAS`, as TensorFlow reads it."""
+    return os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True")
+
+
 def _name() -> str:
     """Returns the name of the package, after the rule of TensorFlow's `tf.keras`."""
-    asked = os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True")
-    return "tf_keras" if asked else "keras"
+    return "tf_keras" if keras_2_is_asked_for() else "keras"
 
 
 def _check_versions(name: str) -> None:
@@ -89,4 +93,10 @@ def require_keras_3(what: str) -> None:
         )
 
 
-__all__ = ["IS_KERAS_2", "OLDEST_KERAS_3", "keras", "require_keras_3"]
+__all__ = [
+    "IS_KERAS_2",
+    "OLDEST_KERAS_3",
+    "keras",
+    "keras_2_is_asked_for",
+    "require_keras_3",
+]

@@ -2,12 +2,12 @@
 
 import contextlib
 import importlib
-import os
 import sys
 from collections.abc import Callable
 from typing import Any
 
-from keras_fastnet._upstream.keras_api import keras
+from keras_fastnet._upstream.hooking import unwrapped
+from keras_fastnet._upstream.keras_api import keras, keras_2_is_asked_for
 
 _PACKAGES = ("keras", "tf_keras")
 _OTHER = next(name for name in _PACKAGES if name != keras.__name__)
@@ -15,8 +15,7 @@ _OTHER = next(name for name in _PACKAGES if name != keras.__name__)
 
 def what_to_do() -> str:
     """Returns how to have one Keras only, for an error."""
-    asked = os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True")
-    change = "Unset" if asked else "Set"
+    change = "Unset" if keras_2_is_asked_for() else "Set"
     return (
         f"keras_fastnet speaks {keras.__name__} {keras.__version__} in this process, "
         f"as TensorFlow does. Make the model with it, which `keras_fastnet.keras` "
@@ -34,9 +33,7 @@ def refuse_other_step(step: Callable[..., Any]) -> None:
     Raises:
         TypeError: It belongs to a model of the other Keras.
     """
-    while hasattr(step, "__wrapped__"):
-        step = step.__wrapped__
-    step = getattr(step, "python_function", step)
+    step = unwrapped(step)
     owner = getattr(step, "__self__", None)
     kinds = type(owner).__mro__ if owner is not None else ()
     homes = [getattr(thing, "__module__", "") or "" for thing in (step, *kinds)]

@@ -4,7 +4,9 @@
 (tensorflow#72388 asks for the Keras 3 support that would make this superfluous).
 """
 
+import contextlib
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -63,6 +65,27 @@ def dataset_seed() -> int:
     if first == second == 0:
         return random.SystemRandom().randrange(2**62)
     return (first * 2**31 + second) % 2**62
+
+
+@contextlib.contextmanager
+def shuffled_by_epoch(random: Any, epoch: tf.Variable) -> Iterator[None]:
+    """Has what is made now shuffled by a seed and the epoch, which all workers know.
+
+    Args:
+        random: The module `tf.random` that the caller's code uses.
+        epoch: The number of the epoch, when it is shuffled.
+    """
+    seed = tf.constant(dataset_seed(), tf.int64)
+
+    def shuffle(value: tf.Tensor) -> tf.Tensor:
+        seeds = tf.stack([seed, epoch.read_value()])
+        return tf.random.experimental.stateless_shuffle(value, seeds)
+
+    plain, random.shuffle = random.shuffle, shuffle
+    try:
+        yield
+    finally:
+        random.shuffle = plain
 
 
 def worker_dataset(distributed: Any) -> tf.data.Dataset:

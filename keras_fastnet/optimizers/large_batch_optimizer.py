@@ -207,9 +207,10 @@ class LargeBatchOptimizer(HookedOptimizer, optimizers.LossScaleOptimizer):
                     for total, gradient in zip(sums, gradients, strict=True)
                 ]
 
-            self._update(tf.cond(first, lambda: gradients, means))
+            mean = hooked.compiled(lambda: tf.cond(first, lambda: gradients, means))
+            self._update(mean())
 
-        tf.cond(seen + 1 >= steps, update, add)
+        tf.cond(seen + 1 >= steps, update, hooked.compiled(add))
 
     def finish_update(self) -> None:
         """Updates with the micro-batches that are left, if there are any.

@@ -7,26 +7,9 @@ import tensorflow as tf
 
 from keras_fastnet._upstream.chosen import models, values
 from keras_fastnet._upstream.keras_api import keras
+from keras_fastnet._upstream.training_state import metric_variables
 from keras_fastnet.strategies.global_batch import GlobalBatch
 from keras_fastnet.strategies.replica_step import ReplicaStep
-
-
-def refuse_what_cannot_be_right(model: keras.Model, replicas: int) -> None:
-    """Raises for settings that several replicas cannot honour.
-
-    Args:
-        model: A compiled model.
-        replicas: Number of replicas in sync.
-
-    Raises:
-        ValueError: The rule, what was received and what to do.
-    """
-    if replicas > 1 and model.jit_compile:
-        raise ValueError(
-            "XLA cannot compile a step that communicates with other replicas. "
-            f"Received: `jit_compile={model.jit_compile}` with {replicas} replicas. "
-            'Use `jit_compile="auto"` (the default) or `False` in `compile`.'
-        )
 
 
 def run_predict_step(step: Callable[..., Any], batch: GlobalBatch) -> Any:
@@ -65,7 +48,7 @@ def run_step(
     """
     context = tf.distribute.get_replica_context()
     state = models.layer_state(model) if step.__name__ == "train_step" else []
-    metrics = models.metric_variables(model)
+    metrics = metric_variables(model)
     state_before = [_value(v) for v in state]
     metrics_before = [_value(v) for v in metrics]
 

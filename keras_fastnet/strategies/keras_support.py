@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_fastnet._upstream.hooked import HookedStrategy
+from keras_fastnet._upstream.hooked import HookedStrategy, seed_offset
 from keras_fastnet._upstream.keras_api import keras
 from keras_fastnet._upstream.tensorflow import empty_batch, worker_dataset
 from keras_fastnet._upstream.training_data import TrainingData
@@ -210,8 +210,7 @@ class KerasSupport(HookedStrategy, tf.distribute.MultiWorkerMirroredStrategy):
             The same on replica 0, so that it draws what one device draws.
         """
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-        # Odd, and near 2**31 divided by the golden ratio: spreads the replicas.
-        offset = tf.cast(replica, tf.int64) * 1_327_217_885 % 2**31
+        offset = seed_offset(tf.cast(replica, tf.int64))
         return seed + tf.cast(tf.stack([offset, 0]), seed.dtype)
 
     def _check_same_data(self, batch: GlobalBatch) -> None:

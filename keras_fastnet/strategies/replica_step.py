@@ -19,26 +19,40 @@ class ReplicaStep(threading.local):
         examples: Number of examples in the whole global batch, a scalar `int64` tensor;
             `None` outside Keras's steps.
         reduced: Whether the optimizer is being given sums over all replicas.
+        compiled: Whether XLA compiles what stands between the collectives.
     """
 
     share: tf.Tensor | None = None
     examples: tf.Tensor | None = None
     reduced: bool = False
+    compiled: bool = False
 
     @contextlib.contextmanager
-    def of_batch(self, own: Any, total: Any) -> Iterator[None]:
+    def of_batch(self, own: Any, total: Any, compiled: bool) -> Iterator[None]:
         """Sets the share for the time of a step.
 
         Args:
             own: The replica's number of examples.
             total: The global batch's.
+            compiled: Whether XLA compiles the step's parts.
         """
         self.share = tf.cast(own / total, tf.float32)
         self.examples = total
+        self.compiled = compiled
         try:
             yield
         finally:
             self.share = self.examples = None
+            self.compiled = False
+
+    @contextlib.contextmanager
+    def within_compiled(self) -> Iterator[None]:
+        """Marks that XLA compiles already what runs in this context."""
+        compiled, self.compiled = self.compiled, False
+        try:
+            yield
+        finally:
+            self.compiled = compiled
 
     @contextlib.contextmanager
     def with_reduced_gradients(self) -> Iterator[None]:

@@ -1,23 +1,22 @@
 """TorusStrategy: Keras 3's `model.fit` on several TensorFlow workers."""
 
+from contextlib import nullcontext
 from typing import Any, Literal
 
 import tensorflow as tf
 
 from keras_fastnet._upstream import keras_hooks
 from keras_fastnet._upstream import tensorflow as upstream
+from keras_fastnet._upstream.chosen import compiling
 from keras_fastnet._upstream.chosen import models as keras_models
 from keras_fastnet._upstream.mixing import refuse_other_step
 from keras_fastnet.collectives.grid import Grid
 from keras_fastnet.strategies.description import describe
 from keras_fastnet.strategies.finding import find_cluster
 from keras_fastnet.strategies.global_batch import GlobalBatch, with_examples
+from keras_fastnet.strategies.gpus import let_memory_grow
 from keras_fastnet.strategies.joining import join, start_watched
-from keras_fastnet.strategies.keras_step import (
-    refuse_what_cannot_be_right,
-    run_predict_step,
-    run_step,
-)
+from keras_fastnet.strategies.keras_step import run_predict_step, run_step
 from keras_fastnet.strategies.keras_support import KerasSupport
 from keras_fastnet.strategies.memory import keep_freed_memory
 from keras_fastnet.strategies.reduction_options import check_options
@@ -100,6 +99,7 @@ class TorusStrategy(KerasSupport):
             grid, wire_dtype, bucket_bytes, transport, communication_options
         )
         self.membership = found = find_cluster(cluster_resolver, transport)
+        let_memory_grow()
         nodes = join(found, start_timeout)
         with start_watched(found.cluster, start_timeout):
             extended = TorusExtended(
@@ -143,16 +143,18 @@ class TorusStrategy(KerasSupport):
         model = keras_models.model_of(fn)
         if model is None:
             refuse_other_step(fn)
-        else:
-            refuse_what_cannot_be_right(model, self.num_replicas_in_sync)
         if self.num_replicas_in_sync < 2 or model is None:
             return super().run(fn, args, kwargs, options)
 
         agreed = []
+        compiled = bool(model.jit_compile)
 
         def step(batch):
             batch = self._own_share(batch)
-            with self.step.of_batch(batch.own, batch.examples):
+            with (
+                self.step.of_batch(batch.own, batch.examples, compiled),
+                compiling.compiled_forward(model) if compiled else nullcontext(),
+            ):
                 if getattr(fn, "__self__", None) is not model:
                     return run_predict_step(fn, batch)
                 outputs, exact = run_step(model, fn, batch, self.step)

@@ -302,6 +302,35 @@ def fit_structures(strategy: Any, *, count: int) -> dict[str, Any]:
     }
 
 
+def fit_masked(
+    strategy: Any, *, compile_options: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Trains with a mask, which the loss heeds, and with a loss of a layer."""
+    generator = np.random.default_rng(0)
+    x = generator.integers(0, 9, (24, 6))
+    y = (x % 3).astype("int64")
+    with scope(strategy):
+        model = keras.Sequential(
+            [
+                keras.Input((6,), dtype="int64"),
+                keras.layers.Embedding(9, 4, mask_zero=True),
+                keras.layers.Dense(4, activity_regularizer="l2"),
+                keras.layers.Dense(3),
+            ]
+        )
+        model.compile(
+            optimizer=OPTIMIZERS["sgd"](),
+            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            **(compile_options or {}),
+        )
+    model.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0)
+    return {
+        **state(model),
+        "evaluate": [model.evaluate(x, y, batch_size=8, verbose=0)],
+        "predict": model.predict(x, batch_size=8, verbose=0),
+    }
+
+
 def fit_iterables(strategy: Any, *, kind: str) -> dict[str, Any]:
     """Trains from a Python generator or a `PyDataset` of global batches."""
     x, y = examples(70)
@@ -501,7 +530,7 @@ def refusal(strategy: Any, *, case: str) -> str:
             keras.optimizers.SGD(0.1)
         )
     with scope(None if case == "no scope" else strategy):
-        model = network()
+        model = network("synchronized" if case == "jit" else None)
         model.compile(
             loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
             **options,

@@ -3,16 +3,15 @@
 import contextlib
 import contextvars
 import types
-from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 
-from keras_fastnet._upstream.hooked import HookedOptimizer, HookedStrategy
+from keras_fastnet._upstream.hooked import HookedStrategy, counts_alone, strategy_of
 from keras_fastnet._upstream.hooking import hook
 from keras_fastnet._upstream.keras2.internals import internal
 from keras_fastnet._upstream.keras2.training_data import HandlerData
-from keras_fastnet._upstream.tensorflow import dataset_seed
+from keras_fastnet._upstream.tensorflow import shuffled_by_epoch
 from keras_fastnet._upstream.training_data import data_of, note_data
 
 _adapters = internal("engine.data_adapter")
@@ -25,13 +24,7 @@ def takes_epoch_data(model: Any) -> bool:
     Args:
         model: A compiled model.
     """
-    strategy = model.distribute_strategy
-    if isinstance(strategy, HookedStrategy):
-        return True
-    return (
-        isinstance(getattr(model, "optimizer", None), HookedOptimizer)
-        and strategy.num_replicas_in_sync == 1
-    )
+    return strategy_of(model) is not None or counts_alone(model)
 
 
 # Arrays: Keras makes one dataset of all epochs, in which no epoch has an end.
@@ -53,7 +46,10 @@ def _by_epoch(original, handler, *args, **kwargs):
         variable = tf.Variable(0, dtype=tf.int64, trainable=False)
     token = _epoch_variable.set(variable)
     try:
-        with _one_order(model.distribute_strategy, variable):
+        with contextlib.ExitStack() as order:
+            if strategy_of(model) is not None:
+                # Keras 2 has a `tf` of its own.
+                order.enter_context(shuffled_by_epoch(_adapters.tf.random, variable))
             original(handler, *args, **kwargs)
     finally:
         _epoch_variable.reset(token)
@@ -64,26 +60,6 @@ def _one_epoch(original, adapter, *args, **kwargs):
     if _epoch_variable.get() is not None:
         kwargs["epochs"] = 1
     original(adapter, *args, **kwargs)
-
-
-@contextlib.contextmanager
-def _one_order(strategy: Any, epoch: tf.Variable) -> Iterator[None]:
-    """Has arrays shuffled by a seed and the epoch, which all workers know."""
-    if not isinstance(strategy, HookedStrategy):
-        yield
-        return
-    seed = tf.constant(dataset_seed(), tf.int64)
-
-    def shuffle(value: tf.Tensor) -> tf.Tensor:
-        seeds = tf.stack([seed, epoch.read_value()])
-        return tf.random.experimental.stateless_shuffle(value, seeds)
-
-    random = _adapters.tf.random
-    plain, random.shuffle = random.shuffle, shuffle
-    try:
-        yield
-    finally:
-        random.shuffle = plain
 
 
 # Keras wants to be told how many steps a distributed dataset has. Ours ends.

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_fastnet._upstream.hooked import HookedOptimizer
+from keras_fastnet._upstream.hooked import counts_alone
 from keras_fastnet._upstream.hooking import hook
 from keras_fastnet._upstream.keras2 import models
 from keras_fastnet._upstream.keras2.data_hooks import takes_epoch_data
@@ -24,7 +24,7 @@ def _train(original, model, force=False):
         return original(model, force)
     if model.train_function is None or force:
         step = model.train_step
-        if _counts(model):
+        if counts_alone(model):
             step = model.optimizer.counted_step(step)
         model.train_function = _function(model, step, model._train_counter)
     return model.train_function
@@ -63,14 +63,6 @@ def _predict(original, model, force=False):
 
         model.predict_function = function
     return model.predict_function
-
-
-def _counts(model: Any) -> bool:
-    """Whether an optimizer has to be told, on one device, what a step holds."""
-    return (
-        isinstance(model.optimizer, HookedOptimizer)
-        and model.distribute_strategy.num_replicas_in_sync == 1
-    )
 
 
 def _function(model: Any, step: Callable[..., Any], counter: Any) -> Callable[..., Any]:

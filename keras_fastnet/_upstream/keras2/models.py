@@ -6,8 +6,10 @@ from typing import Any
 import tensorflow as tf
 
 from keras_fastnet._upstream.hooked import HookedOptimizer
+from keras_fastnet._upstream.hooking import unwrapped
 from keras_fastnet._upstream.keras2 import optimizers
 from keras_fastnet._upstream.keras_api import keras
+from keras_fastnet._upstream.training_state import metric_variables, named
 
 
 def layer_state(model: Any) -> list[tf.Variable]:
@@ -31,15 +33,6 @@ def layer_state(model: Any) -> list[tf.Variable]:
         for variable in layer._non_trainable_weights
         if variable.dtype.is_floating and id(variable) not in of_metrics
     ]
-
-
-def metric_variables(model: Any) -> list[tf.Variable]:
-    """Returns the variables of a model's metrics.
-
-    Args:
-        model: A compiled model.
-    """
-    return [v for metric in model.metrics for v in metric.variables]
 
 
 def is_summed(variable: tf.Variable) -> bool:
@@ -76,9 +69,7 @@ def model_of(step: Callable[..., Any]) -> Any:
         step: What was given to `Strategy.run`: one of `train_step`, `test_step` and
             `predict_step`, or a function with the attribute `fastnet_model`.
     """
-    while hasattr(step, "__wrapped__"):
-        step = step.__wrapped__
-    step = getattr(step, "python_function", step)
+    step = unwrapped(step)
     owner = getattr(step, "__self__", None)
     if isinstance(owner, keras.Model):
         return owner
@@ -115,18 +106,12 @@ def whole_state(model: Any) -> dict[str, tf.Variable]:
         Weights, states of layers, metrics, and the optimizer's variables. Values of
         metrics have to be read by all workers.
     """
-    state: dict[str, tf.Variable] = {}
-    seen: set[int] = set()
     groups = {
         "metrics": metric_variables(model),
         "model": model.variables,
         "optimizer": optimizers.variables_of(model.optimizer),
     }
-    for group, variables in groups.items():
-        fresh = [v for v in variables if id(v) not in seen]
-        seen.update(map(id, fresh))
-        state.update({f"{group}/{i}": v for i, v in enumerate(fresh)})
-    return state
+    return named(groups)
 
 
 def retrace(model: Any) -> None:

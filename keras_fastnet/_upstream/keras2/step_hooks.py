@@ -6,10 +6,12 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_fastnet._upstream.exact_losses import refuse_scalar, scaled_to_valid
 from keras_fastnet._upstream.hooked import (
     HookedOptimizer,
     in_replica,
     keras_step,
+    seed_offset,
 )
 from keras_fastnet._upstream.hooking import hook
 from keras_fastnet._upstream.keras2.internals import internal
@@ -34,30 +36,18 @@ def _reduce_exactly(original, values, reduction=_reductions.SUM_OVER_BATCH_SIZE)
     step = keras_step()
     if step is None:
         return original(values, reduction)
-    if reduction in _MEANS and values.shape.rank == 0:
-        raise ValueError(
-            "A loss function must return a value for each example, of which several "
-            "replicas can take the mean. Received: one that returns a scalar. Leave "
-            "out its last `mean`; or, if it is a sum over the examples, make it a "
-            '`keras.losses.Loss` with `reduction="sum"`.'
-        )
     if reduction in _MEANS:
+        refuse_scalar(values)
         return original(values, reduction)
     return step.own(original(values, reduction))
 
 
 @hook(_losses_utils, "apply_valid_mask")
 def _mask_exactly(original, losses, sample_weight, mask, reduction):
-    step = keras_step()
-    if step is None or mask is None or reduction not in _MEANS:
+    if keras_step() is None or mask is None or reduction not in _MEANS:
         return original(losses, sample_weight, mask, reduction)
     masked = original(losses, sample_weight, mask, _reductions.SUM)
-    counted = tf.cast(mask, tf.float32)
-    own = [tf.cast(tf.size(counted), tf.float32), tf.reduce_sum(counted)]
-    total, valid = tf.distribute.get_replica_context().all_reduce(
-        tf.distribute.ReduceOp.SUM, [step.own(value) for value in own]
-    )
-    return masked * tf.cast(tf.math.divide_no_nan(total, valid), masked.dtype)
+    return scaled_to_valid(masked, mask)
 
 
 class _NotCounted:
@@ -137,6 +127,5 @@ def _own_stream(original, generator):
     replica = int(tf.get_static_value(context.replica_id_in_sync_group))
     if replica == 0:
         return seed
-    # Odd, and near 2**31 divided by the golden ratio: spreads the replicas.
     own = _place() if seed is None else seed
-    return (own + replica * 1_327_217_885) % 2**31
+    return (own + seed_offset(replica)) % 2**31

@@ -5,16 +5,16 @@ import contextvars
 from collections.abc import Iterator
 from typing import Any
 
-import keras
 import tensorflow as tf
 from keras.src.backend.tensorflow import trainer as tf_trainer
 from keras.src.trainers.data_adapters import array_data_adapter
 
-from keras_fastnet._upstream.hooked import HookedOptimizer, HookedStrategy
+from keras_fastnet._upstream.hooked import HookedStrategy, counts_alone
 from keras_fastnet._upstream.hooking import hook
+from keras_fastnet._upstream.keras3.compiling import not_compiled_as_a_whole
 from keras_fastnet._upstream.keras3.training_data import IteratorData
 from keras_fastnet._upstream.made_in_scope import refuse_no_scope
-from keras_fastnet._upstream.tensorflow import dataset_seed
+from keras_fastnet._upstream.tensorflow import shuffled_by_epoch
 from keras_fastnet._upstream.training_data import note_data
 
 
@@ -77,17 +77,8 @@ def _shuffle_by_epoch(original, adapter):
         return original(adapter)
     with tf.device("/CPU:0"):
         epoch = adapter._fastnet_order = tf.Variable(0, dtype=tf.int64, trainable=False)
-    seed = tf.constant(dataset_seed(), tf.int64)
-
-    def shuffle(value: tf.Tensor) -> tf.Tensor:
-        seeds = tf.stack([seed, epoch.read_value()])
-        return tf.random.experimental.stateless_shuffle(value, seeds)
-
-    plain, tf.random.shuffle = tf.random.shuffle, shuffle
-    try:
+    with shuffled_by_epoch(tf.random, epoch):
         return original(adapter)
-    finally:
-        tf.random.shuffle = plain
 
 
 # The first batch, which Keras takes to build the model and then drops; it also
@@ -100,7 +91,7 @@ def _peek(original, model, iterator=None, data_batch=None):
         _note_data(model, iterator, data)
         data_batch = strategy.peek(data)
         iterator = None
-    elif iterator is not None and _counts(model):
+    elif iterator is not None and counts_alone(model):
         data = iterator._fastnet_data = optimizer.epoch_data(
             iterator._distributed_dataset
         )
@@ -133,16 +124,16 @@ def _count_batches(original, iterator):
 
 # Micro-batches: an optimizer that adds them up has to know how many examples each
 # holds, and when an epoch has no more of them. Several replicas are told by the step.
+# There Keras would also have XLA compile the step with the collectives in its middle.
 @hook(tf_trainer.TensorFlowTrainer, "_make_function")
-def _count_examples(original, model, step):
-    if _counts(model) and step == model.train_step:
+def _make_step(original, model, step):
+    if counts_alone(model) and step == model.train_step:
         step = model.optimizer.counted_step(step)
-    return original(model, step)
+    with not_compiled_as_a_whole(model):
+        return original(model, step)
 
 
-def _counts(model: keras.Model) -> bool:
-    """Whether an optimizer has to be told, on one device, what a step holds."""
-    return (
-        isinstance(model.optimizer, HookedOptimizer)
-        and model.distribute_strategy.num_replicas_in_sync == 1
-    )
+@hook(tf_trainer.TensorFlowTrainer, "make_predict_function")
+def _make_predict_step(original, model, *args, **kwargs):
+    with not_compiled_as_a_whole(model):
+        return original(model, *args, **kwargs)

@@ -8,6 +8,8 @@ from keras.src.backend.common import global_state
 from keras.src.backend.tensorflow import trainer as tf_trainer
 
 from keras_fastnet._upstream.hooked import HookedOptimizer
+from keras_fastnet._upstream.hooking import unwrapped
+from keras_fastnet._upstream.training_state import metric_variables, named
 
 
 def layer_state(model: keras.Model) -> list[keras.Variable]:
@@ -31,15 +33,6 @@ def layer_state(model: keras.Model) -> list[keras.Variable]:
         if variable.aggregation == "none"
         and keras.backend.is_float_dtype(variable.dtype)
     ]
-
-
-def metric_variables(model: keras.Model) -> list[keras.Variable]:
-    """Returns the variables of a model's metrics.
-
-    Args:
-        model: A compiled model.
-    """
-    return [v for metric in model.metrics for v in metric.variables]
 
 
 def is_summed(variable: keras.Variable) -> bool:
@@ -71,9 +64,7 @@ def model_of(step: Callable[..., Any]) -> keras.Model | None:
         step: What was given to `Strategy.run`: a bound `train_step` or `test_step`,
             or the local function in which Keras wraps `predict_step`.
     """
-    while hasattr(step, "__wrapped__"):
-        step = step.__wrapped__
-    step = getattr(step, "python_function", step)
+    step = unwrapped(step)
     owner = getattr(step, "__self__", None)
     if isinstance(owner, keras.Model):
         return owner
@@ -116,21 +107,15 @@ def whole_state(model: keras.Model) -> dict[str, keras.Variable]:
         Weights, states of layers, metrics and random streams, and the optimizer's
         variables. Values of metrics have to be read by all workers.
     """
-    state: dict[str, keras.Variable] = {}
-    seen: set[int] = set()
     groups = {
-        "metrics": [v for metric in model.metrics for v in metric.variables],
+        "metrics": metric_variables(model),
         "model": model.variables,
         "optimizer": model.optimizer.variables,
     }
     generator = global_state.get_global_attribute("global_seed_generator")
     if generator is not None:
         groups["random"] = [generator.state]
-    for group, variables in groups.items():
-        fresh = [v for v in variables if id(v) not in seen]
-        seen.update(map(id, fresh))
-        state.update({f"{group}/{i}": v for i, v in enumerate(fresh)})
-    return state
+    return named(groups)
 
 
 def retrace(model: keras.Model) -> None:

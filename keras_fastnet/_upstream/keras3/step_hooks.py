@@ -6,7 +6,12 @@ from keras.src.losses import loss as keras_loss
 from keras.src.optimizers import base_optimizer, loss_scale_optimizer
 from keras.src.random import seed_generator
 
-from keras_fastnet._upstream.hooked import in_replica, keras_step, reduced
+from keras_fastnet._upstream.exact_losses import (
+    refuse_scalar,
+    scaled_to_valid,
+    sums_of_own,
+)
+from keras_fastnet._upstream.hooked import compiled, in_replica, keras_step, reduced
 from keras_fastnet._upstream.hooking import hook
 
 
@@ -34,16 +39,11 @@ def _reduce_exactly(original, values, sample_weight=None, reduction="mean"):
     step = keras_step()
     if step is None:
         return original(values, sample_weight, reduction)
-    if reduction in _MEANS and values.shape.rank == 0:
-        raise ValueError(
-            "A loss function must return a value for each example, of which several "
-            "replicas can take the mean. Received: one that returns a scalar. Leave "
-            "out its last `mean`; or, if it is a sum over the examples, make it a "
-            '`keras.losses.Loss` with `reduction="sum"`.'
-        )
+    if reduction in _MEANS:
+        refuse_scalar(values)
     if reduction == "mean_with_sample_weight" and sample_weight is not None:
         weight = tf.cast(tf.reduce_sum(sample_weight), values.dtype)
-        (weights,) = _sums_of_own([weight])
+        (weights,) = sums_of_own([weight])
         return tf.math.divide_no_nan(step.own(tf.reduce_sum(values)), weights)
     if reduction in _MEANS:
         return original(values, sample_weight, reduction)
@@ -55,19 +55,7 @@ def _mask_exactly(original, sample_weight, mask, dtype, reduction):
     if keras_step() is None or mask is None or reduction not in _MEANS[:2]:
         return original(sample_weight, mask, dtype=dtype, reduction=reduction)
     masked = original(sample_weight, mask, dtype=dtype, reduction="sum")
-    counted = tf.cast(mask, tf.float32)
-    total, valid = _sums_of_own(
-        [tf.cast(tf.size(counted), tf.float32), tf.reduce_sum(counted)]
-    )
-    return masked * tf.cast(tf.math.divide_no_nan(total, valid), masked.dtype)
-
-
-def _sums_of_own(values: list[tf.Tensor]) -> list[tf.Tensor]:
-    """Sums over the replicas that have examples."""
-    own = [keras_step().own(value) for value in values]
-    return tf.distribute.get_replica_context().all_reduce(
-        tf.distribute.ReduceOp.SUM, own
-    )
+    return scaled_to_valid(masked, mask)
 
 
 # The sum over replicas comes first: Keras unscales, tests for overflow and clips each
@@ -76,7 +64,7 @@ def _sums_of_own(values: list[tf.Tensor]) -> list[tf.Tensor]:
 @hook(loss_scale_optimizer.LossScaleOptimizer, "apply")
 def _reduce_first(original, optimizer, grads, trainable_variables=None):
     with reduced(grads) as sums:
-        return original(optimizer, sums, trainable_variables)
+        compiled(lambda: original(optimizer, sums, trainable_variables))()
 
 
 @hook(tf_optimizer.TFOptimizer, "_all_reduce_sum_gradients")

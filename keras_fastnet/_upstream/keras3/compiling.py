@@ -1,0 +1,90 @@
+"""What XLA compiles of the steps of several replicas.
+
+Collectives that leave the device cannot stand within XLA's code. So each replica's
+forward pass is compiled by itself, the backward pass with it, and the update.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
+
+from keras_fastnet._upstream.hooked import compiled, compiles_parts
+
+
+@contextlib.contextmanager
+def not_compiled_as_a_whole(model: keras.Model) -> Iterator[None]:
+    """Has Keras leave a model's step to us, where XLA compiles its parts.
+
+    Args:
+        model: A compiled model.
+    """
+    asked = model.jit_compile
+    if compiles_parts(model):
+        model._jit_compile = False
+    try:
+        yield
+    finally:
+        model._jit_compile = asked
+
+
+@contextlib.contextmanager
+def compiled_forward(model: keras.Model) -> Iterator[None]:
+    """Has XLA compile a model's forward pass, for the time of a step's tracing.
+
+    Args:
+        model: The model.
+
+    Raises:
+        ValueError: A layer of it communicates with other replicas.
+    """
+    layers = list(model._flatten_layers())
+    _refuse_synchronized(layers)
+    call = model.call
+
+    def compiled_call(*args: Any, **kwargs: Any) -> Any:
+        if any(get_keras_mask(x) is not None for x in _tensors((args, kwargs))):
+            return call(*args, **kwargs)
+        known = [len(layer._losses) for layer in layers]
+
+        # What the pass leaves beside its result has to cross the border with it.
+        def forward() -> Any:
+            outputs = call(*args, **kwargs)
+            masks = [get_keras_mask(output) for output in _tensors(outputs)]
+            losses = [
+                layer._losses[count:]
+                for layer, count in zip(layers, known, strict=True)
+            ]
+            return outputs, masks, losses
+
+        outputs, masks, losses = compiled(forward)()
+        for layer, count, own in zip(layers, known, losses, strict=True):
+            layer._losses[count:] = own
+        for output, mask in zip(_tensors(outputs), masks, strict=True):
+            if mask is not None:
+                set_keras_mask(output, mask)
+        return outputs
+
+    # Past Keras, which tracks what is set.
+    vars(model)["call"] = compiled_call
+    try:
+        yield
+    finally:
+        del vars(model)["call"]
+
+
+def _tensors(structure: Any) -> list[Any]:
+    return [x for x in keras.tree.flatten(structure) if isinstance(x, tf.Tensor)]
+
+
+def _refuse_synchronized(layers: list[keras.Layer]) -> None:
+    for layer in layers:
+        if getattr(layer, "synchronized", False):
+            raise ValueError(
+                "XLA cannot compile a forward pass that communicates with other "
+                f"replicas. Received: `jit_compile=True` with {layer.name}, whose "
+                "statistics are `synchronized=True`. Leave one of the two out."
+            )
