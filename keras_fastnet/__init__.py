@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     )
     from keras_fastnet._upstream.keras_api import keras
     from keras_fastnet.optimizers import LARS, LargeBatchOptimizer
-    from keras_fastnet.strategies import TorusStrategy
+    from keras_fastnet.strategies import TorusStrategy, strategy
 
 __version__ = "0.1.0"
 
@@ -28,6 +28,7 @@ _HOME = {
     "LARS": "keras_fastnet.optimizers",
     "LargeBatchOptimizer": "keras_fastnet.optimizers",
     "TorusStrategy": "keras_fastnet.strategies",
+    "strategy": "keras_fastnet.strategies",
     "keras": "keras_fastnet._upstream.keras_api",
 }
 
@@ -44,6 +45,7 @@ __all__ = [
     "recipes",
     "schedules",
     "strategies",
+    "strategy",
 ]
 
 

@@ -1,5 +1,6 @@
 """Distribution strategies."""
 
+from keras_fastnet.strategies.automatic import strategy
 from keras_fastnet.strategies.torus_strategy import TorusStrategy
 
-__all__ = ["TorusStrategy"]
+__all__ = ["TorusStrategy", "strategy"]

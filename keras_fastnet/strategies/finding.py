@@ -27,6 +27,7 @@ from keras_fastnet.discovery.slurm import (
 from keras_fastnet.discovery.slurm_gpus import own_gpus
 from keras_fastnet.errors import ClusterError
 from keras_fastnet.strategies.cluster import Cluster, make_cluster, read_tf_config
+from keras_fastnet.strategies.gpus import take_gpus
 from keras_fastnet.strategies.mpi_world import MpiWorld
 
 _RESOLVER = "the `cluster_resolver`"
@@ -145,6 +146,7 @@ def _goes_by_mpi(
 def _by_mpi(described: Membership | None) -> Membership:
     check_nothing_ran()
     world = MpiWorld()
+    take_gpus(world.own_gpus(len(tf.config.get_visible_devices("GPU"))))
     cluster = described.cluster if described is not None else None
     if described is None or cluster is None:
         cluster = world.cluster()

@@ -12,6 +12,7 @@ from keras_fastnet.collectives.mpi_environment import size_in
 from keras_fastnet.errors import ClusterError
 from keras_fastnet.held_port import hold_any_port, port_holder
 from keras_fastnet.strategies.cluster import Cluster
+from keras_fastnet.strategies.gpus import share_of_gpus
 
 _LEFT = 1
 _PATIENCE_SECONDS = 2.0
@@ -74,6 +75,21 @@ class MpiWorld:
         address = f"{host}:{hold_any_port(self._port)}"
         addresses = tuple(self.communicator.allgather(address))
         return Cluster(addresses=addresses, rank=self.rank)
+
+    def own_gpus(self, count: int) -> slice:
+        """Returns which of the visible GPUs are this process's. Collective.
+
+        Args:
+            count: How many it sees.
+
+        Raises:
+            ClusterError: The processes of this host cannot divide them.
+        """
+        near = self.communicator.Split_type(self._mpi.COMM_TYPE_SHARED)
+        seen = near.allgather((os.environ.get("CUDA_VISIBLE_DEVICES"), count))
+        place = near.rank
+        near.Free()
+        return share_of_gpus(seen, place)
 
     def announce(self) -> None:
         """Says on rank 0 which process is which rank. Collective.

@@ -165,3 +165,39 @@ def fit_embedding(
         model.compile(optimizer=jobs.OPTIMIZERS["sgd"](), loss="mse")
     model.fit(words, targets, batch_size=24, epochs=3, shuffle=False, verbose=0)
     return jobs.state(model)
+
+
+def collectives_for_gpus(
+    strategy: Any, *, grid: tuple[int, int], dtype: str = "float32"
+) -> dict[str, list[tuple[str, int, int, str]]]:
+    """Traces, and does not run, a sum as GPUs with NCCL would have it.
+
+    Returns:
+        For each of this worker's devices its collectives: kind, key and size of the
+        group, and what is to carry it.
+    """
+    extended = strategy.extended
+    devices = extended.worker_devices
+    transport = TensorFlowTransport(
+        Grid(*grid), extended.hosts, devices, extended.rank * len(devices), nccl=True
+    )
+    operations = extended.operations_on(transport, lambda nbytes: "torus")
+    extended._cross_device_ops, before = operations, extended._cross_device_ops
+
+    def step() -> Any:
+        tensors = [tf.ones([1000], dtype), tf.ones([3, 5], dtype)]
+        context = tf.distribute.get_replica_context()
+        return context.all_reduce(tf.distribute.ReduceOp.SUM, tensors)
+
+    try:
+        graph = tf.function(lambda: strategy.run(step)).get_concrete_function().graph
+    finally:
+        extended._cross_device_ops = before
+    found: dict[str, list[tuple[str, int, int, str]]] = {}
+    for operation in graph.get_operations():
+        if operation.type.startswith("Collective"):
+            size, key = (tf.get_static_value(operation.inputs[i]) for i in (1, 2))
+            hint = operation.get_attr("communication_hint").decode()
+            here = found.setdefault(operation.device, [])
+            here.append((operation.type, int(key), int(size), hint))
+    return found

@@ -1,0 +1,79 @@
+"""The strategy for where a script runs."""
+
+import os
+from typing import Any
+
+import tensorflow as tf
+
+from keras_fastnet.errors import ClusterError
+from keras_fastnet.strategies.torus_strategy import TorusStrategy
+
+_TPU = "TPU_NAME"
+
+
+def strategy(tpu: str | None = None, **options: Any) -> tf.distribute.Strategy:
+    """Returns the strategy for where the script runs, and says which in one line.
+
+    A TPU system gets `tf.distribute.TPUStrategy`; several hosts, processes or GPUs a
+    `TorusStrategy`; one device none: TensorFlow's default strategy, whose scope changes
+    nothing.
+
+    Call it at the start of the program, as `TorusStrategy`.
+
+    Args:
+        tpu: Name or address of a TPU system; `"local"` on a TPU machine. Defaults to
+            `None`: the environment variable `TPU_NAME`, if it is set.
+        **options: For `TorusStrategy`, where it is one.
+
+    Raises:
+        ClusterError: There is no such TPU system, or `TorusStrategy` cannot be made.
+        ValueError: An option is wrong, or given beside a TPU system.
+
+    Example:
+        ```python
+        with keras_fastnet.strategy().scope():
+            model = keras.Sequential([keras.layers.Dense(10)])
+            model.compile(optimizer=keras_fastnet.LARS(1.0), loss="mse")
+        model.fit(x, y, batch_size=32_768)
+        ```
+    """
+    tpu = tpu or os.environ.get(_TPU)
+    if tpu:
+        return _on_tpu(tpu, options)
+    torus = TorusStrategy(**options)
+    devices = torus.num_replicas_in_sync
+    kind = "GPU" if "GPU" in torus.extended.worker_devices[0] else "CPU"
+    if torus.membership.cluster is not None:
+        # Whose chief has said by whom its workers were found.
+        return torus
+    if devices > 1:
+        print(f"fastnet: TorusStrategy on {devices} {kind}s of one process", flush=True)
+        return torus
+    print(
+        f"fastnet: no distribution: one {kind}, and no cluster is described", flush=True
+    )
+    return tf.distribute.get_strategy()
+
+
+def _on_tpu(tpu: str, options: dict[str, Any]) -> tf.distribute.Strategy:
+    if options:
+        raise ValueError(
+            "A TPU system reduces over its own torus. Received: "
+            f"{', '.join(options)}, which are TorusStrategy's, with the TPU system "
+            f"{tpu!r}. Leave them out."
+        )
+    try:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver.connect(tpu)
+    except (OSError, ValueError, RuntimeError, tf.errors.OpError) as error:
+        raise ClusterError(
+            "`tpu`, or the variable TPU_NAME, must name a TPU system that can be "
+            f"reached. Received: {tpu!r}, {type(error).__name__}: "
+            f"{str(error).strip().splitlines()[0]}. Use 'local' on a TPU machine, with "
+            "a TensorFlow that is built for it, and unset TPU_NAME elsewhere."
+        ) from error
+    found = tf.distribute.TPUStrategy(resolver)
+    print(
+        f"fastnet: TPUStrategy on {found.num_replicas_in_sync} TPU cores of {tpu!r}",
+        flush=True,
+    )
+    return found
