@@ -1,0 +1,32 @@
+"""The device that the parts of this benchmark run on."""
+
+import argparse
+import sys
+
+import tensorflow as tf
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=description)
+    made.add_argument("--smoke", action="store_true", help="small, on any machine")
+    return made
+
+
+def device(smoke: bool) -> str:
+    """Returns the first GPU; with `smoke` a CPU will do."""
+    gpus = tf.config.list_physical_devices("GPU")
+    for gpu in gpus:
+        tf.config.experimental.set_memory_growth(gpu, True)
+    if not gpus and not smoke:
+        sys.exit(
+            "This benchmark measures a GPU, and TensorFlow sees none here. Install "
+            "tensorflow[and-cuda] on one that has it; --smoke runs it small anywhere."
+        )
+    return "/GPU:0" if gpus else "/CPU:0"
+
+
+def peak_bytes(device: str) -> int | None:
+    """Returns the most memory that was in use; `None` on a CPU."""
+    if "GPU" not in device:
+        return None
+    return tf.config.experimental.get_memory_info(device[1:])["peak"]
