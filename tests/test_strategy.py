@@ -64,7 +64,7 @@ def printed(command, environment):
         (
             TWO_DEVICES,
             [
-                "fastnet: TorusStrategy on 2 CPUs of one process",
+                "fastnet: TorusStrategy on 2 CPUs of one worker",
                 "TorusStrategy 2x1",
             ],
         ),

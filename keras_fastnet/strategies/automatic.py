@@ -41,18 +41,18 @@ def strategy(tpu: str | None = None, **options: Any) -> tf.distribute.Strategy:
     if tpu:
         return _on_tpu(tpu, options)
     torus = TorusStrategy(**options)
+    if torus.num_workers > 1:
+        return torus  # Its chief has said by whom the workers were found.
     devices = torus.num_replicas_in_sync
     kind = "GPU" if "GPU" in torus.extended.worker_devices[0] else "CPU"
-    if torus.membership.cluster is not None:
-        # Whose chief has said by whom its workers were found.
-        return torus
-    if devices > 1:
-        print(f"fastnet: TorusStrategy on {devices} {kind}s of one process", flush=True)
-        return torus
-    print(
-        f"fastnet: no distribution: one {kind}, and no cluster is described", flush=True
+    alone = devices == 1 and torus.membership.cluster is None
+    chosen = (
+        f"no distribution: one {kind}, and no cluster is described"
+        if alone
+        else f"TorusStrategy on {devices} {kind}{'s'[: devices - 1]} of one worker"
     )
-    return tf.distribute.get_strategy()
+    print(f"fastnet: {chosen}", flush=True)
+    return tf.distribute.get_strategy() if alone else torus
 
 
 def _on_tpu(tpu: str, options: dict[str, Any]) -> tf.distribute.Strategy:

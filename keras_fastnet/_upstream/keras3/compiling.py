@@ -5,6 +5,7 @@ forward pass is compiled by itself, the backward pass with it, and the update.
 """
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -43,7 +44,8 @@ def compiled_forward(model: keras.Model) -> Iterator[None]:
     """
     layers = list(model._flatten_layers())
     _refuse_synchronized(layers)
-    call = model.call
+    # Of the class: another replica's tracing may have paused with its own in place.
+    call = functools.partial(type(model).call, model)
 
     def compiled_call(*args: Any, **kwargs: Any) -> Any:
         if any(get_keras_mask(x) is not None for x in _tensors((args, kwargs))):
@@ -73,7 +75,7 @@ def compiled_forward(model: keras.Model) -> Iterator[None]:
     try:
         yield
     finally:
-        del vars(model)["call"]
+        vars(model).pop("call", None)
 
 
 def _tensors(structure: Any) -> list[Any]:
