@@ -1,6 +1,6 @@
 """Accuracy by batch: SGD, SGD with linear scaling and warm-up, LARS.
 
-python benchmarks/large_batch_accuracy/run.py --data-dir DIR   # 3 hours on 2 cores
+python benchmarks/large_batch_accuracy/run.py --data-dir DIR   # 4 hours on 2 cores
 python benchmarks/large_batch_accuracy/run.py --measured       # only the table
 
 DIR holds CIFAR-10 as TFRecords in ImageNet's layout; without it, Keras downloads the
@@ -8,9 +8,10 @@ data. For each method, with 256, 8,192 and 32,768, rates are tried on 45,000 tra
 images and compared on the other 5,000: three, and one more where the best is the lowest
 or the highest. The best one then trains on all 50,000 with two seeds that it was not
 chosen by, and is tested on the 10,000 test images. With 1,024 and 4,096 the rate is
-interpolated between those of 256 and 8,192, and one seed trains. Each core trains by
-itself. Runs are kept in
-runs.jsonl as they end: started again, only what is missing is run.
+interpolated between those of 256 and 8,192, and one seed trains. At the end, both
+methods with warm-up train four times as long with 256 and 8,192, at the same rates,
+with one seed. Each core trains by itself. Runs are kept in runs.jsonl as they end:
+started again, only what is missing is run.
 """
 
 import argparse
@@ -32,6 +33,8 @@ RUNS = HERE / "runs.jsonl"
 # The first batches are those that the published headlines are about.
 BATCHES = (8_192, 256, 32_768, 1_024, 4_096)
 EPOCHS = 40
+LONG_EPOCHS = 160
+LONG = ((8_192, "lars"), (256, "sgd-warmup"), (8_192, "sgd-warmup"), (256, "lars"))
 SEEDS = {256: (1, 2), 1_024: (1,), 4_096: (1,), 8_192: (1, 2), 32_768: (1, 2)}
 MOST_RATES = 4
 # Where the search for the rate begins.
@@ -68,9 +71,17 @@ class Runs:
         names = ("method", "global_batch", "rate", "epochs", "seed", "tune")
         return tuple(run[name] for name in names)
 
-    def of(self, method: str, batch: int, rate: float, seed: int, tune: bool) -> dict:
+    def of(
+        self,
+        method: str,
+        batch: int,
+        rate: float,
+        seed: int,
+        tune: bool,
+        epochs: int = EPOCHS,
+    ) -> dict:
         """Returns a run, which is made if it is not there."""
-        key = (method, batch, rate, EPOCHS, seed, tune)
+        key = (method, batch, rate, epochs, seed, tune)
         if key not in self.ended:
             if self._data is None:
                 raise NotRun(key)
@@ -126,17 +137,19 @@ def rate_between(runs: Runs, method: str, batch: int) -> float:
     return float(f"{at_low * (at_high / at_low) ** part:.3g}")
 
 
-def cell(runs: Runs, method: str, batch: int) -> dict:
+def cell(runs: Runs, method: str, batch: int, epochs: int) -> dict:
     """Returns what one method reaches with one batch."""
     tried: dict[float, float] = {}
     if batch in FIRST_RATE[method]:
         rate, tried = tuned_rate(runs, method, batch)
     else:
         rate = rate_between(runs, method, batch)
-    final = [runs.of(method, batch, rate, seed, False) for seed in SEEDS[batch]]
+    seeds = SEEDS[batch] if epochs == EPOCHS else (1,)
+    final = [runs.of(method, batch, rate, seed, False, epochs) for seed in seeds]
     return {
         "method": method,
         "global_batch": batch,
+        "epochs": epochs,
         "updates": final[0]["updates"],
         "rate": rate,
         "tried": dict(sorted(tried.items())),
@@ -175,17 +188,22 @@ def _read(data_dir: str, split: str) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(images), np.concatenate(labels)
 
 
-def table(cells: list[dict]) -> str:
-    """Returns the accuracies as a table in Markdown."""
-    found = {(entry["method"], entry["global_batch"]): entry for entry in cells}
+def table(cells: list[dict], epochs: int) -> str:
+    """Returns the accuracies with so many epochs as a table in Markdown."""
+    found = {
+        (entry["method"], entry["global_batch"]): entry
+        for entry in cells
+        if entry["epochs"] == epochs
+    }
+    methods = [name for name in _NAMES if (name, 256) in found]
     baseline = statistics.mean(found["sgd-warmup", 256]["accuracies"])
     lines = [
-        "| batch | updates | " + " | ".join(_NAMES.values()) + " |",
-        "| ---: | ---: | " + " | ".join("---" for _ in _NAMES) + " |",
+        "| batch | updates | " + " | ".join(_NAMES[m] for m in methods) + " |",
+        "| ---: | ---: | " + " | ".join("---" for _ in methods) + " |",
     ]
-    for batch in sorted(BATCHES):
+    for batch in sorted({batch for _, batch in found}):
         texts = []
-        for method in _NAMES:
+        for method in methods:
             entry = found[method, batch]
             updates = f"{entry['updates']:,}"
             mean = statistics.mean(entry["accuracies"])
@@ -210,16 +228,17 @@ def main() -> None:
     )
     args = parser.parse_args()
     runs = Runs(None if args.measured else prepared(args.data_dir))
-    wanted = [(method, batch) for batch in BATCHES for method in _NAMES]
+    wanted = [(method, batch, EPOCHS) for batch in BATCHES for method in _NAMES]
+    wanted += [(method, batch, LONG_EPOCHS) for batch, method in LONG]
 
-    def attempt(method: str, batch: int) -> dict | None:
+    def attempt(method: str, batch: int, epochs: int) -> dict | None:
         try:
-            return cell(runs, method, batch)
+            return cell(runs, method, batch, epochs)
         except NotRun:
             return None
 
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        found = list(pool.map(lambda pair: attempt(*pair), wanted))
+        found = list(pool.map(lambda one: attempt(*one), wanted))
     cells = [entry for entry in found if entry is not None]
     if len(cells) < len(wanted):
         sys.exit(
@@ -227,7 +246,8 @@ def main() -> None:
             f"`python {sys.argv[0]} --data-dir DIR` completes."
         )
     (HERE / "result.json").write_text(json.dumps(cells, indent=1) + "\n")
-    print(table(cells))
+    for epochs in (EPOCHS, LONG_EPOCHS):
+        print(f"{epochs} epochs:\n\n{table(cells, epochs)}\n")
 
 
 if __name__ == "__main__":
