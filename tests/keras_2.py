@@ -1,8 +1,13 @@
 """The tests that run with Keras 2 (`make test-legacy`), and those that are left out."""
 
 COVERED = (
+    "test_backup_and_restore",
     "test_batch_growth",
     "test_callbacks_together",
+    "test_data_order",
+    "test_epoch_data",
+    "test_exclusions",
+    "test_global_batch",
     "test_keras_choice",
     "test_large_batch_optimizer",
     "test_lars",
@@ -13,6 +18,7 @@ COVERED = (
     "test_momentum_correction",
     "test_official",
     "test_parity",
+    "test_recipes",
     "test_run_command",
     "test_schedules",
     "test_throughput_monitor",
@@ -30,6 +36,11 @@ LEFT_OUT = {
         _OTHERS_DO
     ),
     "test_lars_algorithm.py::test_gradient_accumulation_is_one_step": _OTHERS_DO,
+    "test_exclusions.py::test_the_table_says_what_the_optimizer_does": _PATHS,
+    "test_exclusions.py::test_biases_and_batch_normalization": _PATHS,
+    "test_exclusions.py::test_tensorflow_variables": _PATHS,
+    "test_exclusions.py::test_saving_keeps_the_excluded_set[image_model-fu": _PATHS,
+    "test_exclusions.py::test_saving_keeps_the_excluded_set[attention_model-fu": _PATHS,
     "test_lars.py::test_configuration": _OTHERS_DO,
     "test_lars.py::test_narrow_dtypes_compute_in_float32": "reads Keras 3's variables",
     "test_lars.py::test_a_variable_without_gradient_stays": "warns through a logger",

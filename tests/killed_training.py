@@ -20,10 +20,13 @@ import numpy as np
 import tensorflow as tf
 
 import keras_fastnet as fastnet
-from keras_fastnet._upstream.keras_api import keras
+from keras_fastnet._upstream.chosen import optimizers
+from keras_fastnet._upstream.keras_api import IS_KERAS_2, keras
 from keras_fastnet.cli.ports import reserved_ports
 
 MICRO_BATCH, EPOCHS = 16, 3
+# Keras 2 does not know how far its random streams are.
+DROPOUT = 0.0 if IS_KERAS_2 else 0.3
 
 
 class Kill(keras.callbacks.Callback):
@@ -47,7 +50,7 @@ def examples(count: int) -> tuple[np.ndarray, np.ndarray]:
     return x, x.sum(axis=1, keepdims=True)
 
 
-class Batches(keras.utils.PyDataset):
+class Batches(keras.utils.Sequence):
     """Batches that Keras shuffles."""
 
     def __init__(self, count: int):
@@ -95,7 +98,7 @@ def train(folder: pathlib.Path, command: dict[str, Any], kill: int | None) -> No
             [
                 keras.Input((6,)),
                 keras.layers.Dense(8, activation="relu"),
-                keras.layers.Dropout(0.3),
+                keras.layers.Dropout(DROPOUT),
                 keras.layers.BatchNormalization(),
                 keras.layers.Dense(1),
             ]
@@ -126,7 +129,10 @@ def train(folder: pathlib.Path, command: dict[str, Any], kill: int | None) -> No
     ).history
     np.savez(
         folder / f"rank{strategy.rank}.npz",
-        *[np.array(v) for v in (*model.variables, *model.optimizer.variables)],
+        *[
+            np.array(v)
+            for v in (*model.variables, *optimizers.variables_of(model.optimizer))
+        ],
         logs=[history[name][-1] for name in ("loss", "mae", "val_loss")],
     )
 

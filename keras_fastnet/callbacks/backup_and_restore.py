@@ -104,7 +104,7 @@ class BackupAndRestore(HookedCallback, keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Goes on from the newest backup, if there is one."""
         self._check()
-        keras_models.build_optimizer(self.model)
+        keras_models.build_state(self.model, self._data.elements)
         self._restored = None
         content = self._from_chief(self._newest() if is_chief(self.model) else b"")
         if content.startswith(_REFUSAL):

@@ -71,11 +71,12 @@ def _inputs_by_layer(model: keras.Model) -> dict[str, list[str]]:
 
 
 def _names(item: Any) -> list[str]:
+    """Finds what stands for a tensor: name of its layer, number of the call, place."""
     if isinstance(item, dict):
-        if "keras_history" in item:
-            return [item["keras_history"][0]]
         item = list(item.values())
     if isinstance(item, (list, tuple)):
+        if [type(part) for part in item[:3]] == [str, int, int]:
+            return [item[0]]
         return [name for part in item for name in _names(part)]
     return []
 

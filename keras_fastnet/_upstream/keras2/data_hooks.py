@@ -123,7 +123,10 @@ def _steps(original, handler):
     if data is None:
         yield from original(handler)
         return
-    handler._fastnet_given.first_batch = 0
+    given = handler._fastnet_given
+    if given.first_batch:
+        _trained_before.set(handler._fastnet_model)
+    given.first_batch = 0
     handler._current_step, handler._initial_step = handler._initial_step, 0
     executed = handler._steps_per_execution.numpy().item()
     try:
@@ -153,6 +156,21 @@ def _resume(original, model, *args, **kwargs):
         return epoch, step
     resumed = getattr(model, "_fastnet_initial_epoch", None)
     return (epoch if resumed is None else resumed), data.first_batch
+
+
+# An epoch of which a run before has trained every batch: Keras wants logs of a step.
+_trained_before: contextvars.ContextVar[Any]
+_trained_before = contextvars.ContextVar("_trained_before", default=None)
+
+
+@hook(internal("engine.training").tf_utils, "sync_to_numpy_or_python_type")
+def _logs(original, tensors):
+    model = _trained_before.get()
+    if model is not None:
+        _trained_before.set(None)
+        if tensors is None:
+            tensors = model.get_metrics_result()
+    return original(tensors)
 
 
 # `train_on_batch` and its relatives: the strategy shares out the batch of each step.

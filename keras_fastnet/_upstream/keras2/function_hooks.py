@@ -114,24 +114,9 @@ def _mean(strategy: Any, value: Any) -> Any:
 
 
 def _build(model: Any, batch: Any) -> None:
-    """Makes all variables, which Keras leaves to the first step.
-
-    A step that makes them is traced twice, and does not know which of them it has to
-    sum over the replicas.
-    """
     strategy = model.distribute_strategy
-    if getattr(model, "_fastnet_built", None) is model.compiled_metrics:
-        return
-    model._fastnet_built = model.compiled_metrics
     examples = tf.nest.map_structure(
         lambda value: strategy.experimental_local_results(value)[0],
         getattr(batch, "data", batch),
     )
-
-    @tf.function
-    def trace(data: Any) -> None:
-        tf.distribute.Strategy.run(strategy, model.test_step, (data,))
-
-    # Traced, not run.
-    trace.get_concrete_function(examples)
-    models.build_optimizer(model)
+    models.build_for(model, examples)

@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_fastnet._upstream.hooked import HookedOptimizer
+from keras_fastnet._upstream.hooked import HookedOptimizer, strategy_of
 from keras_fastnet._upstream.hooking import unwrapped
 from keras_fastnet._upstream.keras2 import optimizers
 from keras_fastnet._upstream.keras_api import keras
@@ -84,6 +84,40 @@ def build_optimizer(model: Any) -> None:
     """
     with model.distribute_strategy.scope():
         optimizers.build(model.optimizer, model.trainable_variables)
+
+
+def build_state(model: Any, elements: Any) -> None:
+    """Makes all variables that training changes, also those of metrics.
+
+    Args:
+        model: A compiled and built model.
+        elements: The `EpochData` of its training.
+    """
+    strategy = strategy_of(model)
+    build_for(model, elements.peek() if strategy is None else strategy.peek(elements))
+
+
+def build_for(model: Any, examples: Any) -> None:
+    """Makes all variables, which Keras leaves to the first step.
+
+    A step that makes them is traced twice, and does not know which of them it has to
+    sum over the replicas.
+
+    Args:
+        model: A compiled model.
+        examples: Some of a batch, as a step takes them.
+    """
+    if getattr(model, "_fastnet_built", None) is model.compiled_metrics:
+        return
+    model._fastnet_built = model.compiled_metrics
+
+    @tf.function
+    def trace(data: Any) -> None:
+        tf.distribute.Strategy.run(model.distribute_strategy, model.test_step, (data,))
+
+    # Traced, not run.
+    trace.get_concrete_function(examples)
+    build_optimizer(model)
 
 
 def begin_fit_at(model: Any, epoch: int | None) -> None:

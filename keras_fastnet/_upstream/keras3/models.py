@@ -87,6 +87,16 @@ def build_optimizer(model: keras.Model) -> None:
             model.optimizer.build(model.trainable_variables)
 
 
+def build_state(model: keras.Model, elements: Any) -> None:
+    """Makes all variables that training changes; all but the optimizer's are there.
+
+    Args:
+        model: A compiled and built model.
+        elements: The `EpochData` of its training.
+    """
+    build_optimizer(model)
+
+
 def begin_fit_at(model: keras.Model, epoch: int | None) -> None:
     """Sets the epoch that `fit` begins with; for a callback's `on_train_begin`.
 
