@@ -1,4 +1,4 @@
-"""Accuracy by batch: SGD, SGD with linear scaling and warm-up, LARS.
+"""Accuracy by batch: SGD, SGD with warm-up, LARS.
 
 python benchmarks/large_batch_accuracy/run.py --data-dir DIR   # 4 hours on 2 cores
 python benchmarks/large_batch_accuracy/run.py --measured       # only the table
