@@ -6,6 +6,7 @@ environment says `TF_USE_LEGACY_KERAS=1`, Keras 2 as the package `tf_keras`.
 
 import importlib
 import os
+import sys
 from importlib import metadata
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,27 @@ OLDEST_KERAS_3 = (3, 10)
 
 
 def keras_2_is_asked_for() -> bool:
-    """Whether the environment says `TF_USE_LEGACY_KERAS`, as TensorFlow reads it."""
-    return os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True")
+    """Whether the environment says `TF_USE_LEGACY_KERAS`, as TensorFlow reads it.
+
+    Ray Train says so in all of its workers, whatever they train: there it is whether
+    the script has imported `tf_keras`.
+    """
+    asked = os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True")
+    if asked and _in_ray_train():
+        return "tf_keras" in sys.modules
+    return asked
+
+
+def _in_ray_train() -> bool:
+    # Its workers have imported it.
+    train = sys.modules.get("ray.train")
+    if train is None:
+        return False
+    try:
+        train.get_context().get_world_rank()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _name() -> str:
