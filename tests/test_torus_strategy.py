@@ -50,6 +50,7 @@ def test_overflow_on_one_replica_skips_the_update_on_all(two_workers):
 @pytest.mark.parametrize(
     ("case", "words"),
     [
+        ("jit", ["ValueError", "jit_compile=True"]),
         ("different data", ["ShardingError", "same seed", "AutoShardPolicy.OFF"]),
         ("no scope", ["ValueError", "strategy.scope()", "2 replicas"]),
         ("unbatched", ["ShardingError", "dataset.batch(global_batch)"]),

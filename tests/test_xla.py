@@ -74,9 +74,3 @@ def test_workers_equal_one_device(one_device, two_workers, job):
         for name in ("weights", "evaluate", "predict"):
             for mine, theirs in zip(result[name], expected[name], strict=True):
                 np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-5)
-
-
-def test_communication_within_the_forward_pass_is_refused(one_by_two):
-    (text,) = one_by_two.run("refusal", case="jit")
-    for word in ("ValueError", "jit_compile=True", "synchronized=True"):
-        assert word in text
