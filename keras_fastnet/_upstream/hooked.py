@@ -170,8 +170,10 @@ def compiles_parts(model: Any) -> bool:
     Args:
         model: A compiled model.
     """
-    return strategy_of(model) is not None and (
-        model.jit_compile and model.distribute_strategy.num_replicas_in_sync > 1
+    return (
+        strategy_of(model) is not None
+        and model.distribute_strategy.num_replicas_in_sync > 1
+        and bool(model.jit_compile)
     )
 
 

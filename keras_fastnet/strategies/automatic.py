@@ -45,14 +45,15 @@ def strategy(tpu: str | None = None, **options: Any) -> tf.distribute.Strategy:
         return torus  # Its chief has said by whom the workers were found.
     devices = torus.num_replicas_in_sync
     kind = "GPU" if "GPU" in torus.extended.worker_devices[0] else "CPU"
-    alone = devices == 1 and torus.membership.cluster is None
-    chosen = (
-        f"no distribution: one {kind}, and no cluster is described"
-        if alone
-        else f"TorusStrategy on {devices} {kind}{'s'[: devices - 1]} of one worker"
-    )
-    print(f"fastnet: {chosen}", flush=True)
-    return tf.distribute.get_strategy() if alone else torus
+    if devices == 1 and torus.membership.cluster is None:
+        print(
+            f"fastnet: no distribution: one {kind}, and no cluster is described",
+            flush=True,
+        )
+        return tf.distribute.get_strategy()
+    named = f"{devices} {kind}s" if devices > 1 else f"1 {kind}"
+    print(f"fastnet: TorusStrategy on {named} of one worker", flush=True)
+    return torus
 
 
 def _on_tpu(tpu: str, options: dict[str, Any]) -> tf.distribute.Strategy:

@@ -1,10 +1,12 @@
 """The processes that `mpiexec`, `mpirun` or `srun` started together."""
 
 import atexit
+import contextlib
 import os
 import socket
 import sys
 import time
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
@@ -67,9 +69,9 @@ class MpiWorld:
 
     def cluster(self) -> Cluster:
         """Returns addresses at which TensorFlow's servers can meet. Collective."""
-        near = self.communicator.Split_type(self._mpi.COMM_TYPE_SHARED)
-        host = "127.0.0.1" if near.size == self.size else self._mpi.Get_processor_name()
-        near.Free()
+        with self._host() as near:
+            alone = near.size == self.size
+        host = "127.0.0.1" if alone else self._mpi.Get_processor_name()
         # Nobody else gets the port until TensorFlow listens.
         self._port = port_holder()
         address = f"{host}:{hold_any_port(self._port)}"
@@ -85,11 +87,18 @@ class MpiWorld:
         Raises:
             ClusterError: The processes of this host cannot divide them.
         """
+        with self._host() as near:
+            seen = near.allgather((os.environ.get("CUDA_VISIBLE_DEVICES"), count))
+            return share_of_gpus(seen, near.rank)
+
+    @contextlib.contextmanager
+    def _host(self) -> Iterator[Any]:
+        """Lends a communicator of this host's ranks. Collective."""
         near = self.communicator.Split_type(self._mpi.COMM_TYPE_SHARED)
-        seen = near.allgather((os.environ.get("CUDA_VISIBLE_DEVICES"), count))
-        place = near.rank
-        near.Free()
-        return share_of_gpus(seen, place)
+        try:
+            yield near
+        finally:
+            near.Free()
 
     def announce(self) -> None:
         """Says on rank 0 which process is which rank. Collective.

@@ -9,6 +9,7 @@ from keras_fastnet._upstream import keras_hooks
 from keras_fastnet._upstream import tensorflow as upstream
 from keras_fastnet._upstream.chosen import compiling
 from keras_fastnet._upstream.chosen import models as keras_models
+from keras_fastnet._upstream.hooked import compiles_parts
 from keras_fastnet._upstream.mixing import refuse_other_step
 from keras_fastnet.collectives.grid import Grid
 from keras_fastnet.strategies.description import describe
@@ -147,7 +148,7 @@ class TorusStrategy(KerasSupport):
             return super().run(fn, args, kwargs, options)
 
         agreed = []
-        compiled = bool(model.jit_compile)
+        compiled = compiles_parts(model)
 
         def step(batch):
             batch = self._own_share(batch)

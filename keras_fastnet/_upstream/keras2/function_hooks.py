@@ -114,9 +114,12 @@ def _mean(strategy: Any, value: Any) -> Any:
 
 
 def _build(model: Any, batch: Any) -> None:
-    strategy = model.distribute_strategy
-    examples = tf.nest.map_structure(
-        lambda value: strategy.experimental_local_results(value)[0],
-        getattr(batch, "data", batch),
-    )
+    local_results = model.distribute_strategy.experimental_local_results
+
+    def examples() -> Any:
+        return tf.nest.map_structure(
+            lambda value: local_results(value)[0],
+            getattr(batch, "data", batch),
+        )
+
     models.build_for(model, examples)

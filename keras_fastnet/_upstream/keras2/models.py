@@ -94,10 +94,13 @@ def build_state(model: Any, elements: Any) -> None:
         elements: The `EpochData` of its training.
     """
     strategy = strategy_of(model)
-    build_for(model, elements.peek() if strategy is None else strategy.peek(elements))
+    build_for(
+        model,
+        elements.peek if strategy is None else lambda: strategy.peek(elements),
+    )
 
 
-def build_for(model: Any, examples: Any) -> None:
+def build_for(model: Any, examples: Callable[[], Any]) -> None:
     """Makes all variables, which Keras leaves to the first step.
 
     A step that makes them is traced twice, and does not know which of them it has to
@@ -105,7 +108,8 @@ def build_for(model: Any, examples: Any) -> None:
 
     Args:
         model: A compiled model.
-        examples: Some of a batch, as a step takes them.
+        examples: Returns some of a batch, as a step takes them. Not asked where all
+            variables are there.
     """
     if getattr(model, "_fastnet_built", None) is model.compiled_metrics:
         return
@@ -116,7 +120,7 @@ def build_for(model: Any, examples: Any) -> None:
         tf.distribute.Strategy.run(model.distribute_strategy, model.test_step, (data,))
 
     # Traced, not run.
-    trace.get_concrete_function(examples)
+    trace.get_concrete_function(examples())
     build_optimizer(model)
 
 
