@@ -20,13 +20,14 @@ if TYPE_CHECKING:
     )
     from keras_fastnet._upstream.keras_api import keras
     from keras_fastnet.optimizers import LARS, LargeBatchOptimizer
-    from keras_fastnet.strategies import TorusStrategy, strategy
+    from keras_fastnet.strategies import TorusStrategy, TPUStrategy, strategy
 
 __version__ = "0.1.0"
 
 _HOME = {
     "LARS": "keras_fastnet.optimizers",
     "LargeBatchOptimizer": "keras_fastnet.optimizers",
+    "TPUStrategy": "keras_fastnet.strategies",
     "TorusStrategy": "keras_fastnet.strategies",
     "strategy": "keras_fastnet.strategies",
     "keras": "keras_fastnet._upstream.keras_api",
@@ -35,6 +36,7 @@ _HOME = {
 __all__ = [
     "LARS",
     "LargeBatchOptimizer",
+    "TPUStrategy",
     "TorusStrategy",
     "callbacks",
     "checks",

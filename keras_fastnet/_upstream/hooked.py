@@ -13,6 +13,8 @@ class HookedStrategy:
 
     step: Any
     """This thread's `ReplicaStep`."""
+    compiles_all = False
+    """Whether XLA compiles every step as a whole, as on TPUs, with static shapes."""
 
     @property
     def rank(self) -> int:
@@ -164,6 +166,16 @@ def seed_offset(replica: Any) -> Any:
     return replica * 1_327_217_885 % 2**31
 
 
+def compiles_itself(model: Any) -> bool:
+    """Whether it is not Keras that has XLA compile a model's steps.
+
+    Args:
+        model: A compiled model.
+    """
+    replicas = model.distribute_strategy.num_replicas_in_sync
+    return strategy_of(model) is not None and replicas > 1
+
+
 def compiles_parts(model: Any) -> bool:
     """Whether XLA compiles the parts of a model's steps, and not them as a whole.
 
@@ -171,8 +183,8 @@ def compiles_parts(model: Any) -> bool:
         model: A compiled model.
     """
     return (
-        strategy_of(model) is not None
-        and model.distribute_strategy.num_replicas_in_sync > 1
+        compiles_itself(model)
+        and not model.distribute_strategy.compiles_all
         and bool(model.jit_compile)
     )
 

@@ -15,6 +15,7 @@ from tensorflow.python.distribute import (
     collective_all_reduce_strategy,
     cross_device_ops,
     input_lib,
+    tpu_strategy,
 )
 from tensorflow.python.eager import context
 
@@ -22,6 +23,8 @@ from tensorflow.python.eager import context
 CollectiveAllReduceExtended = collective_all_reduce_strategy.CollectiveAllReduceExtended
 # Its reductions across replicas: the one place that all of them pass.
 CollectiveAllReduce = cross_device_ops.CollectiveAllReduce
+# The implementation behind `tf.distribute.TPUStrategy`.
+TPUExtended = tpu_strategy.TPUExtended
 
 
 def tensorflow_has_run() -> bool:
@@ -147,10 +150,10 @@ def without_wrong_cardinality(dataset: Any) -> Any:
 def strategy_with_extended(strategy: tf.distribute.Strategy, extended: Any) -> None:
     """Initialises `strategy` on an extended object of ours.
 
-    `MultiWorkerMirroredStrategy.__init__` makes its own, so its base's is called.
+    Its own class's `__init__` makes its own, so that of the base is called.
 
     Args:
-        strategy: A `MultiWorkerMirroredStrategy` under construction.
-        extended: Its `CollectiveAllReduceExtended`.
+        strategy: A `MultiWorkerMirroredStrategy` or `TPUStrategy` under construction.
+        extended: Its `CollectiveAllReduceExtended` or `TPUExtended`.
     """
     tf.distribute.Strategy.__init__(strategy, extended)

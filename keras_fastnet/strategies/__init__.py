@@ -2,5 +2,6 @@
 
 from keras_fastnet.strategies.automatic import strategy
 from keras_fastnet.strategies.torus_strategy import TorusStrategy
+from keras_fastnet.strategies.tpu_strategy import TPUStrategy
 
-__all__ = ["TorusStrategy", "strategy"]
+__all__ = ["TPUStrategy", "TorusStrategy", "strategy"]

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from keras_fastnet.errors import ClusterError
 from keras_fastnet.strategies.torus_strategy import TorusStrategy
+from keras_fastnet.strategies.tpu_strategy import TPUStrategy
 
 _TPU = "TPU_NAME"
 
@@ -14,7 +15,7 @@ _TPU = "TPU_NAME"
 def strategy(tpu: str | None = None, **options: Any) -> tf.distribute.Strategy:
     """Returns the strategy for where the script runs, and says which in one line.
 
-    A TPU system gets `tf.distribute.TPUStrategy`; several hosts, processes or GPUs a
+    A TPU system gets a `TPUStrategy`; several hosts, processes or GPUs a
     `TorusStrategy`; one device none: TensorFlow's default strategy, whose scope changes
     nothing.
 
@@ -72,7 +73,7 @@ def _on_tpu(tpu: str, options: dict[str, Any]) -> tf.distribute.Strategy:
             f"{str(error).strip().splitlines()[0]}. Use 'local' on a TPU machine, with "
             "a TensorFlow that is built for it, and unset TPU_NAME elsewhere."
         ) from error
-    found = tf.distribute.TPUStrategy(resolver)
+    found = TPUStrategy(resolver)
     print(
         f"fastnet: TPUStrategy on {found.num_replicas_in_sync} TPU cores of {tpu!r}",
         flush=True,

@@ -46,7 +46,7 @@ def count_examples(data: Any) -> tf.Tensor:
         A scalar `int64` tensor.
     """
     for leaf in _leaves(data):
-        if _has_examples(leaf):
+        if has_examples(leaf):
             return _rows(leaf)
     raise ShardingError(
         "A batch must contain at least one tensor with a batch axis. "
@@ -76,7 +76,7 @@ def take_share(data: Any, position: int, replicas: int) -> Any:
     """
 
     def share(leaf: Any) -> Any:
-        if not _has_examples(leaf):
+        if not has_examples(leaf):
             return leaf
         rows = _rows(leaf) if leaf.shape[0] is None else leaf.shape[0]
         start, stop = bounds(rows, position, replicas)
@@ -134,7 +134,7 @@ def joined(batches: list[Any]) -> Any:
     """
 
     def join(*leaves: Any) -> Any:
-        if not _has_examples(leaves[0]):
+        if not has_examples(leaves[0]):
             return leaves[0]
         if isinstance(leaves[0], tf.SparseTensor):
             return tf.sparse.concat(0, leaves)
@@ -212,7 +212,12 @@ def _leaves(data: Any) -> list[Any]:
     return tf.nest.flatten(data)
 
 
-def _has_examples(leaf: Any) -> bool:
+def has_examples(leaf: Any) -> bool:
+    """Whether a part of a batch has a row for each example.
+
+    Args:
+        leaf: A tensor, or something else that is in the batch.
+    """
     if leaf is None or isinstance(leaf, tf.experimental.Optional):
         return False
     if leaf.shape.rank == 0:

@@ -1,4 +1,4 @@
-"""Keras's train, test and predict steps, as a strategy sees them."""
+"""Keras's train and test steps, as a strategy sees them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,17 +10,6 @@ from keras_fastnet._upstream.keras_api import keras
 from keras_fastnet._upstream.training_state import metric_variables
 from keras_fastnet.strategies.global_batch import GlobalBatch
 from keras_fastnet.strategies.replica_step import ReplicaStep
-
-
-def run_predict_step(step: Callable[..., Any], batch: GlobalBatch) -> Any:
-    """Returns the predictions for a replica's own examples.
-
-    Args:
-        step: Keras's predict step.
-        batch: The replica's share.
-    """
-    outputs = step(batch.data)
-    return tf.nest.map_structure(lambda output: output[: batch.own], outputs)
 
 
 def run_step(

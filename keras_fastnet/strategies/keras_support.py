@@ -1,145 +1,119 @@
-"""The side of a `TorusStrategy` that Keras's loops and optimizers talk to."""
+"""The side of a strategy of ours that Keras's steps and optimizers talk to."""
 
 import contextlib
-import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from keras_fastnet._upstream.hooked import HookedStrategy, seed_offset
+from keras_fastnet._upstream.chosen import compiling
+from keras_fastnet._upstream.chosen import models as keras_models
+from keras_fastnet._upstream.hooked import compiles_parts, seed_offset
 from keras_fastnet._upstream.keras_api import keras
-from keras_fastnet._upstream.tensorflow import empty_batch, worker_dataset
+from keras_fastnet._upstream.mixing import refuse_other_step
 from keras_fastnet._upstream.training_data import TrainingData
-from keras_fastnet.errors import ShardingError
-from keras_fastnet.strategies.epoch_data import EpochData
-from keras_fastnet.strategies.finding import Membership, check_described_in_time
-from keras_fastnet.strategies.global_batch import (
-    GlobalBatch,
-    count_examples,
-    fill_if_empty,
-    joined_shares,
-    tell_the_same,
-)
+from keras_fastnet.strategies.data_support import DataSupport
+from keras_fastnet.strategies.global_batch import GlobalBatch
+from keras_fastnet.strategies.keras_step import run_step
 from keras_fastnet.strategies.replica_step import ReplicaStep
 from keras_fastnet.strategies.start_line import start_line
-from keras_fastnet.strategies.torus_extended import TorusExtended
 
 
-class KerasSupport(HookedStrategy, tf.distribute.MultiWorkerMirroredStrategy):
-    """What the hooks in Keras ask a strategy for."""
+class _Agreed:
+    """A value that is known to be equal on all replicas: no need to reduce it."""
 
-    extended: TorusExtended
-    membership: Membership
+    def __init__(self, value: Any):
+        self.value = value
 
-    @property
-    def rank(self) -> int:
-        """This worker's position in the cluster, from 0 (the chief)."""
-        return self.extended.rank
 
-    @property
-    def num_workers(self) -> int:
-        """Number of worker processes."""
-        return self.extended.workers
+def predicts(step: Callable[..., Any]) -> bool:
+    """Whether one of Keras's steps predicts; it trains or tests otherwise.
 
-    @property
-    def _devices(self) -> int:
-        """Number of this worker's devices."""
-        return len(self.extended.worker_devices)
+    Args:
+        step: What Keras gave to `Strategy.run`.
+    """
+    owner = getattr(step, "__self__", None)
+    return owner is None or owner is not keras_models.model_of(step)
 
-    def epoch_data(self, dataset: Any) -> EpochData:
-        """Returns what Keras iterates over in one epoch.
 
-        Args:
-            dataset: A dataset that this strategy distributed.
-        """
-        if self.num_replicas_in_sync < 2:
-            return EpochData(lambda: iter(worker_dataset(dataset)))
-        shares = _global_batches(dataset)
-        if shares is None:
-            own = worker_dataset(dataset).prefetch(2 * self._devices)
-            return EpochData(
-                lambda: self._own_steps(own),
-                join=self._join,
-                sharding="each worker reads its own data",
-            )
-        return EpochData(
-            lambda: self._steps(shares),
-            self._check_same_data,
-            join=self._join,
-            sharding="every worker reads all data and takes its share",
-        )
-
-    def _steps(self, shares: tf.data.Dataset) -> Iterator[GlobalBatch]:
-        """Fetches the shares of this worker's devices, step by step.
-
-        Not through TensorFlow's distributed iterator: its destructor waits, up to
-        many seconds, for a sleeping autotuner, while the other workers wait for us.
-        """
-        iterator = iter(shares)
-        if self._devices == 1:
-            return iterator
-        return (
-            self._per_replica([first, *itertools.islice(iterator, self._devices - 1)])
-            for first in iterator
-        )
-
-    def _own_steps(self, dataset: tf.data.Dataset) -> Iterator[Any]:
-        """Fetches what each worker's own data yield, until all workers' have ended.
-
-        Not through TensorFlow's distributed iterator either, which would also ask
-        the workers in every step whether any has data: the counts tell.
-        """
-        # A generator that has ended stays so.
-        elements = (element for element in dataset)
-        while True:
-            local = list(itertools.islice(elements, self._devices))
-            missing = self._devices - len(local)
-            local += [empty_batch(dataset.element_spec)] * missing
-            counts = [count_examples(part) for part in local]
-            total = self._sum_over_workers(tf.add_n(counts))
-            if total == 0:
-                return
-            mark = tf.zeros([1], tf.int64)
-            yield self._per_replica(
-                [
-                    GlobalBatch(fill_if_empty(part), own, total, mark)
-                    for part, own in zip(local, counts, strict=True)
-                ]
-            )
-
-    def agreed_batches(self, dataset: Any, own: int | None) -> int | None:
-        """Returns the steps of an epoch, equal on all workers.
-
-        Args:
-            dataset: A dataset that this strategy distributed.
-            own: How many batches this worker's data has; `None` where unknown.
-        """
-        if self.num_workers < 2 or _global_batches(dataset) is not None:
-            return own
-        # Own data of unequal length goes on until the longest ends. Counted after
-        # TensorFlow cut the batches to a replica's size.
-        batches = dataset.cardinality
-        steps = -(-batches // self._devices)
-        counts = [n for (n,) in self.of_all_workers(tf.constant([steps], tf.int64))]
-        return None if min(counts) < 0 else max(counts)
-
-    def peek(self, data: EpochData) -> Any:
-        """Returns examples of the first batch. Keras builds the model from it.
-
-        Args:
-            data: A result of `epoch_data`.
-        """
-        batch = data.peek()
-        if not isinstance(batch, GlobalBatch):
-            return batch
-        return self._local_results(batch.data)[0]
+class KerasSupport(DataSupport):
+    """What Keras's steps, and the hooks in them, ask a strategy for. A mixin."""
 
     @property
     def step(self) -> ReplicaStep:
         """What this thread's replica knows of its step."""
         return self.extended.step
+
+    def run(self, fn, args=(), kwargs=None, options=None):
+        """Runs `fn` on each replica, as `tf.distribute.Strategy.run`.
+
+        Keras's own steps get their replica's share of the global batch, and their
+        logs are those over all examples.
+
+        Args:
+            fn: The function.
+            args: Its positional arguments, `PerReplica` values taken apart.
+            kwargs: Its keyword arguments.
+            options: `tf.distribute.RunOptions`.
+
+        Returns:
+            The replicas' results.
+        """
+        model = keras_models.model_of(fn)
+        if model is None:
+            refuse_other_step(fn)
+        if self.num_replicas_in_sync < 2 or model is None:
+            return super().run(fn, args, kwargs, options)
+
+        agreed = []
+        compiled = compiles_parts(model)
+
+        def step(batch):
+            batch = self._own_share(batch)
+            with (
+                self.step.of_batch(batch.own, batch.examples, compiled),
+                compiling.compiled_forward(model)
+                if compiled
+                else contextlib.nullcontext(),
+            ):
+                if predicts(fn):
+                    return self._predictions(fn, batch)
+                outputs, exact = run_step(model, fn, batch, self.step)
+                agreed.append(exact)
+                return outputs
+
+        outputs = super().run(step, args, kwargs, options)
+        if not (agreed and all(agreed)):
+            return outputs
+        first = self._local_results(outputs)[0]
+        # Keras reduces only what several workers return.
+        return tf.nest.map_structure(_Agreed, first) if self.num_workers > 1 else first
+
+    def reduce(self, reduce_op, value, axis=None):
+        """Reduces `value` across replicas, as `tf.distribute.Strategy.reduce`.
+
+        Keras also calls it for structures and, with an axis, for scalars.
+
+        Args:
+            reduce_op: `"SUM"` or `"MEAN"`.
+            value: A value of each replica, or a structure of them.
+            axis: Axis to reduce over within each replica as well; `None` for none.
+
+        Returns:
+            The reduced value or structure.
+        """
+        if isinstance(value, _Agreed):
+            return value.value
+
+        def reduce_one(v):
+            own = self.experimental_local_results(v)[0]
+            scalar = tf.convert_to_tensor(own).shape.rank == 0
+            return super(KerasSupport, self).reduce(
+                reduce_op, v, axis=None if scalar else axis
+            )
+
+        return tf.nest.map_structure(reduce_one, value)
 
     @contextlib.contextmanager
     def reduced_gradients(self, gradients: list[Any]) -> Iterator[list[Any]]:
@@ -160,20 +134,15 @@ class KerasSupport(HookedStrategy, tf.distribute.MultiWorkerMirroredStrategy):
             yield [None if g is None else next(sums) for g in gradients]
 
     def begin_fit(self, model: keras.Model, data: TrainingData, verbose: bool) -> None:
-        """Looks once more before training; the chief says what it is going to do.
+        """Has the chief say what is going to be trained.
 
         Args:
             model: The model.
             data: Its training data.
             verbose: Whether anything is said.
-
-        Raises:
-            ClusterError: The cluster was described after the strategy was made.
         """
-        if self.num_workers == 1:
-            check_described_in_time(self.membership)
         # On all workers: looking at the first batch may be a collective.
-        line = start_line(self.extended, model, data)
+        line = start_line(self.who(), self.num_replicas_in_sync, model, data)
         if verbose and self.rank == 0:
             print(f"fastnet: {line}", flush=True)
 
@@ -213,57 +182,22 @@ class KerasSupport(HookedStrategy, tf.distribute.MultiWorkerMirroredStrategy):
         offset = seed_offset(tf.cast(replica, tf.int64))
         return seed + tf.cast(tf.stack([offset, 0]), seed.dtype)
 
-    def _check_same_data(self, batch: GlobalBatch) -> None:
-        if self.num_workers < 2:
-            return
-        own = self.experimental_local_results(batch.fingerprint)[0]
-        seen = self.of_all_workers(own)
-        if not tell_the_same(seen):
-            raise ShardingError(
-                "All workers must see the same global batches, of which each takes "
-                f"its share. Received: different first batches ({seen}). "
-                "Shuffle with the same seed on every worker, after the strategy was "
-                "made, and read the same files in the same order. Data that is "
-                "different on every worker on purpose needs "
-                "`options.experimental_distribute.auto_shard_policy = "
-                "tf.data.experimental.AutoShardPolicy.OFF`."
-            )
+    def who(self) -> str:
+        """Returns who trains, for people."""
+        raise NotImplementedError
 
-    def _join(self, batches: list[Any]) -> Any:
-        local = zip(*(self._local_results(batch) for batch in batches), strict=True)
-        return self._per_replica([joined_shares(list(shares)) for shares in local])
-
-    def _local_results(self, data: Any) -> list[Any]:
-        """Takes a structure of `PerReplica` values apart, by local replica."""
-        return [
-            tf.nest.map_structure(
-                lambda value: self.experimental_local_results(value)[i],  # noqa: B023
-                data,
-            )
-            for i in range(self._devices)
-        ]
-
-    def of_all_workers(self, own: tf.Tensor) -> list[list[int]]:
-        """Returns integers of each worker, by rank.
+    def _own_share(self, batch: Any) -> GlobalBatch:
+        """Returns a replica's share of what Keras gives its step.
 
         Args:
-            own: This worker's, of shape `(n,)`.
+            batch: The share itself, or, from `train_on_batch` and its relatives, the
+                whole batch.
         """
-        mine = tf.one_hot(self.rank, self.num_workers, dtype=tf.int64)[:, None] * own
-        return self._sum_over_workers(mine).numpy().tolist()
+        return batch if isinstance(batch, GlobalBatch) else self._share_of(batch)
 
-    def _sum_over_workers(self, value: tf.Tensor) -> tf.Tensor:
-        """Sums one value of each worker, whatever its number of devices."""
-        values = [value, *[tf.zeros_like(value)] * (self._devices - 1)]
-        return super().reduce("SUM", self._per_replica(values), axis=None)
+    def _share_of(self, batch: Any) -> GlobalBatch:
+        raise NotImplementedError
 
-    def _per_replica(self, values: list[Any]) -> Any:
-        first = self.rank * len(values)
-        return self.experimental_distribute_values_from_function(
-            lambda context: values[context.replica_id_in_sync_group - first]
-        )
-
-
-def _global_batches(dataset: Any) -> Any:
-    """The same data with what Keras's steps must know; `None` if shared otherwise."""
-    return getattr(dataset, "global_batches", None)
+    def _predictions(self, step: Callable[..., Any], batch: GlobalBatch) -> Any:
+        """Returns what a predict step says of a replica's own examples."""
+        raise NotImplementedError

@@ -1,37 +1,32 @@
 """TorusStrategy: Keras 3's `model.fit` on several TensorFlow workers."""
 
-from contextlib import nullcontext
+from collections.abc import Callable
 from typing import Any, Literal
 
 import tensorflow as tf
 
 from keras_fastnet._upstream import keras_hooks
 from keras_fastnet._upstream import tensorflow as upstream
-from keras_fastnet._upstream.chosen import compiling
-from keras_fastnet._upstream.chosen import models as keras_models
-from keras_fastnet._upstream.hooked import compiles_parts
-from keras_fastnet._upstream.mixing import refuse_other_step
+from keras_fastnet._upstream.keras_api import keras
+from keras_fastnet._upstream.training_data import TrainingData
 from keras_fastnet.collectives.grid import Grid
 from keras_fastnet.strategies.description import describe
-from keras_fastnet.strategies.finding import find_cluster
+from keras_fastnet.strategies.finding import (
+    Membership,
+    check_described_in_time,
+    find_cluster,
+)
 from keras_fastnet.strategies.global_batch import GlobalBatch, with_examples
 from keras_fastnet.strategies.gpus import let_memory_grow
 from keras_fastnet.strategies.joining import join, start_watched
-from keras_fastnet.strategies.keras_step import run_predict_step, run_step
 from keras_fastnet.strategies.keras_support import KerasSupport
 from keras_fastnet.strategies.memory import keep_freed_memory
 from keras_fastnet.strategies.reduction_options import check_options
+from keras_fastnet.strategies.start_line import count
 from keras_fastnet.strategies.torus_extended import TorusExtended
 
 
-class _Agreed:
-    """A value that is known to be equal on all replicas: no need to reduce it."""
-
-    def __init__(self, value: Any):
-        self.value = value
-
-
-class TorusStrategy(KerasSupport):
+class TorusStrategy(KerasSupport, tf.distribute.MultiWorkerMirroredStrategy):
     """Synchronous data-parallel training through Keras 3's own `fit`.
 
     N workers take the same update as one device with the same global batch. Data is
@@ -85,6 +80,9 @@ class TorusStrategy(KerasSupport):
         ```
     """
 
+    extended: TorusExtended
+    membership: Membership
+
     def __init__(
         self,
         cluster_resolver: tf.distribute.cluster_resolver.ClusterResolver | None = None,
@@ -126,81 +124,39 @@ class TorusStrategy(KerasSupport):
         """Returns a text for people: ranks, who named them, hosts, grid, transport."""
         return describe(self.extended, self.membership.source)
 
-    def run(self, fn, args=(), kwargs=None, options=None):
-        """Runs `fn` on each replica, as `tf.distribute.Strategy.run`.
-
-        Keras's own steps get their replica's share of the global batch, and their
-        logs are those over all examples.
+    def begin_fit(self, model: keras.Model, data: TrainingData, verbose: bool) -> None:
+        """Looks once more before training; the chief says what it is going to do.
 
         Args:
-            fn: The function.
-            args: Its positional arguments, `PerReplica` values taken apart.
-            kwargs: Its keyword arguments.
-            options: `tf.distribute.RunOptions`.
+            model: The model.
+            data: Its training data.
+            verbose: Whether anything is said.
 
-        Returns:
-            The replicas' results.
+        Raises:
+            ClusterError: The cluster was described after the strategy was made.
         """
-        model = keras_models.model_of(fn)
-        if model is None:
-            refuse_other_step(fn)
-        if self.num_replicas_in_sync < 2 or model is None:
-            return super().run(fn, args, kwargs, options)
+        if self.num_workers == 1:
+            check_described_in_time(self.membership)
+        super().begin_fit(model, data, verbose)
 
-        agreed = []
-        compiled = compiles_parts(model)
+    def who(self) -> str:
+        """Returns who trains, for people."""
+        replicas = self.num_replicas_in_sync
+        text = count(self.num_workers, "worker")
+        if replicas > self.num_workers:
+            text += f" with {count(replicas, 'replica')}"
+        if replicas == 1:
+            return text
+        return f"{text}, grid {self.grid} over {self.extended.engine}"
 
-        def step(batch):
-            batch = self._own_share(batch)
-            with (
-                self.step.of_batch(batch.own, batch.examples, compiled),
-                compiling.compiled_forward(model) if compiled else nullcontext(),
-            ):
-                if getattr(fn, "__self__", None) is not model:
-                    return run_predict_step(fn, batch)
-                outputs, exact = run_step(model, fn, batch, self.step)
-                agreed.append(exact)
-                return outputs
-
-        outputs = super().run(step, args, kwargs, options)
-        if not (agreed and all(agreed)):
-            return outputs
-        first = self._local_results(outputs)[0]
-        # Keras reduces only what several workers return.
-        return tf.nest.map_structure(_Agreed, first) if self.num_workers > 1 else first
-
-    def reduce(self, reduce_op, value, axis=None):
-        """Reduces `value` across replicas, as `tf.distribute.Strategy.reduce`.
-
-        Keras also calls it for structures and, with an axis, for scalars.
-
-        Args:
-            reduce_op: `"SUM"` or `"MEAN"`.
-            value: A value of each replica, or a structure of them.
-            axis: Axis to reduce over within each replica as well; `None` for none.
-
-        Returns:
-            The reduced value or structure.
-        """
-        if isinstance(value, _Agreed):
-            return value.value
-
-        def reduce_one(v):
-            own = self.experimental_local_results(v)[0]
-            scalar = tf.convert_to_tensor(own).shape.rank == 0
-            return super(TorusStrategy, self).reduce(
-                reduce_op, v, axis=None if scalar else axis
-            )
-
-        return tf.nest.map_structure(reduce_one, value)
-
-    def _own_share(self, batch: Any) -> GlobalBatch:
-        if isinstance(batch, GlobalBatch):
-            return batch
-        # `train_on_batch` and its relatives: the same batch on every worker.
+    def _share_of(self, batch: Any) -> GlobalBatch:
         context = tf.distribute.get_replica_context()
         replica = int(tf.get_static_value(context.replica_id_in_sync_group))
         local = self.extended._get_local_replica_id(replica)
         return with_examples(
             batch, self.extended.position(local), self.num_replicas_in_sync
         )
+
+    def _predictions(self, step: Callable[..., Any], batch: GlobalBatch) -> Any:
+        outputs = step(batch.data)
+        return tf.nest.map_structure(lambda output: output[: batch.own], outputs)

@@ -13,23 +13,31 @@ import keras
 import tensorflow as tf
 from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
 
-from keras_fastnet._upstream.hooked import compiled, compiles_parts
+from keras_fastnet._upstream.hooked import compiled, compiles_itself
 
 
 @contextlib.contextmanager
-def not_compiled_as_a_whole(model: keras.Model) -> Iterator[None]:
-    """Has Keras leave a model's step to us, where XLA compiles its parts.
+def traced_for_strategy(model: keras.Model) -> Iterator[None]:
+    """Has Keras make a model's functions so that the strategy can compile them.
 
     Args:
         model: A compiled model.
     """
-    asked = model.jit_compile
-    if compiles_parts(model):
+    asked, plain = model.jit_compile, tf.function
+
+    def traced_for_each_size(function: Any, reduce_retracing: bool, **options: Any):
+        return plain(function, **options)
+
+    if compiles_itself(model):
         model._jit_compile = False
+        if model.distribute_strategy.compiles_all:
+            # Keras asks for traces of unknown shape after the first.
+            tf.function = traced_for_each_size
     try:
         yield
     finally:
         model._jit_compile = asked
+        tf.function = plain
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from keras.src.trainers.data_adapters import array_data_adapter
 
 from keras_fastnet._upstream.hooked import HookedStrategy, counts_alone
 from keras_fastnet._upstream.hooking import hook
-from keras_fastnet._upstream.keras3.compiling import not_compiled_as_a_whole
+from keras_fastnet._upstream.keras3.compiling import traced_for_strategy
 from keras_fastnet._upstream.keras3.training_data import IteratorData
 from keras_fastnet._upstream.made_in_scope import refuse_no_scope
 from keras_fastnet._upstream.tensorflow import shuffled_by_epoch
@@ -129,11 +129,11 @@ def _count_batches(original, iterator):
 def _make_step(original, model, step):
     if counts_alone(model) and step == model.train_step:
         step = model.optimizer.counted_step(step)
-    with not_compiled_as_a_whole(model):
+    with traced_for_strategy(model):
         return original(model, step)
 
 
 @hook(tf_trainer.TensorFlowTrainer, "make_predict_function")
 def _make_predict_step(original, model, *args, **kwargs):
-    with not_compiled_as_a_whole(model):
+    with traced_for_strategy(model):
         return original(model, *args, **kwargs)
