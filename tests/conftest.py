@@ -43,10 +43,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
-def _pool(workers: int, devices: int = 1, mpi: bool = False):
+def _pool(workers: int, devices: int = 1, **kind: bool):
     @pytest.fixture(scope="session")
     def pool() -> Iterator[WorkerPool]:
-        pool = WorkerPool(workers, devices, mpi=mpi)
+        pool = WorkerPool(workers, devices, **kind)
         yield pool
         pool.stop()
 
@@ -62,6 +62,7 @@ eight_workers = _pool(8)
 nine_workers = _pool(9)
 two_by_two = _pool(2, devices=2)
 one_by_two = _pool(1, devices=2)
+tpu = _pool(1, devices=4, tpu=True)
 two_mpi = _pool(2, mpi=True)
 four_mpi = _pool(4, mpi=True)
 nine_mpi = _pool(9, mpi=True)

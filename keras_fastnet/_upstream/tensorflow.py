@@ -153,7 +153,19 @@ def strategy_with_extended(strategy: tf.distribute.Strategy, extended: Any) -> N
     Its own class's `__init__` makes its own, so that of the base is called.
 
     Args:
-        strategy: A `MultiWorkerMirroredStrategy` or `TPUStrategy` under construction.
-        extended: Its `CollectiveAllReduceExtended` or `TPUExtended`.
+        strategy: A strategy under construction.
+        extended: Its extended object.
     """
     tf.distribute.Strategy.__init__(strategy, extended)
+
+
+def tpu_strategy_with_extended(strategy: tf.distribute.Strategy, extended: Any) -> None:
+    """Initialises a `TPUStrategy` on an extended object of ours.
+
+    Args:
+        strategy: A `TPUStrategy` under construction.
+        extended: Its `TPUExtended`.
+    """
+    strategy_with_extended(strategy, extended)
+    # As TensorFlow's does: functions get one handle for all cores' variables.
+    strategy._enable_packed_variable_in_eager_mode = True

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from keras_fastnet._upstream.keras_api import keras
 from keras_fastnet._upstream.made_in_scope import training_alone
-from keras_fastnet.strategies import TorusStrategy
+from keras_fastnet.strategies import TorusStrategy, TPUStrategy
 
 
 class Recorder(keras.layers.Layer):
@@ -35,7 +35,7 @@ class Probe:
         strategy: The cluster's strategy.
     """
 
-    def __init__(self, strategy: TorusStrategy):
+    def __init__(self, strategy: TorusStrategy | TPUStrategy):
         self.strategy = strategy
 
     @property

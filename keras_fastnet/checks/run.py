@@ -7,10 +7,12 @@ from keras_fastnet.checks import invariants
 from keras_fastnet.checks.probes import Probe
 from keras_fastnet.checks.subject import Subject, built_in
 from keras_fastnet.checks.verdict import Failed, Verdict
-from keras_fastnet.strategies import TorusStrategy
+from keras_fastnet.strategies import TorusStrategy, TPUStrategy
 
 
-def check(strategy: TorusStrategy, subject: Subject | None = None) -> Iterator[Verdict]:
+def check(
+    strategy: TorusStrategy | TPUStrategy, subject: Subject | None = None
+) -> Iterator[Verdict]:
     """Proves, on a cluster, that N workers equal one device.
 
     It trains small models for a few updates on the cluster and on one device. All

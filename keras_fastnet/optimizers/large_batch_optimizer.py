@@ -37,7 +37,7 @@ class LargeBatchOptimizer(HookedOptimizer, optimizers.LossScaleOptimizer):
     of all replicas with `synchronized=True`, as it would on more devices.
 
     It needs memory for the sums: four bytes for each weight. Sparse gradients are made
-    dense. Several replicas need a `TorusStrategy`.
+    dense. Several replicas need a `TorusStrategy` or a `keras_fastnet.TPUStrategy`.
 
     Args:
         inner_optimizer: A Keras optimizer, such as `LARS`, without
@@ -159,7 +159,7 @@ class LargeBatchOptimizer(HookedOptimizer, optimizers.LossScaleOptimizer):
                 optimizer was built with.
 
         Raises:
-            ValueError: There are several replicas, and no `TorusStrategy`.
+            ValueError: There are several replicas, and no strategy of ours.
         """
         _check_strategy()
         if not self.built:
@@ -183,7 +183,7 @@ class LargeBatchOptimizer(HookedOptimizer, optimizers.LossScaleOptimizer):
         seen = values.tensorflow_variable(self._micro_batches)
         steps = values.tensorflow_variable(self._steps)
         counted = values.tensorflow_variable(self._examples)
-        first = tf.equal(seen, 0)
+        first = tf.equal(counted, 0)
 
         def add() -> None:
             def begin() -> None:
@@ -197,6 +197,9 @@ class LargeBatchOptimizer(HookedOptimizer, optimizers.LossScaleOptimizer):
                 self._examples.assign_add(examples)
 
             tf.cond(first, begin, go_on)
+
+        def add_whole() -> None:
+            add()
             self._micro_batches.assign_add(1)
 
         def update() -> None:
@@ -210,7 +213,11 @@ class LargeBatchOptimizer(HookedOptimizer, optimizers.LossScaleOptimizer):
             mean = hooked.compiled(lambda: tf.cond(first, lambda: gradients, means))
             self._update(mean())
 
-        tf.cond(seen + 1 >= steps, update, hooked.compiled(add))
+        step = hooked.keras_step()
+        if step is not None and step.continues:
+            add()
+        else:
+            tf.cond(seen + 1 >= steps, update, hooked.compiled(add_whole))
 
     def finish_update(self) -> None:
         """Updates with the micro-batches that are left, if there are any.
@@ -224,7 +231,7 @@ class LargeBatchOptimizer(HookedOptimizer, optimizers.LossScaleOptimizer):
     def begin_epoch(self) -> None:
         """Forgets what an epoch that was broken off has left of an update."""
         if self.built and self._in_epoch:
-            self._micro_batches.assign(0)
+            self._begin_update()
         self._in_epoch = True
 
     def end_epoch(self) -> None:
@@ -305,7 +312,11 @@ class LargeBatchOptimizer(HookedOptimizer, optimizers.LossScaleOptimizer):
                 super().apply(sums, variables)
             else:
                 optimizers.apply_update(self.inner_optimizer, sums, variables)
+        self._begin_update()
+
+    def _begin_update(self) -> None:
         self._micro_batches.assign(0)
+        self._examples.assign(0)
 
 
 def _weighed(examples: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
@@ -340,9 +351,10 @@ def _check_strategy() -> None:
     strategy = tf.distribute.get_strategy()
     if strategy.num_replicas_in_sync > 1 and not isinstance(strategy, HookedStrategy):
         raise ValueError(
-            "LargeBatchOptimizer needs a TorusStrategy where there are several "
-            "replicas: others clip and test for overflow before they reduce. "
+            "LargeBatchOptimizer needs one of keras_fastnet's strategies where there "
+            "are several replicas: others clip and test for overflow before they "
+            "reduce. "
             f"Received: {type(strategy).__name__} with "
             f"{strategy.num_replicas_in_sync} replicas. Make the model in the scope of "
-            "a `keras_fastnet.TorusStrategy()`."
+            "`keras_fastnet.strategy()`."
         )

@@ -13,6 +13,7 @@ from keras_fastnet.strategies.epoch_data import EpochData
 from keras_fastnet.strategies.global_batch import (
     GlobalBatch,
     count_examples,
+    dealt_evenly,
     fill_if_empty,
     joined_shares,
     tell_the_same,
@@ -89,6 +90,7 @@ class DataSupport(HookedStrategy, tf.distribute.Strategy):
             local = list(itertools.islice(elements, self._devices))
             missing = self._devices - len(local)
             local += [empty_batch(dataset.element_spec)] * missing
+            local = dealt_evenly(local)
             counts = [count_examples(part) for part in local]
             total = self._sum_over_workers(tf.add_n(counts))
             if total == 0:

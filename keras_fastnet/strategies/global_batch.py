@@ -84,16 +84,42 @@ def take_share(data: Any, position: int, replicas: int) -> Any:
             stop = tf.maximum(stop, start + 1)
         else:
             stop = max(stop, start + 1)
-        if isinstance(leaf, tf.SparseTensor):
-            rest = leaf.dense_shape[1:]
-            return tf.sparse.slice(
-                leaf,
-                tf.concat([[start], tf.zeros_like(rest)], 0),
-                tf.concat([[stop - start], rest], 0),
-            )
-        return leaf[start:stop]
+        return _sliced(leaf, start, stop)
 
     return tf.nest.map_structure(share, data)
+
+
+def rows_of(data: Any, start: int, stop: int) -> Any:
+    """Returns some of a batch's examples.
+
+    Args:
+        data: The batch.
+        start: The first.
+        stop: The one after the last.
+    """
+    return tf.nest.map_structure(
+        lambda leaf: _sliced(leaf, start, stop) if has_examples(leaf) else leaf, data
+    )
+
+
+def static_rows(data: Any) -> int:
+    """Returns the number of examples in a batch, fillers counted.
+
+    Args:
+        data: A batch whose shapes are known.
+    """
+    return next(leaf.shape[0] for leaf in _leaves(data) if has_examples(leaf))
+
+
+def _sliced(leaf: Any, start: Any, stop: Any) -> Any:
+    if isinstance(leaf, tf.SparseTensor):
+        rest = leaf.dense_shape[1:]
+        return tf.sparse.slice(
+            leaf,
+            tf.concat([[start], tf.zeros_like(rest)], 0),
+            tf.concat([[stop - start], rest], 0),
+        )
+    return leaf[start:stop]
 
 
 def fill_if_empty(data: Any) -> Any:
@@ -141,6 +167,22 @@ def joined(batches: list[Any]) -> Any:
         return tf.concat(leaves, 0)
 
     return tf.nest.map_structure(join, *batches)
+
+
+def dealt_evenly(batches: list[Any]) -> list[Any]:
+    """Returns as many batches of the same examples, as equal in size as can be.
+
+    Args:
+        batches: Batches of one structure, outside of a `tf.function`.
+    """
+    counts = [int(count_examples(batch)) for batch in batches]
+    if max(counts) - min(counts) < 2:
+        return batches
+    together = joined([batch for batch, n in zip(batches, counts, strict=True) if n])
+    return [
+        rows_of(together, *bounds(sum(counts), position, len(batches)))
+        for position in range(len(batches))
+    ]
 
 
 def joined_shares(shares: list[GlobalBatch]) -> GlobalBatch:

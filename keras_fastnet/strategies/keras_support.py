@@ -193,10 +193,7 @@ class KerasSupport(DataSupport):
             batch: The share itself, or, from `train_on_batch` and its relatives, the
                 whole batch.
         """
-        return batch if isinstance(batch, GlobalBatch) else self._share_of(batch)
-
-    def _share_of(self, batch: Any) -> GlobalBatch:
-        raise NotImplementedError
+        return batch
 
     def _predictions(self, step: Callable[..., Any], batch: GlobalBatch) -> Any:
         """Returns what a predict step says of a replica's own examples."""

@@ -20,12 +20,15 @@ class ReplicaStep(threading.local):
             `None` outside Keras's steps.
         reduced: Whether the optimizer is being given sums over all replicas.
         compiled: Whether XLA compiles what stands between the collectives.
+        continues: Whether more examples of the same batch follow in a step after this
+            one.
     """
 
     share: tf.Tensor | None = None
     examples: tf.Tensor | None = None
     reduced: bool = False
     compiled: bool = False
+    continues: bool = False
 
     @contextlib.contextmanager
     def of_batch(self, own: Any, total: Any, compiled: bool) -> Iterator[None]:
@@ -44,6 +47,15 @@ class ReplicaStep(threading.local):
         finally:
             self.share = self.examples = None
             self.compiled = False
+
+    @contextlib.contextmanager
+    def to_be_continued(self) -> Iterator[None]:
+        """Marks that the next step has the rest of the batch."""
+        self.continues = True
+        try:
+            yield
+        finally:
+            self.continues = False
 
     @contextlib.contextmanager
     def within_compiled(self) -> Iterator[None]:

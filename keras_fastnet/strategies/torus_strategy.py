@@ -149,7 +149,9 @@ class TorusStrategy(KerasSupport, tf.distribute.MultiWorkerMirroredStrategy):
             return text
         return f"{text}, grid {self.grid} over {self.extended.engine}"
 
-    def _share_of(self, batch: Any) -> GlobalBatch:
+    def _own_share(self, batch: Any) -> GlobalBatch:
+        if isinstance(batch, GlobalBatch):
+            return batch
         context = tf.distribute.get_replica_context()
         replica = int(tf.get_static_value(context.replica_id_in_sync_group))
         local = self.extended._get_local_replica_id(replica)

@@ -1,5 +1,7 @@
 """TPUStrategy: TensorFlow's, with exact shares, means and metrics."""
 
+import contextlib
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -7,12 +9,15 @@ import tensorflow as tf
 
 from keras_fastnet._upstream import keras_hooks
 from keras_fastnet._upstream import tensorflow as upstream
+from keras_fastnet._upstream.chosen import models as keras_models
+from keras_fastnet._upstream.hooked import HookedOptimizer
 from keras_fastnet._upstream.keras_api import require_keras_3
 from keras_fastnet.errors import ShardingError
 from keras_fastnet.strategies.global_batch import (
     GlobalBatch,
-    count_examples,
-    has_examples,
+    rows_of,
+    static_rows,
+    with_examples,
 )
 from keras_fastnet.strategies.keras_extended import KerasExtended
 from keras_fastnet.strategies.keras_support import KerasSupport, predicts
@@ -52,9 +57,9 @@ class TPUStrategy(KerasSupport, tf.distribute.TPUStrategy):
     those over all examples, dropout differs by core, and `LargeBatchOptimizer`,
     `BatchGrowth` and the other callbacks work.
 
-    The cores run one program of static shapes, and XLA compiles one more for each size
-    of a batch: a global batch must be a multiple of the number of cores, or smaller
-    than that.
+    The cores run one program of static shapes; XLA compiles one more for each size of a
+    batch. Where a batch is no multiple of the number of cores, the few examples beyond
+    that take a step of their own; an update with both needs a `LargeBatchOptimizer`.
 
     Args:
         tpu_cluster_resolver: A `tf.distribute.cluster_resolver.TPUClusterResolver` of
@@ -81,13 +86,16 @@ class TPUStrategy(KerasSupport, tf.distribute.TPUStrategy):
         ) = None,
     ):
         require_keras_3("TPUStrategy")
-        upstream.strategy_with_extended(
+        upstream.tpu_strategy_with_extended(
             self, TorusTPUExtended(self, tpu_cluster_resolver)
         )
         keras_hooks.heed(self)
 
     def run(self, fn, args=(), kwargs=None, options=None):
         """Runs `fn` on each core, as `tf.distribute.Strategy.run`.
+
+        Keras's steps run once for the examples that all cores have, and once more for
+        those that only some have, beside fillers that count for nothing.
 
         Args:
             fn: The function.
@@ -99,67 +107,92 @@ class TPUStrategy(KerasSupport, tf.distribute.TPUStrategy):
             The cores' results.
 
         Raises:
-            ShardingError: The cores' shares of a batch differ in size.
+            ShardingError: The cores' shares of a batch differ in size, and the
+                optimizer cannot update with both parts.
         """
-        batch = args[0] if args else None
-        if not isinstance(batch, GlobalBatch):
+        model = keras_models.model_of(fn)
+        if model is None or self.num_replicas_in_sync < 2:
             return super().run(fn, args, kwargs, options)
-        self._check_equal_shares(batch)
-        outputs = super().run(fn, args, kwargs, options)
-        if not predicts(fn):
-            return outputs
-        # Here and not in the cores' program, whose shapes are static.
-        return self._per_replica(
-            [
-                tf.nest.map_structure(lambda output: output[:own], predicted)  # noqa: B023
-                for predicted, own in zip(
-                    self._local_results(outputs),
-                    self._local_results(batch.own),
-                    strict=True,
-                )
-            ]
-        )
+        parts = self._parts(self._shares_of(args[0]))
+        if len(parts) > 1 and fn == model.train_step:
+            self._check_adds_up(model.optimizer, args[0])
+        outputs: list[Any] = []
+        for part in parts:
+            last = part is parts[-1]
+            with (
+                # TensorFlow does not see that programs share the cores' variables.
+                tf.control_dependencies(tf.nest.flatten(outputs, True)),
+                contextlib.nullcontext() if last else self.step.to_be_continued(),
+            ):
+                given = (self._per_replica(part),)
+                outputs.append(super().run(fn, given, kwargs, options))
+        return self._joined(outputs, parts) if predicts(fn) else outputs[-1]
 
     def who(self) -> str:
         """Returns who trains, for people."""
         return count(self.num_replicas_in_sync, "TPU core")
 
-    def _check_equal_shares(self, batch: GlobalBatch) -> None:
-        shares = [share.data for share in self._local_results(batch)]
-        sizes = [[leaf.shape for leaf in tf.nest.flatten(share)] for share in shares]
-        if any(other != sizes[0] for other in sizes):
-            cores = self.num_replicas_in_sync
-            raise ShardingError(
-                "On a TPU all cores take equally many examples in a step: a global "
-                "batch must be a multiple of the number of cores, or smaller. "
-                f"Received: shares of {[s[0][0] for s in sizes]} examples for {cores} "
-                "cores. Change `batch_size`, or leave the last batch of an epoch out "
-                "with `dataset.batch(..., drop_remainder=True)`."
-            )
-
-    def _share_of(self, batch: Any) -> GlobalBatch:
+    def _shares_of(self, batch: Any) -> list[GlobalBatch]:
+        """Returns what each core takes of a batch."""
+        if isinstance(batch, GlobalBatch):
+            return self._local_results(batch)
         cores = self.num_replicas_in_sync
-        examples = count_examples(batch)
-        core = tf.distribute.get_replica_context().replica_id_in_sync_group
+        # `train_on_batch` and its relatives.
+        return [with_examples(batch, core, cores) for core in range(cores)]
 
-        def share(leaf: Any) -> Any:
-            if not has_examples(leaf):
-                return leaf
-            rows, *rest = leaf.shape
-            if rows % cores:
-                raise ShardingError(
-                    "On a TPU all cores take equally many examples in a step. "
-                    f"Received: a batch of {rows} examples for {cores} cores. Give a "
-                    "multiple of that."
-                )
-            return tf.reshape(leaf, [cores, rows // cores, *rest])[core]
+    def _parts(self, shares: list[GlobalBatch]) -> list[list[GlobalBatch]]:
+        """Divides a batch into parts of which all cores take equally many examples.
 
-        return GlobalBatch(
-            data=tf.nest.map_structure(share, batch),
-            own=examples // cores,
-            examples=examples,
-            fingerprint=tf.zeros([1], tf.int64),
+        All but the first have one row for each core.
+        """
+        rows = [static_rows(share.data) for share in shares]
+        parts = []
+        for begin, end in itertools.pairwise([0, *range(min(rows), max(rows) + 1)]):
+            own = [tf.clip_by_value(s.own - begin, 0, end - begin) for s in shares]
+            examples = tf.add_n(own)
+            parts.append(
+                [
+                    # A core that has no more takes its first example as a filler.
+                    GlobalBatch(
+                        rows_of(share.data, *((begin, end) if begin < n else (0, 1))),
+                        own_examples,
+                        examples,
+                        share.fingerprint,
+                    )
+                    for share, n, own_examples in zip(shares, rows, own, strict=True)
+                ]
+            )
+        return parts
+
+    def _check_adds_up(self, optimizer: Any, batch: GlobalBatch) -> None:
+        if isinstance(optimizer, HookedOptimizer):
+            return
+        rows = [static_rows(share.data) for share in self._shares_of(batch)]
+        raise ShardingError(
+            "On a TPU all cores take equally many examples in a step, so that an "
+            "update with a batch that is no multiple of the number of cores is one of "
+            f"two micro-batches. Received: shares of {rows} examples with a "
+            f"{type(optimizer).__name__}. Compile with "
+            "`keras_fastnet.LargeBatchOptimizer(optimizer)`, change `batch_size`, or "
+            "leave the last batch of an epoch out with "
+            "`dataset.batch(..., drop_remainder=True)`."
         )
+
+    def _joined(self, outputs: list[Any], parts: list[list[GlobalBatch]]) -> Any:
+        """Returns each core's predictions for its own examples, in their order."""
+        by_core = []
+        for core, results in enumerate(
+            zip(*(self._local_results(part) for part in outputs), strict=True)
+        ):
+            own = [part[core].own for part in parts]
+            by_core.append(
+                tf.nest.map_structure(
+                    # Here and not in the cores' program, whose shapes are static.
+                    lambda *x: tf.concat([y[:n] for y, n in zip(x, own)], 0),  # noqa: B023, B905
+                    *results,
+                )
+            )
+        return self._per_replica(by_core)
 
     def _predictions(self, step: Callable[..., Any], batch: GlobalBatch) -> Any:
         return step(batch.data)

@@ -14,6 +14,7 @@ from unittest import mock
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework import kernels
 
 import keras_fastnet
 from keras_fastnet._upstream import hooking
@@ -331,9 +332,9 @@ def fit_masked(
     }
 
 
-def fit_iterables(strategy: Any, *, kind: str) -> dict[str, Any]:
+def fit_iterables(strategy: Any, *, kind: str, count: int = 70) -> dict[str, Any]:
     """Trains from a Python generator or a `PyDataset` of global batches."""
-    x, y = examples(70)
+    x, y = examples(count)
 
     class Batches(getattr(keras.utils, "PyDataset", keras.utils.Sequence)):
         def __len__(self) -> int:
@@ -365,9 +366,9 @@ def fit_iterables(strategy: Any, *, kind: str) -> dict[str, Any]:
     return {**state(model), "history": history.history}
 
 
-def on_batch(strategy: Any) -> dict[str, Any]:
+def on_batch(strategy: Any, *, count: int = 33) -> dict[str, Any]:
     """`train_on_batch` and its relatives, with a batch that does not divide."""
-    x, y = examples(33)
+    x, y = examples(count)
     model = compiled_network(strategy)
     trained = [model.train_on_batch(x, y, sample_weight=y + 1.0) for _ in range(3)]
     tested = model.test_on_batch(x, y)
@@ -471,9 +472,9 @@ def fit_own_data(strategy: Any, *, through: str) -> dict[str, Any]:
     return {**state(model), "accuracy": history.history["accuracy"][0]}
 
 
-def custom_loop(strategy: Any) -> dict[str, Any]:
+def custom_loop(strategy: Any, *, count: int = 70) -> dict[str, Any]:
     """A training loop of the user's own, with the strategy's shares."""
-    x, y = examples(70)
+    x, y = examples(count)
     dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(32)
     with scope(strategy):
         model = network()
@@ -774,3 +775,81 @@ def trapped(strategy: Any, *, scenario: str, folder: str) -> list[Any]:
     """Returns what a worker gets in a scenario of `tests.traps`, without a seed."""
     tf.random.set_seed(None)
     return getattr(scenarios, scenario)(Ours(strategy), folder)
+
+
+def fit_records(strategy: Any, *, folder: str, classes: int) -> dict[str, Any]:
+    """Trains on, and evaluates, the records of a folder."""
+    records = keras_fastnet.datasets.ImageRecords(folder, "train", classes=classes)
+    common: dict[str, Any] = {"batch_size": 8, "image_size": 16, "strategy": strategy}
+    with scope(strategy):
+        model = keras.Sequential(
+            [
+                keras.Input((16, 16, 3)),
+                keras.layers.AveragePooling2D(8),
+                keras.layers.Flatten(),
+                keras.layers.Dense(classes),
+            ]
+        )
+        model.compile(
+            keras_fastnet.LargeBatchOptimizer(keras.optimizers.SGD(0.1)),
+            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            metrics=["accuracy"],
+        )
+    data = records.for_training(augmentation=None, **common)
+    history = model.fit(data, epochs=2, verbose=0)
+    tested = records.for_evaluation(crop_fraction=1.0, **common)
+    return {
+        **state(model),
+        "history": history.history,
+        "evaluate": model.evaluate(tested, verbose=0),
+        "predict": model.predict(tested, verbose=0),
+    }
+
+
+def tpu_programs(strategy: Any) -> list[dict[str, Any]]:
+    """Trains a ResNet with LARS, micro-batches and growth; says what cores would run.
+
+    Returns:
+        Of each program the number of sums over the cores, the names of tensors whose
+        shape is not known, and other operations that XLA has nothing for.
+    """
+    from tests.distributed.tpu_of_cpus import PROGRAMS
+
+    PROGRAMS.clear()
+    generator = np.random.default_rng(0)
+    x = generator.random((96, 32, 32, 3), "float32")
+    y = generator.integers(0, 10, 96)
+    with scope(strategy):
+        model = keras_fastnet.models.cifar_resnet(8, first_strides=2)
+        model.compile(
+            keras_fastnet.LargeBatchOptimizer(keras_fastnet.LARS(0.1), 2),
+            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            metrics=["accuracy"],
+        )
+    growth = keras_fastnet.callbacks.BatchGrowth({0: 16, 1: 32, 2: 48})
+    model.fit(x, y, batch_size=16, epochs=3, verbose=0, callbacks=[growth])
+    return [_what_cores_run(program) for program in PROGRAMS]
+
+
+def _what_cores_run(program: Any) -> dict[str, Any]:
+    nodes = [*program.node]
+    for function in program.library.function:
+        nodes += function.node_def
+    operations = [node.op for node in nodes]
+    return {
+        "cross-replica sums": operations.count("CrossReplicaSum"),
+        "not static": [
+            node.name
+            for node in nodes
+            for shape in node.attr["_output_shapes"].list.shape
+            if shape.unknown_rank or any(size.size < 0 for size in shape.dim)
+        ],
+        "not in XLA": [
+            operation
+            for operation in sorted({*operations} - {"CrossReplicaSum"})
+            if not any(
+                "XLA" in kernel.device_type
+                for kernel in kernels.get_registered_kernels_for_op(operation).kernel
+            )
+        ],
+    }

@@ -15,14 +15,19 @@ def main() -> None:
     from tests.distributed import jobs, reduction_jobs
 
     devices = int(os.environ["FASTNET_POOL_DEVICES"])
-    if devices > 1:
-        tf.config.set_logical_device_configuration(
-            tf.config.list_physical_devices("CPU")[0],
-            [tf.config.LogicalDeviceConfiguration()] * devices,
-        )
     strategy = None
-    if "TF_CONFIG" in os.environ or started_by_mpi() or devices > 1:
-        strategy = keras_fastnet.TorusStrategy(start_timeout=60.0)
+    if os.environ["FASTNET_POOL_TPU"]:
+        from tests.distributed import tpu_of_cpus
+
+        strategy = tpu_of_cpus.strategy(devices)
+    else:
+        if devices > 1:
+            tf.config.set_logical_device_configuration(
+                tf.config.list_physical_devices("CPU")[0],
+                [tf.config.LogicalDeviceConfiguration()] * devices,
+            )
+        if "TF_CONFIG" in os.environ or started_by_mpi() or devices > 1:
+            strategy = keras_fastnet.TorusStrategy(start_timeout=60.0)
     with Client(os.environ["FASTNET_POOL_ADDRESS"]) as line:
         line.send(0 if strategy is None else strategy.rank)
         while True:

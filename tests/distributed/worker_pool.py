@@ -40,6 +40,7 @@ class WorkerPool:
         wrappers: Words before the command that starts each, as `ip netns exec NAME`.
             They must end in the worker itself, by `exec`. Defaults to `None`.
         mpi: Whether `mpiexec` starts them, and TF_CONFIG is left to MPI.
+        tpu: Whether the devices pass for the cores of a TPU.
     """
 
     def __init__(
@@ -50,12 +51,14 @@ class WorkerPool:
         addresses: Sequence[str] | None = None,
         wrappers: Sequence[Sequence[str]] | None = None,
         mpi: bool = False,
+        tpu: bool = False,
     ):
         self.workers = workers
         self._devices = devices
         self._addresses = addresses
         self._wrappers = wrappers or [()] * workers
         self._mpi = mpi
+        self._tpu = tpu
         self._processes: list[subprocess.Popen] = []
         self._lines: list[Connection] = []
         self._ports: Any = None
@@ -169,6 +172,7 @@ class WorkerPool:
             **variables,
             "TF_CPP_MIN_LOG_LEVEL": "2",
             "FASTNET_POOL_DEVICES": str(self._devices),
+            "FASTNET_POOL_TPU": "1" if self._tpu else "",
         }
         if not environment.get("TF_CONFIG"):
             environment.pop("TF_CONFIG", None)

@@ -1,0 +1,97 @@
+"""TPUStrategy takes the same updates as one device, on a TPU whose cores are CPUs."""
+
+import numpy as np
+import pytest
+
+from keras_fastnet.checks import invariants
+from tests.distributed.worker_pool import WorkerError
+from tests.image_record_files import write_split
+from tests.test_parity import assert_parity
+
+pytestmark = pytest.mark.distributed
+
+EMA = {"use_ema": True, "ema_momentum": 0.8, "ema_overwrite_frequency": 2}
+
+
+@pytest.mark.parametrize(
+    ("job", "settings"),
+    [
+        ("fit", {"optimizer": "lars"}),
+        ("fit", {"optimizer_options": {"clipnorm": 1e-2}}),
+        ("fit", {"optimizer_options": {"global_clipnorm": 1e-2}}),
+        ("fit", {"optimizer_options": {"gradient_accumulation_steps": 3}}),
+        ("fit", {"optimizer_options": EMA}),
+        ("fit", {"normalization": "synchronized"}),
+        ("fit", {"compile_options": {"jit_compile": True}}),
+        ("fit", {"compile_options": {"steps_per_execution": 2}, "count": 128}),
+        ("fit", {"fit_options": {"class_weight": {0: 1.0, 1: 3.0}}}),
+        # A last batch with fewer examples than cores.
+        ("fit", {"optimizer": "adam", "count": 33}),
+        ("fit", {"optimizer": "lars", "accumulation_steps": 2}),
+        # Batches that cannot be dealt out evenly: as the last, and all.
+        ("fit", {"accumulation_steps": 1, "count": 70}),
+        ("fit", {"accumulation_steps": 2, "count": 103}),
+        ("fit", {"accumulation_steps": 2, "count": 103, "batch_size": 13}),
+        ("fit_structures", {"count": 64}),
+        ("fit_iterables", {"kind": "generator", "count": 72}),
+        ("fit_loss", {"kind": "mean_with_sample_weight"}),
+        ("fit_loss", {"kind": "masked"}),
+        ("fit_growing", {}),
+        ("on_batch", {"count": 32}),
+        ("custom_loop", {"count": 96}),
+    ],
+    ids=str,
+)
+def test_equals_one_device(one_device, tpu, job, settings):
+    assert_parity(one_device.run(job, **settings), tpu.run(job, **settings))
+
+
+def test_growth_of_what_a_core_takes(one_device, tpu):
+    # Other sums: one of the units is at its kink then.
+    grown = tpu.run("fit_growing", max_device_batch=32)
+    assert_parity(one_device.run("fit_growing"), grown, rtol=1e-3)
+    assert grown[0]["iterations"] == 5 + 3 + 2
+
+
+@pytest.mark.parametrize("steps", [None, 1, 2])
+def test_overflow_on_one_core_skips_the_update_on_all(tpu, steps):
+    (result,) = tpu.run("overflow", accumulation_steps=steps)
+    for before, after in zip(result["before"], result["after"], strict=True):
+        np.testing.assert_array_equal(before, after)
+    assert (result["scale"], result["updates"]) == (2.0**14, 0)
+
+
+def test_cores_drop_their_own_units(one_by_two, tpu):
+    (masks,) = tpu.run("dropout_masks", seed=1)
+    drawn = masks.reshape(-1, masks.shape[-1])
+    assert len(np.unique(drawn, axis=0)) == len(drawn) == 2 * 4
+    (other,) = one_by_two.run("dropout_masks", seed=1)
+    np.testing.assert_array_equal(masks[:, :2], other)
+
+
+def test_the_cluster_check_passes(tpu):
+    (verdicts,) = tpu.run("checked")
+    assert len(verdicts) == len(invariants.ALL)
+    for invariant, result, details in verdicts:
+        assert result == "pass", f"{invariant}: {details}"
+
+
+def test_image_records(tmp_path, one_device, tpu):
+    # 19 on 4 cores: steps of 8, 8 and 3; evaluation likewise.
+    settings = {"folder": str(write_split(tmp_path, [12, 7])), "classes": 19}
+    one = one_device.run("fit_records", **settings)
+    assert_parity(one, tpu.run("fit_records", **settings))
+
+
+def test_growth_is_one_static_program_of_the_cores_alone(tpu):
+    (programs,) = tpu.run("tpu_programs")
+    assert len(programs) == 1
+    (program,) = programs
+    assert program["cross-replica sums"] > 0
+    assert program["not static"] == []
+    assert program["not in XLA"] == []
+
+
+def test_uneven_batch_needs_an_optimizer_that_adds_up(tpu):
+    with pytest.raises(WorkerError, match=r"ShardingError.*shares of \[17, 18, 17, 18"):
+        tpu.run("fit", count=70, batch_size=70)
