@@ -17,28 +17,52 @@ EMA = {"use_ema": True, "ema_momentum": 0.8, "ema_overwrite_frequency": 2}
     ("job", "settings"),
     [
         ("fit", {"optimizer": "lars"}),
-        ("fit", {"optimizer_options": {"clipnorm": 1e-2}}),
+        pytest.param(
+            "fit", {"optimizer_options": {"clipnorm": 1e-2}}, marks=pytest.mark.slow
+        ),
         ("fit", {"optimizer_options": {"global_clipnorm": 1e-2}}),
-        ("fit", {"optimizer_options": {"gradient_accumulation_steps": 3}}),
-        ("fit", {"optimizer_options": EMA}),
+        pytest.param(
+            "fit",
+            {"optimizer_options": {"gradient_accumulation_steps": 3}},
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("fit", {"optimizer_options": EMA}, marks=pytest.mark.slow),
         ("fit", {"normalization": "synchronized"}),
         ("fit", {"compile_options": {"jit_compile": True}}),
-        ("fit", {"compile_options": {"steps_per_execution": 2}, "count": 128}),
-        ("fit", {"fit_options": {"class_weight": {0: 1.0, 1: 3.0}}}),
+        pytest.param(
+            "fit",
+            {"compile_options": {"steps_per_execution": 2}, "count": 128},
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "fit",
+            {"fit_options": {"class_weight": {0: 1.0, 1: 3.0}}},
+            marks=pytest.mark.slow,
+        ),
         # A last batch with fewer examples than cores.
         ("fit", {"optimizer": "adam", "count": 33}),
-        ("fit", {"optimizer": "lars", "accumulation_steps": 2}),
+        pytest.param(
+            "fit",
+            {"optimizer": "lars", "accumulation_steps": 2},
+            marks=pytest.mark.slow,
+        ),
         # Batches that cannot be dealt out evenly: as the last, and all.
-        ("fit", {"accumulation_steps": 1, "count": 70}),
-        ("fit", {"accumulation_steps": 2, "count": 103}),
+        pytest.param(
+            "fit", {"accumulation_steps": 1, "count": 70}, marks=pytest.mark.slow
+        ),
+        pytest.param(
+            "fit", {"accumulation_steps": 2, "count": 103}, marks=pytest.mark.slow
+        ),
         ("fit", {"accumulation_steps": 2, "count": 103, "batch_size": 13}),
         ("fit_structures", {"count": 64}),
-        ("fit_iterables", {"kind": "generator", "count": 72}),
+        pytest.param(
+            "fit_iterables", {"kind": "generator", "count": 72}, marks=pytest.mark.slow
+        ),
         ("fit_loss", {"kind": "mean_with_sample_weight"}),
-        ("fit_loss", {"kind": "masked"}),
+        pytest.param("fit_loss", {"kind": "masked"}, marks=pytest.mark.slow),
         ("fit_growing", {}),
         ("on_batch", {"count": 32}),
-        ("custom_loop", {"count": 96}),
+        pytest.param("custom_loop", {"count": 96}, marks=pytest.mark.slow),
     ],
     ids=str,
 )
@@ -46,6 +70,7 @@ def test_equals_one_device(one_device, tpu, job, settings):
     assert_parity(one_device.run(job, **settings), tpu.run(job, **settings))
 
 
+@pytest.mark.slow
 def test_growth_of_what_a_core_takes(one_device, tpu):
     # Other sums: one of the units is at its kink then.
     grown = tpu.run("fit_growing", max_device_batch=32)
@@ -53,7 +78,7 @@ def test_growth_of_what_a_core_takes(one_device, tpu):
     assert grown[0]["iterations"] == 5 + 3 + 2
 
 
-@pytest.mark.parametrize("steps", [None, 1, 2])
+@pytest.mark.parametrize("steps", [None, 2])
 def test_overflow_on_one_core_skips_the_update_on_all(tpu, steps):
     (result,) = tpu.run("overflow", accumulation_steps=steps)
     for before, after in zip(result["before"], result["after"], strict=True):
@@ -69,6 +94,7 @@ def test_cores_drop_their_own_units(one_by_two, tpu):
     np.testing.assert_array_equal(masks[:, :2], other)
 
 
+@pytest.mark.slow
 def test_the_cluster_check_passes(tpu):
     (verdicts,) = tpu.run("checked")
     assert len(verdicts) == len(invariants.ALL)
