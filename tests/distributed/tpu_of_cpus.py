@@ -90,15 +90,9 @@ def replicate(
     Returns:
         Its results, by core.
     """
-    returned: list[Any] = []
-
-    def trace() -> None:
-        returned.extend(_replicate(computation, inputs, **options))
-
-    graph = func_graph.func_graph_from_py_func("tpu", trace, (), {})
-    traced = _Traced(graph, cores=len(inputs))
+    traced = Traced.of(computation, inputs, **options)
     PROGRAMS.append(traced.program())
-    results = tf.nest.flatten(returned)
+    results = tf.nest.flatten(traced.returned)
     tensors = [traced.result(r) for r in results if isinstance(r, tf.Tensor)]
 
     def run(*captured: Any) -> list[tf.Tensor]:
@@ -112,27 +106,49 @@ def replicate(
         tf.compat.v1.get_default_graph().control_outputs += found[len(tensors) :]
         return found[: len(tensors)]
 
-    outer = [tensor for tensor, _ in graph.captures]
+    outer = [tensor for tensor, _ in traced.graph.captures]
     with tf.init_scope():
         specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in outer]
         function = tf.compat.v1.wrap_function(run, specs)
     left = iter(function(*outer))
     return tf.nest.pack_sequence_as(
-        returned, [next(left) if isinstance(r, tf.Tensor) else r for r in results]
+        traced.returned,
+        [next(left) if isinstance(r, tf.Tensor) else r for r in results],
     )
 
 
 @dataclasses.dataclass
-class _Traced:
+class Traced:
     """A program as TensorFlow has traced it.
 
     Attributes:
         graph: What it was traced into.
         cores: Number of cores.
+        returned: Its results, by core, in `graph`.
     """
 
     graph: func_graph.FuncGraph
     cores: int
+    returned: list[Any]
+
+    @classmethod
+    def of(
+        cls, computation: Callable[..., Any], inputs: list[Any], **options: Any
+    ) -> "Traced":
+        """Traces a program.
+
+        Args:
+            computation: The program.
+            inputs: Its arguments, by core.
+            **options: TensorFlow's.
+        """
+        returned: list[Any] = []
+
+        def trace() -> None:
+            returned.extend(_replicate(computation, inputs, **options))
+
+        graph = func_graph.func_graph_from_py_func("tpu", trace, (), {})
+        return cls(graph, len(inputs), returned)
 
     def __post_init__(self) -> None:
         self._graph = self.graph.as_graph_def(add_shapes=True)
@@ -193,6 +209,62 @@ class _Traced:
             for function in self._graph.library.function:
                 self._copy_function(copied.library.function.add(), function, core)
         return copied
+
+    def compiled_step(self) -> tuple[Any, list[tf.Tensor]]:
+        """Returns what one core runs, as a function for XLA, and its arguments.
+
+        Sums over the cores are XLA's. The arguments are the data of a step, all zero.
+        """
+        program = graph_pb2.GraphDef(versions=self._graph.versions)
+        program.node.extend(
+            _for_xla(self._copy_of(node, 0)) for node in self._own.values()
+        )
+        for function in self._graph.library.function:
+            copy = program.library.function.add()
+            copy.CopyFrom(function)
+            copy.signature.name += "_core0"
+            for node in copy.node_def:
+                self._set_attributes(node, 0)
+                _for_xla(node)
+        known = {node.name for node in program.node}
+        needed = {_source(x) for node in program.node for x in node.input} - known
+        captures = [(x, p) for x, p in self.graph.captures if _source(p.name) in needed]
+        needed -= {_source(p.name) for _, p in captures}
+        program.node.extend(n for n in self._graph.node if n.name in needed)
+        effects = [x for x in self.effects() if x.startswith(self._prefix(0))]
+
+        def run(*captured: Any) -> list[Any]:
+            names = [placeholder.name for _, placeholder in captures]
+            found = tf.graph_util.import_graph_def(
+                program,
+                input_map=dict(zip(names, captured, strict=True)),
+                return_elements=effects,
+                name="",
+            )
+            tf.compat.v1.get_default_graph().control_outputs += found
+            return []
+
+        specs = [tf.TensorSpec(x.shape, x.dtype) for x, _ in captures]
+        function = tf.compat.v1.wrap_function(run, specs)
+        origins = [self._origin(x) for x, _ in captures]
+
+        @tf.function(jit_compile=True)
+        def step(*data: tf.Tensor) -> None:
+            given = iter(data)
+            function(*(x if x.dtype == tf.resource else next(given) for x in origins))
+
+        return step, [
+            tf.zeros(x.shape, x.dtype) for x in origins if x.dtype != tf.resource
+        ]
+
+    def _origin(self, tensor: tf.Tensor) -> tf.Tensor:
+        """Returns what was captured, from whatever graph around it."""
+        graph = self.graph.outer_graph
+        while hasattr(graph, "captures"):
+            captured = {id(inner): outer for outer, inner in graph.captures}
+            tensor = captured.get(id(tensor), tensor)
+            graph = graph.outer_graph
+        return tensor
 
     def _prefix(self, core: int) -> str:
         return f"core{core}/"
@@ -289,6 +361,18 @@ class _Traced:
 def _source(name: str) -> str:
     """Returns the node that an input is of."""
     return name.lstrip("^").split(":")[0]
+
+
+def _for_xla(node: node_def_pb2.NodeDef) -> node_def_pb2.NodeDef:
+    """Changes a node of a core's program to what XLA compiles, and returns it."""
+    node.device = ""
+    for name in ("_lower_using_switch_merge", "_output_shapes"):
+        node.attr.pop(name, None)
+    if node.op == "CrossReplicaSum":
+        node.op = "XlaAllReduce"
+        node.attr["reduce_op"].s = b"Add"
+        node.attr["mode"].s = b"CrossReplica"
+    return node
 
 
 def _constant(name: str, value: int, device: str) -> node_def_pb2.NodeDef:
