@@ -150,6 +150,19 @@ def test_a_fix_without_which_workers_hang_is_named(fastnet, tmp_path, fix, invar
     assert f"fail     {getattr(invariants, invariant).__doc__}" in done.stdout
 
 
+@pytest.mark.slow
+def test_a_model_that_xla_compiles(fastnet, tmp_path):
+    layers = [keras.Input((3,)), keras.layers.BatchNormalization()]
+    model = keras.Sequential([*layers, keras.layers.Dense(2)])
+    model.compile("sgd", "mse", jit_compile=True)
+    model.save(tmp_path / "model.keras")
+    done = fastnet("check", "--workers", 2, tmp_path / "model.keras")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "BatchNormalization synchronized; without XLA" in " ".join(
+        done.stdout.replace("[0]", "").split()
+    )
+
+
 def test_workers_that_wait_for_each_other_are_no_hang(fastnet, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)

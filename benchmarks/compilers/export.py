@@ -4,9 +4,9 @@
     python benchmarks/compilers/export.py gpu FILE --precision mixed_bfloat16
     python benchmarks/compilers/export.py tpu FILE --precision mixed_bfloat16
 
-`update` is an optimizer's update of ResNet-50's weights; `gpu` a whole training step of
-ResNet-50 with LARS and micro-batches on one device, `tpu` what each core of a TPU system
-runs of one. Prints a JSON object with what it is, last.
+`update` is an optimizer's update of ResNet-50's weights, `gpu` a whole training step of
+ResNet-50 with LARS and micro-batches on one device, `tpu` what each core of a TPU runs
+of such a step. Prints a JSON object with what it is, last.
 """
 
 import argparse

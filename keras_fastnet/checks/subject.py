@@ -93,6 +93,10 @@ def without_chance(model: keras.Model) -> list[str]:
         if isinstance(layer, keras.layers.BatchNormalization):
             layer.synchronized = True
             changes.add("BatchNormalization synchronized")
+            if model.jit_compile:
+                # Which cannot be, on several replicas, beside such a layer.
+                model.jit_compile = False
+                changes.add("without XLA")
     return sorted(changes)
 
 
