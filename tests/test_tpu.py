@@ -16,7 +16,7 @@ EMA = {"use_ema": True, "ema_momentum": 0.8, "ema_overwrite_frequency": 2}
 @pytest.mark.parametrize(
     ("job", "settings"),
     [
-        ("fit", {"optimizer": "lars"}),
+        pytest.param("fit", {"optimizer": "lars"}, marks=pytest.mark.smoke),
         pytest.param(
             "fit", {"optimizer_options": {"clipnorm": 1e-2}}, marks=pytest.mark.slow
         ),
@@ -118,6 +118,17 @@ def test_growth_is_one_static_program_of_the_cores_alone(tpu):
     assert program["not in XLA"] == []
 
 
-def test_uneven_batch_needs_an_optimizer_that_adds_up(tpu):
-    with pytest.raises(WorkerError, match=r"ShardingError.*shares of \[17, 18, 17, 18"):
-        tpu.run("fit", count=70, batch_size=70)
+@pytest.mark.parametrize(
+    ("settings", "stage"),
+    [
+        ({"count": 70}, "begin_fit"),
+        ({"count": 70, "data": "unknown"}, "run"),
+    ],
+    ids=["before training", "when it comes"],
+)
+def test_uneven_batch_needs_an_optimizer_that_adds_up(tpu, settings, stage):
+    with pytest.raises(
+        WorkerError, match=r"ShardingError.*a batch of 6 .* SGD"
+    ) as info:
+        tpu.run("fit", **settings)
+    assert stage in str(info.value)

@@ -11,7 +11,8 @@ from keras_fastnet._upstream import keras_hooks
 from keras_fastnet._upstream import tensorflow as upstream
 from keras_fastnet._upstream.chosen import models as keras_models
 from keras_fastnet._upstream.hooked import HookedOptimizer
-from keras_fastnet._upstream.keras_api import require_keras_3
+from keras_fastnet._upstream.keras_api import keras, require_keras_3
+from keras_fastnet._upstream.training_data import TrainingData
 from keras_fastnet.errors import ShardingError
 from keras_fastnet.strategies.global_batch import (
     GlobalBatch,
@@ -113,9 +114,11 @@ class TPUStrategy(KerasSupport, tf.distribute.TPUStrategy):
         model = keras_models.model_of(fn)
         if model is None or self.num_replicas_in_sync < 2:
             return super().run(fn, args, kwargs, options)
-        parts = self._parts(self._shares_of(args[0]))
-        if len(parts) > 1 and fn == model.train_step:
-            self._check_adds_up(model.optimizer, args[0])
+        shares = self._shares_of(args[0])
+        if fn == model.train_step:
+            examples = sum(static_rows(share.data) for share in shares)
+            self._check_adds_up(model.optimizer, examples)
+        parts = self._parts(shares)
         outputs: list[Any] = []
         for part in parts:
             last = part is parts[-1]
@@ -127,6 +130,23 @@ class TPUStrategy(KerasSupport, tf.distribute.TPUStrategy):
                 given = (self._per_replica(part),)
                 outputs.append(super().run(fn, given, kwargs, options))
         return self._joined(outputs, parts) if predicts(fn) else outputs[-1]
+
+    def begin_fit(self, model: keras.Model, data: TrainingData, verbose: bool) -> None:
+        """Looks at the sizes of batches that are known, and says what is trained.
+
+        Args:
+            model: The model.
+            data: Its training data.
+            verbose: Whether anything is said.
+
+        Raises:
+            ShardingError: One cannot be trained with the model's optimizer.
+        """
+        if data.examples is not None:
+            batch = data.elements.examples_of_first()
+            for examples in (batch, data.examples % batch):
+                self._check_adds_up(model.optimizer, examples)
+        super().begin_fit(model, data, verbose)
 
     def who(self) -> str:
         """Returns who trains, for people."""
@@ -164,15 +184,17 @@ class TPUStrategy(KerasSupport, tf.distribute.TPUStrategy):
             )
         return parts
 
-    def _check_adds_up(self, optimizer: Any, batch: GlobalBatch) -> None:
-        if isinstance(optimizer, HookedOptimizer):
+    def _check_adds_up(self, optimizer: Any, examples: int) -> None:
+        """Refuses an update of two parts with an optimizer that makes two updates."""
+        cores = self.num_replicas_in_sync
+        even = examples < cores or examples % cores == 0
+        if even or isinstance(optimizer, HookedOptimizer):
             return
-        rows = [static_rows(share.data) for share in self._shares_of(batch)]
         raise ShardingError(
             "On a TPU all cores take equally many examples in a step, so that an "
             "update with a batch that is no multiple of the number of cores is one of "
-            f"two micro-batches. Received: shares of {rows} examples with a "
-            f"{type(optimizer).__name__}. Compile with "
+            f"two micro-batches. Received: a batch of {examples:,} examples for "
+            f"{cores} cores, with a {type(optimizer).__name__}. Compile with "
             "`keras_fastnet.LargeBatchOptimizer(optimizer)`, change `batch_size`, or "
             "leave the last batch of an epoch out with "
             "`dataset.batch(..., drop_remainder=True)`."

@@ -25,8 +25,8 @@ def traced_for_strategy(model: keras.Model) -> Iterator[None]:
     """
     asked, plain = model.jit_compile, tf.function
 
-    def traced_for_each_size(function: Any, reduce_retracing: bool, **options: Any):
-        return plain(function, **options)
+    def traced_for_each_size(function: Any, **options: Any) -> Any:
+        return plain(function, **{**options, "reduce_retracing": False})
 
     if compiles_itself(model):
         model._jit_compile = False
