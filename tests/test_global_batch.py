@@ -12,6 +12,7 @@ from keras_fastnet.errors import ShardingError
 from keras_fastnet.strategies.global_batch import (
     bounds,
     count_examples,
+    dealt_evenly,
     fill_if_empty,
     fingerprint,
     take_share,
@@ -136,3 +137,20 @@ def test_one_tensor_that_tells_is_enough():
 def test_what_is_no_batch_is_refused(data):
     with pytest.raises(ShardingError, match=r"Received.*dataset.batch\(global_batch\)"):
         count_examples(data)
+
+
+def test_batches_are_dealt_out_evenly():
+    sizes = (8, 3, 0)
+    rows = tf.range(11)
+    batches = [
+        {"x": rows[:8], "rest": tf.sparse.from_dense(tf.eye(11)[:8])},
+        {"x": rows[8:], "rest": tf.sparse.from_dense(tf.eye(11)[8:])},
+        {"x": rows[:0], "rest": tf.sparse.from_dense(tf.eye(11)[:0])},
+    ]
+    assert [len(batch["x"]) for batch in batches] == list(sizes)
+    dealt = dealt_evenly(batches)
+    assert [len(batch["x"]) for batch in dealt] == [3, 4, 4]
+    np.testing.assert_array_equal(tf.concat([b["x"] for b in dealt], 0), rows)
+    together = [tf.sparse.to_dense(batch["rest"]) for batch in dealt]
+    np.testing.assert_array_equal(tf.concat(together, 0), tf.eye(11))
+    assert dealt_evenly(dealt) is dealt

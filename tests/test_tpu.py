@@ -109,6 +109,18 @@ def test_image_records(tmp_path, one_device, tpu):
     assert_parity(one, tpu.run("fit_records", **settings))
 
 
+def test_a_step_of_ones_own_logs_the_mean_over_the_cores(one_device, tpu):
+    (one,), (several,) = one_device.run("fit_own_step"), tpu.run("fit_own_step")
+    np.testing.assert_allclose(several, one, rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_a_recipe_with_all_its_callbacks(tpu):
+    (logs,) = tpu.run("fit_recipe")
+    assert logs["global_batch"] == [32, 64, 64, 64]
+    assert {"trust_ratio_min", "examples_per_second", "val_top_1"} <= set(logs)
+
+
 def test_growth_is_one_static_program_of_the_cores_alone(tpu):
     (programs,) = tpu.run("tpu_programs")
     assert len(programs) == 1
@@ -118,17 +130,18 @@ def test_growth_is_one_static_program_of_the_cores_alone(tpu):
     assert program["not in XLA"] == []
 
 
+def test_several_hosts_are_refused(tpu):
+    (said,) = tpu.run("tpu_of_two_hosts")
+    assert "Received: a TPU system of 2 hosts" in said
+
+
 @pytest.mark.parametrize(
-    ("settings", "stage"),
-    [
-        ({"count": 70}, "begin_fit"),
-        ({"count": 70, "data": "unknown"}, "run"),
-    ],
+    ("settings", "before"),
+    [({"count": 70}, True), ({"count": 70, "data": "unknown"}, False)],
     ids=["before training", "when it comes"],
 )
-def test_uneven_batch_needs_an_optimizer_that_adds_up(tpu, settings, stage):
-    with pytest.raises(
-        WorkerError, match=r"ShardingError.*a batch of 6 .* SGD"
-    ) as info:
+def test_uneven_batch_needs_an_optimizer_that_adds_up(tpu, settings, before):
+    expected = r"ShardingError.*a batch of 6 examples .* SGD"
+    with pytest.raises(WorkerError, match=expected) as info:
         tpu.run("fit", **settings)
-    assert stage in str(info.value)
+    assert ("in begin_fit\n" in str(info.value)) == before

@@ -122,11 +122,12 @@ def main() -> None:
         json.dumps(
             {
                 "kernels": sum(n for op, n in started.items() if op not in NO_KERNEL),
-                "all_reduces": sum(
-                    n
-                    for op, n in everything.items()
-                    if op in ("all-reduce", "all-reduce-start")
-                ),
+                # Of these the kernels are not counted above.
+                "conditions": everything["conditional"],
+                "all_reduces": {
+                    "in every step": started["all-reduce"],
+                    "in a condition": everything["all-reduce"] - started["all-reduce"],
+                },
                 "of_the_host": [op for op in OF_THE_HOST if everything[op]],
                 "calls": sorted(set(re.findall(r'custom_call_target="([^"]+)"', text))),
                 "argument_bytes": memory.argument_size_in_bytes,

@@ -90,6 +90,8 @@ def gpu(args: argparse.Namespace):
 
 def tpu(args: argparse.Namespace):
     """What each core runs of a training step."""
+    from core_program import compiled_step
+
     from tests.distributed import tpu_of_cpus
 
     caught = []
@@ -107,7 +109,7 @@ def tpu(args: argparse.Namespace):
     try:
         model.fit(x, np.zeros(images, "int64"), batch_size=images, verbose=0)
     except Caught:
-        step, data = caught[0].compiled_step()
+        step, data = compiled_step(caught[0])
         return step, data, {"images": args.batch, "cores": CORES}
     raise RuntimeError("no step of the training was traced for the cores")
 

@@ -1,6 +1,6 @@
 """What the compilers of GPUs and TPUs make of our programs; neither device is needed.
 
-    python benchmarks/compilers/run.py --jax-python PATH     # about 10 minutes
+    python benchmarks/compilers/run.py --jax-python PATH     # about 6 minutes
 
 PATH is the Python of an environment with pip install "jax[cuda12]" libtpu, which need
 not have TensorFlow. Writes result.json; nothing runs, so there is no speed in it.

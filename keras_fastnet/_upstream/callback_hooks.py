@@ -70,9 +70,10 @@ def _only_the_chief_writes(original, callbacks, given=None, *args, **kwargs):
         given = tf.nest.flatten(given) if given else []
         if any(isinstance(c, keras.callbacks.BackupAndRestore) for c in given):
             raise ValueError(
-                "A TorusStrategy needs backups that one worker writes and that hold "
-                "the position in the data. Received: keras.callbacks.BackupAndRestore. "
-                "Use keras_fastnet.callbacks.BackupAndRestore, which takes the same "
+                "A strategy of keras_fastnet needs backups that one worker writes and "
+                "that hold the position in the data. Received: "
+                "keras.callbacks.BackupAndRestore. Use "
+                "keras_fastnet.callbacks.BackupAndRestore, which takes the same "
                 "arguments."
             )
         if strategy.rank:

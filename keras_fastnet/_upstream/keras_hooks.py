@@ -1,7 +1,7 @@
 """The places where Keras has to learn about several workers and micro-batches.
 
 Keras offers no public seam here, so some of its functions are wrapped, once, when the
-first `TorusStrategy` or `LargeBatchOptimizer` is made. Every wrapper asks whether one
+first strategy of ours or `LargeBatchOptimizer` is made. Every wrapper asks whether one
 of them is active and otherwise calls Keras's own code, so that nothing else changes.
 keras#20585 is the thread whose end would let most of them go for Keras 3; Keras 2 has
 ended, and so have its changes.

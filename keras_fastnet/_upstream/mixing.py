@@ -39,8 +39,8 @@ def refuse_other_step(step: Callable[..., Any]) -> None:
     homes = [getattr(thing, "__module__", "") or "" for thing in (step, *kinds)]
     if any(home.split(".")[0] == _OTHER for home in homes):
         raise TypeError(
-            "A TorusStrategy trains models of one Keras. Received: a model of "
-            f"{_OTHER}. {what_to_do()}"
+            "A strategy of keras_fastnet trains models of one Keras. Received: a model "
+            f"of {_OTHER}. {what_to_do()}"
         )
 
 

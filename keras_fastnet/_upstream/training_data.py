@@ -78,7 +78,7 @@ def data_of(model: Any) -> TrainingData | None:
     """Returns the data that a model was last given; those of training until it begins.
 
     Args:
-        model: A model under a `TorusStrategy` or with a `LargeBatchOptimizer`.
+        model: A model under a strategy of ours or with a `LargeBatchOptimizer`.
 
     Returns:
         The data; `None` for other models, whose data are Keras's own affair.

@@ -51,7 +51,7 @@ class BackupAndRestore(HookedCallback, keras.callbacks.Callback):
     random seed the last backup counts. A second SIGTERM ends a worker at once. Where
     `fit` does not run in the main thread, SIGTERM is left alone.
 
-    List it after other callbacks. It needs a `keras_fastnet.TorusStrategy`, which may
+    List it after other callbacks. It needs a strategy of `keras_fastnet`, which may
     be of one process, or a `keras_fastnet.LargeBatchOptimizer`.
 
     Args:
@@ -67,7 +67,7 @@ class BackupAndRestore(HookedCallback, keras.callbacks.Callback):
         TypeError: An argument is of the wrong type.
         ValueError: An argument is out of its range. From `fit`, before the first step:
             the backups are of another model, all are damaged, no random seed is set, or
-            there is neither a `TorusStrategy` nor a `LargeBatchOptimizer`.
+            there is neither a strategy of ours nor a `LargeBatchOptimizer`.
 
     Example:
 
@@ -166,7 +166,7 @@ class BackupAndRestore(HookedCallback, keras.callbacks.Callback):
         self._data = data_of(self.model)
         if self._data is None:
             raise ValueError(
-                "BackupAndRestore follows the data of a TorusStrategy or a "
+                "BackupAndRestore follows the data of our strategies or of a "
                 "LargeBatchOptimizer. Received: a model with neither. Make it in the "
                 "scope of `keras_fastnet.TorusStrategy()`, on one device too."
             )

@@ -22,7 +22,7 @@ class ThroughputMonitor(keras.callbacks.Callback):
     validation is left out, and the first epoch has the tracing in it. Waiting is that
     of this worker. It reads two clocks a batch and nothing else.
 
-    It knows the data of a `TorusStrategy` with several replicas and of a
+    It knows the data of our strategies with several replicas and of a
     `LargeBatchOptimizer`; elsewhere only updates are logged. List it before
     `TensorBoard` or `CSVLogger`.
 

@@ -23,7 +23,7 @@ from keras_fastnet.optimizers.arguments import (
     checked_integer,
     checked_number,
 )
-from keras_fastnet.strategies import TorusStrategy
+from keras_fastnet.strategies import TorusStrategy, TPUStrategy
 
 
 class ImageRecords(RecordSplit):
@@ -88,7 +88,7 @@ class ImageRecords(RecordSplit):
         batch_size: int,
         image_size: int,
         *,
-        strategy: TorusStrategy | None = None,
+        strategy: TorusStrategy | TPUStrategy | None = None,
         seed: int = 0,
         augmentation: Literal["inception", "pad"] | None = "inception",
         shuffle_buffer: int = 8192,
@@ -173,7 +173,7 @@ class ImageRecords(RecordSplit):
         image_size: int,
         *,
         crop_fraction: float = 0.875,
-        strategy: TorusStrategy | None = None,
+        strategy: TorusStrategy | TPUStrategy | None = None,
         one_hot: bool = False,
         mean: Sequence[float] = IMAGENET_MEAN,
         std: Sequence[float] = IMAGENET_STD,
@@ -247,7 +247,7 @@ def _ready(
     dataset: tf.data.Dataset,
     share: Share,
     batch_size: int,
-    strategy: TorusStrategy | None,
+    strategy: TorusStrategy | TPUStrategy | None,
 ) -> tf.data.Dataset:
     """Tells TensorFlow how many batches there are, and that they are dealt out."""
     batches = -(-share.records // batch_size)

@@ -25,7 +25,7 @@ class Readers:
         """Returns the readers of a strategy.
 
         Args:
-            strategy: A `TorusStrategy`; `None` for one device.
+            strategy: A strategy of ours; `None` for one device.
         """
         if strategy is None:
             return cls()

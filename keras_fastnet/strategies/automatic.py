@@ -5,6 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_fastnet._upstream.keras_api import IS_KERAS_2
 from keras_fastnet.errors import ClusterError
 from keras_fastnet.strategies.torus_strategy import TorusStrategy
 from keras_fastnet.strategies.tpu_strategy import TPUStrategy
@@ -15,9 +16,9 @@ _TPU = "TPU_NAME"
 def strategy(tpu: str | None = None, **options: Any) -> tf.distribute.Strategy:
     """Returns the strategy for where the script runs, and says which in one line.
 
-    A TPU system gets a `TPUStrategy`; several hosts, processes or GPUs a
-    `TorusStrategy`; one device none: TensorFlow's default strategy, whose scope changes
-    nothing.
+    A TPU system gets a `TPUStrategy`, with Keras 2 TensorFlow's own; several hosts,
+    processes or GPUs a `TorusStrategy`; one device none: TensorFlow's default strategy,
+    whose scope changes nothing.
 
     Call it at the start of the program, as `TorusStrategy`.
 
@@ -73,7 +74,9 @@ def _on_tpu(tpu: str, options: dict[str, Any]) -> tf.distribute.Strategy:
             f"{str(error).strip().splitlines()[0]}. Use 'local' on a TPU machine, with "
             "a TensorFlow that is built for it, and unset TPU_NAME elsewhere."
         ) from error
-    found = TPUStrategy(resolver)
+    # With Keras 2, TensorFlow's as it comes.
+    kind = tf.distribute.TPUStrategy if IS_KERAS_2 else TPUStrategy
+    found = kind(resolver)
     print(
         f"fastnet: TPUStrategy on {found.num_replicas_in_sync} TPU cores of {tpu!r}",
         flush=True,

@@ -90,7 +90,8 @@ class DataSupport(HookedStrategy, tf.distribute.Strategy):
             local = list(itertools.islice(elements, self._devices))
             missing = self._devices - len(local)
             local += [empty_batch(dataset.element_spec)] * missing
-            local = dealt_evenly(local)
+            if self.compiles_all:
+                local = dealt_evenly(local)
             counts = [count_examples(part) for part in local]
             total = self._sum_over_workers(tf.add_n(counts))
             if total == 0:

@@ -1,4 +1,4 @@
-"""What Keras iterates over in one epoch under a `TorusStrategy`."""
+"""What Keras iterates over in one epoch under a strategy of ours."""
 
 import dataclasses
 import threading

@@ -163,7 +163,7 @@ def joined(batches: list[Any]) -> Any:
         if not has_examples(leaves[0]):
             return leaves[0]
         if isinstance(leaves[0], tf.SparseTensor):
-            return tf.sparse.concat(0, leaves)
+            return tf.sparse.concat(0, list(leaves))
         return tf.concat(leaves, 0)
 
     return tf.nest.map_structure(join, *batches)

@@ -29,6 +29,11 @@ class KerasExtended(tf.distribute.StrategyExtended):
         """Number of worker processes."""
         raise NotImplementedError
 
+    def _use_merge_call(self) -> bool:
+        # A merge call cannot stand in a `tf.cond`, where Keras puts gradient
+        # accumulation, overflow handling and the overwriting of EMA weights.
+        return False
+
     def _create_variable(self, next_creator, **kwargs):
         if kwargs.get("aggregation") == tf.VariableAggregation.ONLY_FIRST_REPLICA:
             # Keras's counters (iterations, loss scale) take the same value on every

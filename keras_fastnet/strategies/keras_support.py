@@ -27,14 +27,15 @@ class _Agreed:
         self.value = value
 
 
-def predicts(step: Callable[..., Any]) -> bool:
+def predicts(step: Callable[..., Any], model: keras.Model) -> bool:
     """Whether one of Keras's steps predicts; it trains or tests otherwise.
 
     Args:
         step: What Keras gave to `Strategy.run`.
+        model: The model whose step it is.
     """
-    owner = getattr(step, "__self__", None)
-    return owner is None or owner is not keras_models.model_of(step)
+    # Only that one is no method.
+    return getattr(step, "__self__", None) is not model
 
 
 class KerasSupport(DataSupport):
@@ -77,7 +78,7 @@ class KerasSupport(DataSupport):
                 if compiled
                 else contextlib.nullcontext(),
             ):
-                if predicts(fn):
+                if predicts(fn, model):
                     return self._predictions(fn, batch)
                 outputs, exact = run_step(model, fn, batch, self.step)
                 agreed.append(exact)

@@ -168,11 +168,6 @@ class TorusExtended(KerasExtended, upstream.CollectiveAllReduceExtended):
         """Number of worker processes."""
         return self._num_workers
 
-    def _use_merge_call(self) -> bool:
-        # A merge call cannot stand in a `tf.cond`, where Keras puts gradient
-        # accumulation, overflow handling and the overwriting of EMA weights.
-        return False
-
     def _initialize_local_devices(self, cluster_resolver, worker_device):
         devices, kind = super()._initialize_local_devices(
             cluster_resolver, worker_device

@@ -13,7 +13,7 @@ from keras_fastnet._upstream.chosen import models as keras_models
 from keras_fastnet._upstream.hooked import HookedOptimizer
 from keras_fastnet._upstream.keras_api import keras, require_keras_3
 from keras_fastnet._upstream.training_data import TrainingData
-from keras_fastnet.errors import ShardingError
+from keras_fastnet.errors import ClusterError, ShardingError
 from keras_fastnet.strategies.global_batch import (
     GlobalBatch,
     rows_of,
@@ -33,7 +33,7 @@ class TorusTPUExtended(KerasExtended, upstream.TPUExtended):
         self.step = ReplicaStep()
         super().__init__(strategy, tpu_cluster_resolver)
 
-    # One process drives all cores, also those of other hosts.
+    # One process drives all cores.
     @property
     def rank(self) -> int:
         """This worker's position in the cluster."""
@@ -44,10 +44,6 @@ class TorusTPUExtended(KerasExtended, upstream.TPUExtended):
         """Number of worker processes."""
         return 1
 
-    def _use_merge_call(self) -> bool:
-        # As in `TorusExtended`: all cores run one program, from which nobody returns.
-        return False
-
 
 class TPUStrategy(KerasSupport, tf.distribute.TPUStrategy):
     """Synchronous data-parallel training on the cores of a TPU system.
@@ -55,17 +51,22 @@ class TPUStrategy(KerasSupport, tf.distribute.TPUStrategy):
     `tf.distribute.TPUStrategy`, whose sums cross the TPU's own torus, with what
     `TorusStrategy` does around them: each core takes its share of every global batch,
     gradients are summed before anything is clipped, metrics and moving statistics are
-    those over all examples, dropout differs by core, and `LargeBatchOptimizer`,
-    `BatchGrowth` and the other callbacks work.
+    those over all examples, dropout differs by core, and `LargeBatchOptimizer` and the
+    callbacks of this package work.
 
     The cores run one program of static shapes; XLA compiles one more for each size of a
     batch. Where a batch is no multiple of the number of cores, the few examples beyond
     that take a step of their own; an update with both needs a `LargeBatchOptimizer`.
+    Layers with batch statistics take each step's, and weigh both alike.
 
     Args:
         tpu_cluster_resolver: A `tf.distribute.cluster_resolver.TPUClusterResolver` of
             a system that is connected and initialised. Defaults to `None`: the TPU of
             this machine.
+
+    Raises:
+        ClusterError: The system has several hosts.
+        NotImplementedError: The package speaks Keras 2.
 
     Example:
         ```python
@@ -87,9 +88,14 @@ class TPUStrategy(KerasSupport, tf.distribute.TPUStrategy):
         ) = None,
     ):
         require_keras_3("TPUStrategy")
-        upstream.tpu_strategy_with_extended(
-            self, TorusTPUExtended(self, tpu_cluster_resolver)
-        )
+        extended = TorusTPUExtended(self, tpu_cluster_resolver)
+        if extended.num_hosts > 1:
+            raise ClusterError(
+                "TPUStrategy trains on the cores of one host. Received: a TPU system "
+                f"of {extended.num_hosts} hosts. Ask for a slice of one host, or use "
+                "`tf.distribute.TPUStrategy`, without LargeBatchOptimizer."
+            )
+        upstream.tpu_strategy_with_extended(self, extended)
         keras_hooks.heed(self)
 
     def run(self, fn, args=(), kwargs=None, options=None):
@@ -129,7 +135,17 @@ class TPUStrategy(KerasSupport, tf.distribute.TPUStrategy):
             ):
                 given = (self._per_replica(part),)
                 outputs.append(super().run(fn, given, kwargs, options))
-        return self._joined(outputs, parts) if predicts(fn) else outputs[-1]
+        if predicts(fn, model):
+            return self._joined(outputs, parts)
+        # Logs that are not exact differ by core; Keras would take the first core's.
+        return tf.nest.map_structure(
+            lambda log: (
+                self.reduce("MEAN", log)
+                if isinstance(log, tf.distribute.DistributedValues)
+                else log
+            ),
+            outputs[-1],
+        )
 
     def begin_fit(self, model: keras.Model, data: TrainingData, verbose: bool) -> None:
         """Looks at the sizes of batches that are known, and says what is trained.

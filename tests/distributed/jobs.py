@@ -14,7 +14,6 @@ from unittest import mock
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.framework import kernels
 
 import keras_fastnet
 from keras_fastnet._upstream import hooking
@@ -806,6 +805,68 @@ def fit_records(strategy: Any, *, folder: str, classes: int) -> dict[str, Any]:
     }
 
 
+class OwnStep(keras.Sequential):
+    """Logs, beside Keras's, the mean of its inputs."""
+
+    def train_step(self, data):
+        x, _ = data
+        return {**super().train_step(data), "mean": tf.reduce_mean(x)}
+
+
+def fit_own_step(strategy: Any) -> list[float]:
+    """Returns what a training step of the user's own has logged, by epoch."""
+    x, y = examples(32)
+    with scope(strategy):
+        model = OwnStep([keras.layers.Flatten(), keras.layers.Dense(2)])
+        model.compile(
+            "sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        )
+    return model.fit(x, y, batch_size=32, verbose=0).history["mean"]
+
+
+def fit_recipe(strategy: Any) -> dict[str, list[float]]:
+    """Trains on a few examples by a published recipe; returns the logs."""
+    generator = np.random.default_rng(0)
+    x = generator.random((130, 32, 32, 3), "float32")
+    y = keras.utils.to_categorical(generator.integers(0, 10, 130), 10)
+    recipe = keras_fastnet.recipes.sony2018(
+        len(x), ranks=strategy.num_replicas_in_sync, epochs=4, global_batch=32
+    )
+    with scope(strategy):
+        model = keras_fastnet.models.cifar_resnet(8, first_strides=2)
+        keras_fastnet.models.zero_gamma(model)
+        model.compile(
+            recipe.optimizer(),
+            recipe.loss(from_logits=True),
+            metrics=[keras.metrics.CategoricalAccuracy(name="top_1")],
+        )
+    callbacks = keras_fastnet.callbacks
+    history = model.fit(
+        *(x, y),
+        batch_size=recipe.micro_batch,
+        epochs=4,
+        verbose=0,
+        validation_data=(x[:50], y[:50]),
+        callbacks=[
+            *recipe.callbacks(),
+            callbacks.TrustRatioMonitor(),
+            callbacks.ThroughputMonitor(),
+        ],
+    )
+    return history.history
+
+
+def tpu_of_two_hosts(strategy: Any) -> str:
+    """Returns what is said to a TPU system of two hosts."""
+    from tests.distributed.tpu_of_cpus import Resolver
+
+    try:
+        keras_fastnet.TPUStrategy(Resolver(4, hosts=2))
+    except keras_fastnet.errors.ClusterError as error:
+        return str(error)
+    return ""
+
+
 def tpu_programs(strategy: Any) -> list[dict[str, Any]]:
     """Trains a ResNet with LARS, micro-batches and growth; says what cores would run.
 
@@ -832,6 +893,8 @@ def tpu_programs(strategy: Any) -> list[dict[str, Any]]:
 
 
 def _what_cores_run(program: Any) -> dict[str, Any]:
+    from tensorflow.python.framework import kernels
+
     nodes = [*program.node]
     for function in program.library.function:
         nodes += function.node_def

@@ -50,7 +50,7 @@ def strategy(cores: int) -> keras_fastnet.TPUStrategy:
         [tf.config.LogicalDeviceConfiguration()] * cores,
     )
     tpu_strategy.tpu.replicate = replicate
-    made = keras_fastnet.TPUStrategy(_Resolver(cores))
+    made = keras_fastnet.TPUStrategy(Resolver(cores))
     devices = [f"{_HOST}CPU:{core}" for core in range(cores)]
     # A handle for each core's variable, and not one for all of them.
     made._enable_packed_variable_in_eager_mode = False
@@ -60,15 +60,23 @@ def strategy(cores: int) -> keras_fastnet.TPUStrategy:
     return made
 
 
-class _Resolver(tf.distribute.cluster_resolver.TPUClusterResolver):
-    def __init__(self, cores: int):
+class Resolver(tf.distribute.cluster_resolver.TPUClusterResolver):
+    """Describes a TPU system that is not there.
+
+    Args:
+        cores: Number of cores.
+        hosts: Number of hosts.
+    """
+
+    def __init__(self, cores: int, hosts: int = 1):
         self._cores = cores
+        self._hosts = hosts
 
     def get_tpu_system_metadata(self) -> Any:
         return tpu_system_metadata.TPUSystemMetadata(
             num_cores=self._cores,
-            num_hosts=1,
-            num_of_cores_per_host=self._cores,
+            num_hosts=self._hosts,
+            num_of_cores_per_host=self._cores // self._hosts,
             topology=None,
             devices=[
                 session._DeviceAttributes(f"{_HOST}TPU:{core}", "TPU", 2**30, core)
@@ -125,6 +133,8 @@ class Traced:
         graph: What it was traced into.
         cores: Number of cores.
         returned: Its results, by core, in `graph`.
+        graph_def: `graph` as a message.
+        own: The program's nodes in it, by name.
     """
 
     graph: func_graph.FuncGraph
@@ -151,15 +161,15 @@ class Traced:
         return cls(graph, len(inputs), returned)
 
     def __post_init__(self) -> None:
-        self._graph = self.graph.as_graph_def(add_shapes=True)
-        nodes = {node.name: node for node in self._graph.node}
+        self.graph_def = self.graph.as_graph_def(add_shapes=True)
+        nodes = {node.name: node for node in self.graph_def.node}
         self._border = {n.name: n for n in nodes.values() if n.op in _BORDER}
-        self._own = {
+        self.own = {
             name: node
             for name, node in nodes.items()
             if "_tpu_replicate" in node.attr and name not in self._border
         }
-        self._functions = {f.signature.name for f in self._graph.library.function}
+        self._functions = {f.signature.name for f in self.graph_def.library.function}
         # All copies of a sum have the same.
         self._keys: dict[Any, int] = {}
 
@@ -170,8 +180,8 @@ class Traced:
 
     def program(self) -> graph_pb2.GraphDef:
         """Returns what one core runs, as it was traced."""
-        program = graph_pb2.GraphDef(library=self._graph.library)
-        program.node.extend(self._own.values())
+        program = graph_pb2.GraphDef(library=self.graph_def.library)
+        program.node.extend(self.own.values())
         return program
 
     def result(self, tensor: tf.Tensor) -> str:
@@ -182,106 +192,61 @@ class Traced:
         """
         while tensor.op.type != "TPUReplicatedOutput":
             (tensor,) = tensor.op.inputs
-        return f"{self._prefix(tensor.value_index)}{tensor.op.inputs[0].name}"
+        return f"{self.prefix(tensor.value_index)}{tensor.op.inputs[0].name}"
 
     def effects(self) -> list[str]:
         """Returns the names of all operations that do something, on all cores."""
         return [
-            self._prefix(core) + name
+            self.prefix(core) + name
             for core in range(self.cores)
-            for name in self._own
+            for name in self.own
             if self.graph.get_operation_by_name(name)._is_stateful
         ]
 
     def copied(self) -> graph_pb2.GraphDef:
         """Returns the program of every core, and what stands around them."""
-        copied = graph_pb2.GraphDef(versions=self._graph.versions)
-        inside = {*self._own, *self._border}
-        for node in self._graph.node:
+        copied = graph_pb2.GraphDef(versions=self.graph_def.versions)
+        inside = {*self.own, *self._border}
+        for node in self.graph_def.node:
             # TensorFlow adds nodes in the order in which they need each other.
-            if inside.isdisjoint({node.name, *map(_source, node.input)}):
+            if inside.isdisjoint({node.name, *map(source_of, node.input)}):
                 copied.node.append(node)
             else:
                 inside.add(node.name)
         for core in range(self.cores):
-            nodes = [self._copy_of(node, core) for node in self._own.values()]
+            nodes = [self.copy_of(node, core) for node in self.own.values()]
             copied.node.extend(self._with_sums(nodes, "", core, own=""))
-            for function in self._graph.library.function:
+            for function in self.graph_def.library.function:
                 self._copy_function(copied.library.function.add(), function, core)
         return copied
 
-    def compiled_step(self) -> tuple[Any, list[tf.Tensor]]:
-        """Returns what one core runs, as a function for XLA, and its arguments.
+    def prefix(self, core: int) -> str:
+        """Returns how the names of a core's copies begin.
 
-        Sums over the cores are XLA's. The arguments are the data of a step, all zero.
+        Args:
+            core: Its number.
         """
-        program = graph_pb2.GraphDef(versions=self._graph.versions)
-        program.node.extend(
-            _for_xla(self._copy_of(node, 0)) for node in self._own.values()
-        )
-        for function in self._graph.library.function:
-            copy = program.library.function.add()
-            copy.CopyFrom(function)
-            copy.signature.name += "_core0"
-            for node in copy.node_def:
-                self._set_attributes(node, 0)
-                _for_xla(node)
-        known = {node.name for node in program.node}
-        needed = {_source(x) for node in program.node for x in node.input} - known
-        captures = [(x, p) for x, p in self.graph.captures if _source(p.name) in needed]
-        needed -= {_source(p.name) for _, p in captures}
-        program.node.extend(n for n in self._graph.node if n.name in needed)
-        effects = [x for x in self.effects() if x.startswith(self._prefix(0))]
-
-        def run(*captured: Any) -> list[Any]:
-            names = [placeholder.name for _, placeholder in captures]
-            found = tf.graph_util.import_graph_def(
-                program,
-                input_map=dict(zip(names, captured, strict=True)),
-                return_elements=effects,
-                name="",
-            )
-            tf.compat.v1.get_default_graph().control_outputs += found
-            return []
-
-        specs = [tf.TensorSpec(x.shape, x.dtype) for x, _ in captures]
-        function = tf.compat.v1.wrap_function(run, specs)
-        origins = [self._origin(x) for x, _ in captures]
-
-        @tf.function(jit_compile=True)
-        def step(*data: tf.Tensor) -> None:
-            given = iter(data)
-            function(*(x if x.dtype == tf.resource else next(given) for x in origins))
-
-        return step, [
-            tf.zeros(x.shape, x.dtype) for x in origins if x.dtype != tf.resource
-        ]
-
-    def _origin(self, tensor: tf.Tensor) -> tf.Tensor:
-        """Returns what was captured, from whatever graph around it."""
-        graph = self.graph.outer_graph
-        while hasattr(graph, "captures"):
-            captured = {id(inner): outer for outer, inner in graph.captures}
-            tensor = captured.get(id(tensor), tensor)
-            graph = graph.outer_graph
-        return tensor
-
-    def _prefix(self, core: int) -> str:
         return f"core{core}/"
 
-    def _copy_of(self, node: node_def_pb2.NodeDef, core: int) -> node_def_pb2.NodeDef:
+    def copy_of(self, node: node_def_pb2.NodeDef, core: int) -> node_def_pb2.NodeDef:
+        """Returns a core's copy of a node of the program.
+
+        Args:
+            node: The node.
+            core: The core's number.
+        """
         copy = node_def_pb2.NodeDef()
         copy.CopyFrom(node)
-        copy.name = self._prefix(core) + node.name
+        copy.name = self.prefix(core) + node.name
         _set_inputs(copy, [x for x in (self._input(n, core) for n in node.input) if x])
-        self._set_attributes(copy, core)
+        self.set_attributes(copy, core)
         return copy
 
     def _input(self, name: str, core: int) -> str | None:
         mark = "^" if name.startswith("^") else ""
-        source = _source(name)
-        if source in self._own:
-            return f"{mark}{self._prefix(core)}{name.lstrip('^')}"
+        source = source_of(name)
+        if source in self.own:
+            return f"{mark}{self.prefix(core)}{name.lstrip('^')}"
         if source in self._border:
             border = self._border[source]
             # Its inputs are the cores' own values, and where it is mirrored one.
@@ -290,7 +255,13 @@ class Traced:
             return inputs[core % len(inputs)] if is_input else None
         return name
 
-    def _set_attributes(self, node: node_def_pb2.NodeDef, core: int) -> None:
+    def set_attributes(self, node: node_def_pb2.NodeDef, core: int) -> None:
+        """Has a copied node run by itself, and call a core's copies of functions.
+
+        Args:
+            node: The copy.
+            core: The core's number.
+        """
         for name in ("_tpu_replicate", "_class"):
             node.attr.pop(name, None)
         if node.op in ("If", "StatelessIf", "While", "StatelessWhile"):
@@ -304,7 +275,7 @@ class Traced:
         copy.CopyFrom(function)
         copy.signature.name += f"_core{core}"
         for node in copy.node_def:
-            self._set_attributes(node, core)
+            self.set_attributes(node, core)
         name = function.signature.name
         nodes = self._with_sums(copy.node_def, name, core, own=":output:0")
         renamed = {
@@ -335,7 +306,7 @@ class Traced:
             if node.op != "CrossReplicaSum":
                 placed.append(node)
                 continue
-            place = function, node.name.removeprefix(self._prefix(core))
+            place = function, node.name.removeprefix(self.prefix(core))
             key = self._keys.setdefault(place, next(_keys))
             numbers = [
                 _constant(f"{node.name}_{name}", number, device)
@@ -358,21 +329,13 @@ class Traced:
         return placed
 
 
-def _source(name: str) -> str:
-    """Returns the node that an input is of."""
+def source_of(name: str) -> str:
+    """Returns the node that an input is of.
+
+    Args:
+        name: Of the input.
+    """
     return name.lstrip("^").split(":")[0]
-
-
-def _for_xla(node: node_def_pb2.NodeDef) -> node_def_pb2.NodeDef:
-    """Changes a node of a core's program to what XLA compiles, and returns it."""
-    node.device = ""
-    for name in ("_lower_using_switch_merge", "_output_shapes"):
-        node.attr.pop(name, None)
-    if node.op == "CrossReplicaSum":
-        node.op = "XlaAllReduce"
-        node.attr["reduce_op"].s = b"Add"
-        node.attr["mode"].s = b"CrossReplica"
-    return node
 
 
 def _constant(name: str, value: int, device: str) -> node_def_pb2.NodeDef:

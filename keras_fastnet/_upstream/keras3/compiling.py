@@ -25,7 +25,7 @@ def traced_for_strategy(model: keras.Model) -> Iterator[None]:
     """
     asked, plain = model.jit_compile, tf.function
 
-    def traced_for_each_size(function: Any, **options: Any) -> Any:
+    def traced_for_each_size(function: Any = None, **options: Any) -> Any:
         return plain(function, **{**options, "reduce_retracing": False})
 
     if compiles_itself(model):
