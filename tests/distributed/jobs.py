@@ -829,8 +829,9 @@ def fit_recipe(strategy: Any) -> dict[str, list[float]]:
     generator = np.random.default_rng(0)
     x = generator.random((130, 32, 32, 3), "float32")
     y = keras.utils.to_categorical(generator.integers(0, 10, 130), 10)
+    replicas = strategy.num_replicas_in_sync
     recipe = keras_fastnet.recipes.sony2018(
-        len(x), ranks=strategy.num_replicas_in_sync, epochs=4, global_batch=32
+        len(x), ranks=replicas, epochs=4, global_batch=8 * replicas, device_batch=8
     )
     with scope(strategy):
         model = keras_fastnet.models.cifar_resnet(8, first_strides=2)
