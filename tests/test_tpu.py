@@ -20,7 +20,11 @@ EMA = {"use_ema": True, "ema_momentum": 0.8, "ema_overwrite_frequency": 2}
         pytest.param(
             "fit", {"optimizer_options": {"clipnorm": 1e-2}}, marks=pytest.mark.slow
         ),
-        ("fit", {"optimizer_options": {"global_clipnorm": 1e-2}}),
+        pytest.param(
+            "fit",
+            {"optimizer_options": {"global_clipnorm": 1e-2}},
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             "fit",
             {"optimizer_options": {"gradient_accumulation_steps": 3}},
@@ -28,7 +32,9 @@ EMA = {"use_ema": True, "ema_momentum": 0.8, "ema_overwrite_frequency": 2}
         ),
         pytest.param("fit", {"optimizer_options": EMA}, marks=pytest.mark.slow),
         ("fit", {"normalization": "synchronized"}),
-        ("fit", {"compile_options": {"jit_compile": True}}),
+        pytest.param(
+            "fit", {"compile_options": {"jit_compile": True}}, marks=pytest.mark.slow
+        ),
         pytest.param(
             "fit",
             {"compile_options": {"steps_per_execution": 2}, "count": 128},
@@ -58,10 +64,12 @@ EMA = {"use_ema": True, "ema_momentum": 0.8, "ema_overwrite_frequency": 2}
         pytest.param(
             "fit_iterables", {"kind": "generator", "count": 72}, marks=pytest.mark.slow
         ),
-        ("fit_loss", {"kind": "mean_with_sample_weight"}),
+        pytest.param(
+            "fit_loss", {"kind": "mean_with_sample_weight"}, marks=pytest.mark.slow
+        ),
         pytest.param("fit_loss", {"kind": "masked"}, marks=pytest.mark.slow),
-        ("fit_growing", {}),
-        ("on_batch", {"count": 32}),
+        pytest.param("fit_growing", {}, marks=pytest.mark.slow),
+        pytest.param("on_batch", {"count": 32}, marks=pytest.mark.slow),
         pytest.param("custom_loop", {"count": 96}, marks=pytest.mark.slow),
     ],
     ids=str,
@@ -78,7 +86,7 @@ def test_growth_of_what_a_core_takes(one_device, tpu):
     assert grown[0]["iterations"] == 5 + 3 + 2
 
 
-@pytest.mark.parametrize("steps", [None, 2])
+@pytest.mark.parametrize("steps", [pytest.param(None, marks=pytest.mark.slow), 2])
 def test_overflow_on_one_core_skips_the_update_on_all(tpu, steps):
     (result,) = tpu.run("overflow", accumulation_steps=steps)
     for before, after in zip(result["before"], result["after"], strict=True):
@@ -86,6 +94,7 @@ def test_overflow_on_one_core_skips_the_update_on_all(tpu, steps):
     assert (result["scale"], result["updates"]) == (2.0**14, 0)
 
 
+@pytest.mark.slow
 def test_cores_drop_their_own_units(one_by_two, tpu):
     (masks,) = tpu.run("dropout_masks", seed=1)
     drawn = masks.reshape(-1, masks.shape[-1])
