@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from keras_fastnet import TPUStrategy
 from keras_fastnet.checks import invariants
 from tests.distributed.worker_pool import WorkerError
 from tests.image_record_files import write_split
@@ -137,6 +138,11 @@ def test_growth_is_one_static_program_of_the_cores_alone(tpu):
     assert program["cross-replica sums"] > 0
     assert program["not static"] == []
     assert program["not in XLA"] == []
+
+
+def test_a_name_is_no_resolver():
+    with pytest.raises(TypeError, match="Received: 'local'"):
+        TPUStrategy("local")
 
 
 def test_several_hosts_are_refused(tpu):

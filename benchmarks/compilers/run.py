@@ -11,6 +11,7 @@ import datetime
 import importlib.metadata
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -41,6 +42,8 @@ def main() -> None:
     parser.add_argument("--jax-python", required=True, metavar="PATH")
     parser.add_argument("--output", type=pathlib.Path, default=HERE / "result.json")
     args = parser.parse_args()
+    if shutil.which(args.jax_python) is None:
+        parser.error(f"--jax-python must be a Python. Received: {args.jax_python}.")
     found = []
     with tempfile.TemporaryDirectory(prefix="fastnet-compilers-") as folder:
         program = str(pathlib.Path(folder) / "program")

@@ -61,12 +61,13 @@ class TPUStrategy(KerasSupport, tf.distribute.TPUStrategy):
 
     Args:
         tpu_cluster_resolver: A `tf.distribute.cluster_resolver.TPUClusterResolver` of
-            a system that is connected and initialised. Defaults to `None`: the TPU of
-            this machine.
+            a system that is connected and initialised. `keras_fastnet.strategy(tpu=…)`
+            finds one.
 
     Raises:
         ClusterError: The system has several hosts.
         NotImplementedError: The package speaks Keras 2.
+        TypeError: It is no such resolver.
 
     Example:
         ```python
@@ -83,11 +84,16 @@ class TPUStrategy(KerasSupport, tf.distribute.TPUStrategy):
 
     def __init__(
         self,
-        tpu_cluster_resolver: (
-            tf.distribute.cluster_resolver.TPUClusterResolver | None
-        ) = None,
+        tpu_cluster_resolver: tf.distribute.cluster_resolver.TPUClusterResolver,
     ):
         require_keras_3("TPUStrategy")
+        kind = tf.distribute.cluster_resolver.TPUClusterResolver
+        if not isinstance(tpu_cluster_resolver, kind):
+            raise TypeError(
+                "`tpu_cluster_resolver` must be a `TPUClusterResolver`. Received: "
+                f"{tpu_cluster_resolver!r}. Use `keras_fastnet.strategy(tpu='local')`, "
+                "or pass `TPUClusterResolver.connect('local')`."
+            )
         extended = TorusTPUExtended(self, tpu_cluster_resolver)
         if extended.num_hosts > 1:
             raise ClusterError(
