@@ -230,7 +230,7 @@ class LargeBatchOptimizer(HookedOptimizer, optimizers.LossScaleOptimizer):
 
     def begin_epoch(self) -> None:
         """Forgets what an epoch that was broken off has left of an update."""
-        if self.built and (self._in_epoch or not values.to_numpy(self._micro_batches)):
+        if self.built and self._in_epoch:
             self._begin_update()
         self._in_epoch = True
 

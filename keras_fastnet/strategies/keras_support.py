@@ -66,7 +66,19 @@ class KerasSupport(DataSupport):
             refuse_other_step(fn)
         if self.num_replicas_in_sync < 2 or model is None:
             return super().run(fn, args, kwargs, options)
+        return self._run_step(model, fn, args[0], options)
 
+    def _run_step(
+        self, model: keras.Model, fn: Callable[..., Any], batch: Any, options: Any
+    ) -> Any:
+        """Runs one of Keras's steps on each replica.
+
+        Args:
+            model: The model.
+            fn: Its step.
+            batch: What Keras gives it.
+            options: `tf.distribute.RunOptions`.
+        """
         agreed = []
         compiled = compiles_parts(model)
 
@@ -84,7 +96,7 @@ class KerasSupport(DataSupport):
                 agreed.append(exact)
                 return outputs
 
-        outputs = super().run(step, args, kwargs, options)
+        outputs = super().run(step, (batch,), None, options)
         if not (agreed and all(agreed)):
             return outputs
         first = self._local_results(outputs)[0]
@@ -135,13 +147,19 @@ class KerasSupport(DataSupport):
             yield [None if g is None else next(sums) for g in gradients]
 
     def begin_fit(self, model: keras.Model, data: TrainingData, verbose: bool) -> None:
-        """Has the chief say what is going to be trained.
+        """Looks once more before training; the chief says what it is going to do.
 
         Args:
             model: The model.
             data: Its training data.
             verbose: Whether anything is said.
+
+        Raises:
+            ClusterError: The cluster was described after the strategy was made.
+            ShardingError: On a TPU, a batch is of a size that the model's optimizer
+                cannot update with.
         """
+        self._check_fit(model, data)
         # On all workers: looking at the first batch may be a collective.
         line = start_line(self.who(), self.num_replicas_in_sync, model, data)
         if verbose and self.rank == 0:
@@ -197,5 +215,8 @@ class KerasSupport(DataSupport):
         return batch
 
     def _predictions(self, step: Callable[..., Any], batch: GlobalBatch) -> Any:
-        """Returns what a predict step says of a replica's own examples."""
-        raise NotImplementedError
+        """Returns what a predict step says of a replica's share."""
+        return step(batch.data)
+
+    def _check_fit(self, model: keras.Model, data: TrainingData) -> None:
+        """Refuses what cannot be trained."""

@@ -3,6 +3,7 @@
 import contextlib
 import threading
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
@@ -48,32 +49,26 @@ class ReplicaStep(threading.local):
             self.share = self.examples = None
             self.compiled = False
 
-    @contextlib.contextmanager
-    def to_be_continued(self) -> Iterator[None]:
+    def to_be_continued(self) -> AbstractContextManager[None]:
         """Marks that the next step has the rest of the batch."""
-        self.continues = True
-        try:
-            yield
-        finally:
-            self.continues = False
+        return self._marked("continues", True)
 
-    @contextlib.contextmanager
-    def within_compiled(self) -> Iterator[None]:
+    def within_compiled(self) -> AbstractContextManager[None]:
         """Marks that XLA compiles already what runs in this context."""
-        compiled, self.compiled = self.compiled, False
-        try:
-            yield
-        finally:
-            self.compiled = compiled
+        return self._marked("compiled", False)
+
+    def with_reduced_gradients(self) -> AbstractContextManager[None]:
+        """Marks that the gradients are sums over all replicas by now."""
+        return self._marked("reduced", True)
 
     @contextlib.contextmanager
-    def with_reduced_gradients(self) -> Iterator[None]:
-        """Marks that the gradients are sums over all replicas by now."""
-        self.reduced = True
+    def _marked(self, name: str, value: bool) -> Iterator[None]:
+        before = getattr(self, name)
+        setattr(self, name, value)
         try:
             yield
         finally:
-            self.reduced = False
+            setattr(self, name, before)
 
     def weigh(self, value: tf.Tensor) -> tf.Tensor:
         """Returns the replica's term of the sum that is the mean over all examples.

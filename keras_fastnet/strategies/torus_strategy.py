@@ -124,20 +124,9 @@ class TorusStrategy(KerasSupport, tf.distribute.MultiWorkerMirroredStrategy):
         """Returns a text for people: ranks, who named them, hosts, grid, transport."""
         return describe(self.extended, self.membership.source)
 
-    def begin_fit(self, model: keras.Model, data: TrainingData, verbose: bool) -> None:
-        """Looks once more before training; the chief says what it is going to do.
-
-        Args:
-            model: The model.
-            data: Its training data.
-            verbose: Whether anything is said.
-
-        Raises:
-            ClusterError: The cluster was described after the strategy was made.
-        """
+    def _check_fit(self, model: keras.Model, data: TrainingData) -> None:
         if self.num_workers == 1:
             check_described_in_time(self.membership)
-        super().begin_fit(model, data, verbose)
 
     def who(self) -> str:
         """Returns who trains, for people."""

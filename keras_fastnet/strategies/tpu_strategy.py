@@ -2,14 +2,13 @@
 
 import contextlib
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from keras_fastnet._upstream import keras_hooks
 from keras_fastnet._upstream import tensorflow as upstream
-from keras_fastnet._upstream.chosen import models as keras_models
 from keras_fastnet._upstream.hooked import HookedOptimizer
 from keras_fastnet._upstream.keras_api import keras, require_keras_3
 from keras_fastnet._upstream.training_data import TrainingData
@@ -104,29 +103,23 @@ class TPUStrategy(KerasSupport, tf.distribute.TPUStrategy):
         upstream.tpu_strategy_with_extended(self, extended)
         keras_hooks.heed(self)
 
-    def run(self, fn, args=(), kwargs=None, options=None):
-        """Runs `fn` on each core, as `tf.distribute.Strategy.run`.
+    def who(self) -> str:
+        """Returns who trains, for people."""
+        return count(self.num_replicas_in_sync, "TPU core")
 
-        Keras's steps run once for the examples that all cores have, and once more for
-        those that only some have, beside fillers that count for nothing.
+    def _check_fit(self, model: keras.Model, data: TrainingData) -> None:
+        if data.examples is None:
+            return
+        batch = data.elements.examples_of_first()
+        for examples in (batch, data.examples % batch):
+            self._check_adds_up(model.optimizer, examples)
 
-        Args:
-            fn: The function.
-            args: Its positional arguments, `PerReplica` values taken apart.
-            kwargs: Its keyword arguments.
-            options: `tf.distribute.RunOptions`.
-
-        Returns:
-            The cores' results.
-
-        Raises:
-            ShardingError: The cores' shares of a batch differ in size, and the
-                optimizer cannot update with both parts.
-        """
-        model = keras_models.model_of(fn)
-        if model is None or self.num_replicas_in_sync < 2:
-            return super().run(fn, args, kwargs, options)
-        shares = self._shares_of(args[0])
+    def _run_step(
+        self, model: keras.Model, fn: Callable[..., Any], batch: Any, options: Any
+    ) -> Any:
+        # Once for the examples that all cores have, and once more for those that only
+        # some have, beside fillers that count for nothing.
+        shares = self._shares_of(batch)
         if fn == model.train_step:
             examples = sum(static_rows(share.data) for share in shares)
             self._check_adds_up(model.optimizer, examples)
@@ -139,8 +132,8 @@ class TPUStrategy(KerasSupport, tf.distribute.TPUStrategy):
                 tf.control_dependencies(tf.nest.flatten(outputs, True)),
                 contextlib.nullcontext() if last else self.step.to_be_continued(),
             ):
-                given = (self._per_replica(part),)
-                outputs.append(super().run(fn, given, kwargs, options))
+                given = self._per_replica(part)
+                outputs.append(super()._run_step(model, fn, given, options))
         if predicts(fn, model):
             return self._joined(outputs, parts)
         # Logs that are not exact differ by core; Keras would take the first core's.
@@ -152,27 +145,6 @@ class TPUStrategy(KerasSupport, tf.distribute.TPUStrategy):
             ),
             outputs[-1],
         )
-
-    def begin_fit(self, model: keras.Model, data: TrainingData, verbose: bool) -> None:
-        """Looks at the sizes of batches that are known, and says what is trained.
-
-        Args:
-            model: The model.
-            data: Its training data.
-            verbose: Whether anything is said.
-
-        Raises:
-            ShardingError: One cannot be trained with the model's optimizer.
-        """
-        if data.examples is not None:
-            batch = data.elements.examples_of_first()
-            for examples in (batch, data.examples % batch):
-                self._check_adds_up(model.optimizer, examples)
-        super().begin_fit(model, data, verbose)
-
-    def who(self) -> str:
-        """Returns who trains, for people."""
-        return count(self.num_replicas_in_sync, "TPU core")
 
     def _shares_of(self, batch: Any) -> list[GlobalBatch]:
         """Returns what each core takes of a batch."""
@@ -224,19 +196,17 @@ class TPUStrategy(KerasSupport, tf.distribute.TPUStrategy):
 
     def _joined(self, outputs: list[Any], parts: list[list[GlobalBatch]]) -> Any:
         """Returns each core's predictions for its own examples, in their order."""
-        by_core = []
-        for core, results in enumerate(
-            zip(*(self._local_results(part) for part in outputs), strict=True)
-        ):
-            own = [part[core].own for part in parts]
-            by_core.append(
-                tf.nest.map_structure(
-                    # Here and not in the cores' program, whose shapes are static.
-                    lambda *x: tf.concat([y[:n] for y, n in zip(x, own)], 0),  # noqa: B023, B905
-                    *results,
-                )
-            )
-        return self._per_replica(by_core)
+        by_core = zip(*map(self._local_results, outputs), strict=True)
+        own = zip(*([share.own for share in part] for part in parts), strict=True)
+        return self._per_replica(list(map(_first_rows, by_core, own)))
 
-    def _predictions(self, step: Callable[..., Any], batch: GlobalBatch) -> Any:
-        return step(batch.data)
+
+def _first_rows(batches: Sequence[Any], counts: Sequence[Any]) -> Any:
+    """Joins the first rows of several batches, so many of each."""
+    # Not in the cores' program, whose shapes are static.
+    return tf.nest.map_structure(
+        lambda *leaves: tf.concat(
+            [leaf[:n] for leaf, n in zip(leaves, counts, strict=True)], 0
+        ),
+        *batches,
+    )
