@@ -28,6 +28,47 @@ class Recorder(keras.layers.Layer):
         return x
 
 
+class OwnSteps(keras.Model):
+    """A network of one layer that writes its own train and test steps.
+
+    Its loss has a mean taken by hand, one taken by Keras, a declared sum, and a value
+    for each example that is given to `add_loss`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, x: Any) -> Any:
+        """Returns predictions of shape `(batch, 1)`."""
+        outputs = self.dense(x)
+        self.add_loss(keras.ops.mean(outputs**2, axis=1))
+        return outputs
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        """Updates with a batch; returns the loss before.
+
+        Keras knows `loss` as its own, and would replace it.
+        """
+        with tf.GradientTape() as tape:
+            loss = self._total(*data)
+        weights = self.trainable_weights
+        self.optimizer.apply_gradients(
+            zip(tape.gradient(loss, weights), weights, strict=True)
+        )
+        return {"total": loss}
+
+    def test_step(self, data: Any) -> dict[str, Any]:
+        """Returns the loss."""
+        return {"total": self._total(*data)}
+
+    def _total(self, x: Any, y: Any) -> Any:
+        predicted = self(x)
+        by_hand = keras.ops.mean((y - predicted) ** 2)
+        summed = keras.losses.MeanSquaredError(reduction="sum")(y, predicted)
+        return by_hand + 0.1 * summed + self.compute_loss(x, y, predicted)
+
+
 class Probe:
     """Trains the same on the cluster and on one device, in the same process.
 
