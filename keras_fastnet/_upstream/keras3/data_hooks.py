@@ -48,6 +48,7 @@ def _with_epoch_data(original, iterator, *args, **kwargs):
     if isinstance(strategy, HookedStrategy):
         dataset = iterator._distributed_dataset
         iterator._fastnet_data = strategy.epoch_data(dataset)
+        iterator._fastnet_data.steps_per_call = iterator.steps_per_execution
         iterator._fastnet_batches = strategy.agreed_batches(
             dataset, iterator._num_batches
         )
@@ -108,6 +109,7 @@ def _peek(original, model, iterator=None, data_batch=None):
         data = iterator._fastnet_data = optimizer.epoch_data(
             iterator._distributed_dataset
         )
+        data.steps_per_call = iterator._fastnet_steps_per_execution
         _note_data(model, iterator, data)
         batch = examples = data.peek()
     elif isinstance(strategy, HookedStrategy):
