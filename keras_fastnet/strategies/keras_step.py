@@ -1,5 +1,7 @@
 """Keras's train and test steps, as a strategy sees them."""
 
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -32,7 +34,6 @@ def run_step(
         The step's logs; and in the same structure whether they are those over all
         examples, equal on all replicas.
     """
-    context = tf.distribute.get_replica_context()
     model = step.model
     state = models.layer_state(model) if step.kind == "train" else []
     metrics = models.all_metric_variables(model)
@@ -47,8 +48,7 @@ def run_step(
         return tf.where(batch.own > 0, value, before)
 
     def totals(variables: list[Any]) -> list[tf.Tensor]:
-        own = [counted(variable) for variable in variables]
-        return context.all_reduce(tf.distribute.ReduceOp.SUM, own)
+        return sum_over_replicas([counted(variable) for variable in variables])
 
     exact = _has_own_logs(step) and all(
         models.is_summed(variable) for variable in metrics
@@ -69,7 +69,7 @@ def run_step(
     results = [_value(v) for v in metrics] if logs is None else logs.terms
     sums = []
     if changes or results:
-        sums = context.all_reduce(tf.distribute.ReduceOp.SUM, changes + results)
+        sums = sum_over_replicas(changes + results)
     for variable, value, change in zip(state, state_before, sums, strict=False):
         variable.assign(value + change)
     sums_of_results = sums[len(changes) :]
@@ -138,6 +138,70 @@ def _float_type(leaf: tf.Tensor) -> tf.DType:
 
 def _cast_back(mean: tf.Tensor, leaf: tf.Tensor) -> tf.Tensor:
     return tf.cast(mean if leaf.dtype.is_floating else tf.round(mean), leaf.dtype)
+
+
+def sum_over_replicas(values: list[tf.Tensor]) -> list[tf.Tensor]:
+    """Sums tensors over the replicas, outside of what is differentiated.
+
+    Args:
+        values: This replica's.
+    """
+    # Of the class: a step's context has its own, below.
+    return tf.distribute.ReplicaContext.all_reduce(
+        tf.distribute.get_replica_context(), tf.distribute.ReduceOp.SUM, values
+    )
+
+
+@contextlib.contextmanager
+def differentiable_sums(weight: ReplicaStep) -> Iterator[None]:
+    """Makes gradients of collectives in a forward pass those of the mean.
+
+    `BatchNormalization(synchronized=True)` has such collectives. The gradient of a sum
+    over replicas is the sum of the replicas' gradients, each of which has to count by
+    its replica's share. The result is divided by the replica's own share, as its
+    gradients will be multiplied by that before they are summed.
+
+    Args:
+        weight: The replica's weight in a mean over all examples.
+    """
+    context = tf.distribute.get_replica_context()
+
+    def backward(scale: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        @tf.custom_gradient
+        def same(value: Any) -> Any:
+            return tf.identity(value), scale
+
+        def scaled(value: Any) -> Any:
+            sparse = isinstance(value, tf.IndexedSlices)
+            return value if sparse or not value.dtype.is_floating else same(value)
+
+        return lambda values: tf.nest.map_structure(
+            lambda value: scaled(
+                value
+                if isinstance(value, tf.IndexedSlices)
+                else tf.convert_to_tensor(value)
+            ),
+            values,
+        )
+
+    enter, leave = backward(weight.unweigh), backward(weight.weigh)
+
+    def all_reduce(reduce_op: Any, value: Any, options: Any = None) -> Any:
+        if str(getattr(reduce_op, "name", reduce_op)).upper() == "MEAN":
+            value = tf.nest.map_structure(weight.weigh, value)
+        plain = tf.distribute.ReplicaContext.all_reduce
+        total = plain(context, tf.distribute.ReduceOp.SUM, enter(value), options)
+        return leave(total)
+
+    def all_gather(value: Any, axis: Any, options: Any = None) -> Any:
+        plain = tf.distribute.ReplicaContext.all_gather
+        return leave(plain(context, enter(value), axis, options))
+
+    context.all_reduce, context.all_gather = all_reduce, all_gather
+    try:
+        yield
+    finally:
+        del context.all_reduce, context.all_gather
 
 
 def _value(variable: Any) -> tf.Tensor:

@@ -89,9 +89,7 @@ def results_over_replicas(model: keras.Model) -> Iterator[None]:
     before = [vars(metric).get("result") for metric in metrics]
     for metric in metrics:
         # Past Keras, which tracks what is set.
-        vars(metric)["result"] = functools.partial(
-            over_replicas, metric, metric.result
-        )
+        vars(metric)["result"] = functools.partial(over_replicas, metric, metric.result)
     try:
         yield
     finally:
