@@ -41,6 +41,8 @@ class EpochData:
     Attributes:
         batches_per_step: How many elements a step takes at once, joined to one; the
             last step of an epoch takes what is left. Defaults to 1.
+        steps_per_call: How many steps Keras takes in one call of its train function.
+            Defaults to 1.
         on_epoch: Called with the number of an epoch before its data are begun.
     """
 
@@ -59,6 +61,7 @@ class EpochData:
         self._examples_of_first: int | None = None
         self._begun: EpochDataIterator | None = None
         self.batches_per_step = 1
+        self.steps_per_call = 1
         self.on_epoch: Callable[[int], None] = lambda _: None
 
     def peek(self) -> Any:
@@ -150,6 +153,7 @@ class EpochDataIterator:
         self._iterator: list[Iterator[Any]] = []
         weakref.finalize(self, _let_go, self._iterator)
         self._ended = False
+        self._steps = 0
         self._check: Callable[[Any], None] | None = check_first
         self._peeked: list[Any] = []
 
@@ -157,7 +161,15 @@ class EpochDataIterator:
         return self
 
     def __next__(self) -> Any:
-        elements = [self._peeked.pop() if self._peeked else self._fetch()]
+        try:
+            elements = [self._peeked.pop() if self._peeked else self._fetch()]
+        except tf.errors.OutOfRangeError:
+            if self._steps % self._data.steps_per_call == 0:
+                raise
+            # The last call has fewer steps than others, and ends as they do.
+            self._steps = 0
+            raise StopIteration from None
+        self._steps += 1
         while len(elements) < self._data.batches_per_step:
             try:
                 elements.append(self._fetch())

@@ -1,12 +1,12 @@
 """TorusStrategy: Keras 3's `model.fit` on several TensorFlow workers."""
 
-from collections.abc import Callable
 from typing import Any, Literal
 
 import tensorflow as tf
 
 from keras_fastnet._upstream import keras_hooks
 from keras_fastnet._upstream import tensorflow as upstream
+from keras_fastnet._upstream.hooked import ModelStep
 from keras_fastnet._upstream.keras_api import keras
 from keras_fastnet._upstream.training_data import TrainingData
 from keras_fastnet.collectives.grid import Grid
@@ -152,6 +152,6 @@ class TorusStrategy(KerasSupport, tf.distribute.MultiWorkerMirroredStrategy):
             batch, self.extended.position(local), self.num_replicas_in_sync
         )
 
-    def _predictions(self, step: Callable[..., Any], batch: GlobalBatch) -> Any:
+    def _predictions(self, step: ModelStep, batch: GlobalBatch) -> Any:
         outputs = step(batch.data)
         return tf.nest.map_structure(lambda output: output[: batch.own], outputs)
