@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_fastnet._upstream.keras_api import keras
-from keras_fastnet._upstream.made_in_scope import training_alone
+from keras_fastnet._upstream.made_in_scope import train_alone
 from keras_fastnet.strategies import TorusStrategy, TPUStrategy
 
 
@@ -93,7 +93,7 @@ class Probe:
         """
         # Not a OneDeviceStrategy: where both were used in turn, TensorFlow crashed now
         # and then, in a thread of its own.
-        with self.strategy.scope() if cluster else training_alone():
+        with self.strategy.scope() if cluster else train_alone():
             yield
 
     def of_all_workers(self, value: float) -> list[float]:

@@ -17,6 +17,7 @@ from keras_fastnet._upstream.keras3.models import (
     is_overridden,
     model_step,
 )
+from keras_fastnet._upstream.keras3.scope_hooks import move_own_into_scope
 from keras_fastnet._upstream.keras3.training_data import IteratorData
 from keras_fastnet._upstream.made_in_scope import refuse_no_scope
 from keras_fastnet._upstream.tensorflow import shuffled_by_epoch
@@ -101,6 +102,8 @@ def _shuffle_by_epoch(original, adapter):
 @hook(tf_trainer.TensorFlowTrainer, "_maybe_symbolic_build")
 def _peek(original, model, iterator=None, data_batch=None):
     strategy, optimizer = model._distribute_strategy, model.optimizer
+    if isinstance(strategy, HookedStrategy):
+        move_own_into_scope(model)
     if iterator is not None and isinstance(strategy, HookedStrategy):
         data = iterator._get_iterator()
         _note_data(model, iterator, data)
