@@ -66,6 +66,13 @@ class HookedStrategy:
         """Returns the chief's bytes, on all workers."""
         raise NotImplementedError
 
+    def alone(self) -> AbstractContextManager[None]:
+        """Returns a context for what this worker does without the others.
+
+        What is made in it belongs to this worker, also within `scope()`.
+        """
+        raise NotImplementedError
+
     def replica_seed(self, seed: Any) -> Any:
         """Returns this replica's own seed from one that all replicas have."""
         raise NotImplementedError
