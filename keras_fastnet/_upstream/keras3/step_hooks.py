@@ -11,7 +11,13 @@ from keras_fastnet._upstream.exact_losses import (
     scaled_to_valid,
     sums_of_own,
 )
-from keras_fastnet._upstream.hooked import compiled, in_replica, keras_step, reduced
+from keras_fastnet._upstream.hooked import (
+    compiled,
+    in_replica,
+    in_scope_only,
+    keras_step,
+    reduced,
+)
 from keras_fastnet._upstream.hooking import hook
 
 
@@ -65,6 +71,20 @@ def _mask_exactly(original, sample_weight, mask, dtype, reduction):
 def _reduce_first(original, optimizer, grads, trainable_variables=None):
     with reduced(grads) as sums:
         compiled(lambda: original(optimizer, sums, trainable_variables))()
+
+
+# Other optimizers update in a scope without a step too, with gradients of all examples.
+@hook(loss_scale_optimizer.LossScaleOptimizer, "_tf_apply")
+def _apply_in_replicas(original, optimizer, grads, trainable_variables=None):
+    strategy = in_scope_only()
+    if strategy is None:
+        return original(optimizer, grads, trainable_variables)
+
+    def update(grads):
+        with strategy.step.with_reduced_gradients():
+            original(optimizer, grads, trainable_variables)
+
+    return strategy.run(update, args=(grads,))
 
 
 @hook(tf_optimizer.TFOptimizer, "_all_reduce_sum_gradients")
