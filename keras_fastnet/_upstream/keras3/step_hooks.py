@@ -1,5 +1,6 @@
 """Where a step computes: losses, the optimizer's update and random numbers."""
 
+import keras
 import tensorflow as tf
 from keras.src.backend.tensorflow import optimizer as tf_optimizer
 from keras.src.backend.tensorflow import trainer as tf_trainer
