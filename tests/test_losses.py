@@ -1,4 +1,4 @@
-"""Losses of every kind: N workers equal one device, or are refused."""
+"""Losses of every kind: N workers equal one device."""
 
 import pytest
 
@@ -8,7 +8,18 @@ from tests.test_parity import assert_parity
 pytestmark = pytest.mark.distributed
 
 
-KINDS = ["masked", "mean_with_sample_weight", "weighted", "sum", "added", "activity"]
+KINDS = [
+    "masked",
+    "mean_with_sample_weight",
+    "weighted",
+    "sum",
+    "scalar",
+    "scalar_sum",
+    "added",
+    "added_by_example",
+    "penalty",
+    "activity",
+]
 
 
 @pytest.mark.parametrize(
@@ -25,8 +36,9 @@ def test_losses(request, one_device, cluster, kind):
     )
 
 
-def test_a_loss_that_returns_a_scalar_is_refused(two_workers):
+def test_a_loss_that_is_not_reduced_is_refused(two_workers):
     with pytest.raises(WorkerError) as failure:
-        two_workers.run("fit_loss", kind="scalar")
-    assert "Received: one that returns a scalar" in str(failure.value)
-    assert 'with `reduction="sum"`' in str(failure.value)
+        two_workers.run("fit_loss", kind="unreduced")
+    assert "must be reduced to a scalar. Received: a loss of shape" in str(
+        failure.value
+    )

@@ -1,40 +1,63 @@
-"""What a replica's part of a loss is, in either Keras."""
+"""What a replica's loss is where it is no mean over the replica's own examples.
+
+A replica's gradient is multiplied by its share `n_r / n` of the global batch before the
+sum over the replicas. So means need nothing, and the rest is divided by the share here.
+"""
 
 from typing import Any
 
 import tensorflow as tf
 
-from keras_fastnet._upstream.hooked import keras_step
+from keras_fastnet._upstream.hooked import in_replica, keras_step
 
 
-def refuse_scalar(values: tf.Tensor) -> None:
-    """Raises for a loss of which nobody can tell a mean from a sum.
+def of_scalar(value: tf.Tensor) -> tf.Tensor:
+    """Returns what a scalar counts for that a loss function returned.
 
     Args:
-        values: What a loss function returned, of which the mean is to be taken.
+        value: The scalar: a mean over the replica's examples, or a sum where the
+            strategy was told so.
+    """
+    strategy = in_replica()
+    if strategy is None:
+        return value
+    strategy.note_scalar_loss()
+    return of_sum(value) if strategy.scalar_losses == "sum" else value
 
-    Raises:
-        ValueError: It is a scalar.
+
+def of_sum(value: tf.Tensor) -> tf.Tensor:
+    """Returns what a sum over the replica's examples counts for.
+
+    Args:
+        value: The sum.
+    """
+    return keras_step().unweigh(value)
+
+
+def of_added(values: tf.Tensor, total: tf.Tensor) -> tf.Tensor:
+    """Returns what a tensor counts for that was given to `add_loss`.
+
+    Args:
+        values: The tensor. With a value for each example it is a sum over the replica's
+            examples; otherwise, as for a penalty on weights, the same on all replicas.
+        total: The sum of its elements.
     """
     if values.shape.rank == 0:
-        raise ValueError(
-            "A loss function must return a value for each example, of which several "
-            "replicas can take the mean. Received: one that returns a scalar. Leave "
-            "out its last `mean`; or, if it is a sum over the examples, make it a "
-            '`keras.losses.Loss` with `reduction="sum"`.'
-        )
+        return total
+    rows = tf.maximum(keras_step().own, 1)
+    for_each_example = tf.shape(values, out_type=rows.dtype)[0] == rows
+    return tf.where(for_each_example, of_sum(total), total)
 
 
-def sums_of_own(values: list[tf.Tensor]) -> list[tf.Tensor]:
-    """Sums over the replicas that have examples.
+def mean_over_weights(total: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
+    """Returns what a weighted sum counts for in the mean over the weights of all.
 
     Args:
-        values: This replica's, within a step of Keras.
+        total: The weighted sum over the replica's examples.
+        weight: The sum of their weights.
     """
-    own = [keras_step().own(value) for value in values]
-    return tf.distribute.get_replica_context().all_reduce(
-        tf.distribute.ReduceOp.SUM, own
-    )
+    (weights,) = _sums_of_own([tf.cast(weight, total.dtype)])
+    return of_sum(tf.math.divide_no_nan(total, weights))
 
 
 def scaled_to_valid(masked: tf.Tensor, mask: Any) -> tf.Tensor:
@@ -44,8 +67,17 @@ def scaled_to_valid(masked: tf.Tensor, mask: Any) -> tf.Tensor:
         masked: Values or weights, 0 where the mask is.
         mask: Where this replica's values are valid.
     """
-    counted = tf.cast(mask, tf.float32)
-    total, valid = sums_of_own(
-        [tf.cast(tf.size(counted), tf.float32), tf.reduce_sum(counted)]
+    counted = tf.cast(mask, masked.dtype)
+    total, valid = _sums_of_own(
+        [tf.cast(tf.size(counted), masked.dtype), tf.reduce_sum(counted)]
     )
-    return masked * tf.cast(tf.math.divide_no_nan(total, valid), masked.dtype)
+    return masked * tf.math.divide_no_nan(total, valid)
+
+
+def _sums_of_own(values: list[tf.Tensor]) -> list[tf.Tensor]:
+    """Sums over the replicas that have examples."""
+    own = keras_step().own > 0
+    return tf.distribute.get_replica_context().all_reduce(
+        tf.distribute.ReduceOp.SUM,
+        [tf.where(own, value, tf.zeros_like(value)) for value in values],
+    )

@@ -13,6 +13,9 @@ class HookedStrategy:
 
     step: Any
     """This thread's `ReplicaStep`."""
+    scalar_losses = "mean"
+    """What a scalar from a loss function is: the `"mean"` over a replica's examples, or
+    their `"sum"`."""
     compiles_all = False
     """Whether XLA compiles every step as a whole, as on TPUs, with static shapes."""
 
@@ -44,6 +47,10 @@ class HookedStrategy:
 
     def begin_fit(self, model: Any, data: Any, verbose: bool) -> None:
         """Looks once more before training, and says what it is going to do."""
+        raise NotImplementedError
+
+    def note_scalar_loss(self) -> None:
+        """Says once that a loss function returns a scalar, and what it is taken for."""
         raise NotImplementedError
 
     def any_worker(self, own: bool) -> bool:
@@ -109,11 +116,16 @@ def keras_step() -> Any:
 
 
 @contextlib.contextmanager
-def reduced(gradients: list[Any]) -> Iterator[list[Any]]:
+def reduced(gradients: list[Any], *, weighed: bool = False) -> Iterator[list[Any]]:
     """Sums gradients over the replicas, unless they are sums already.
+
+    In a step of Keras each replica's gradient is that of a mean over its own examples,
+    and is multiplied by the replica's share of the global batch first.
 
     Args:
         gradients: This replica's, `None` where there is none.
+        weighed: Whether the caller has multiplied them by the share. Defaults to
+            `False`.
 
     Yields:
         The sums. Optimizers that are called within take them as such.
@@ -122,6 +134,9 @@ def reduced(gradients: list[Any]) -> Iterator[list[Any]]:
     if strategy is None or strategy.step.reduced:
         yield gradients
         return
+    step = keras_step()
+    if step is not None and not weighed:
+        gradients = [None if g is None else step.weigh(g) for g in gradients]
     with strategy.reduced_gradients(gradients) as sums:
         yield sums
 

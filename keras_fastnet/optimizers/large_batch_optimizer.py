@@ -179,7 +179,7 @@ class LargeBatchOptimizer(HookedOptimizer, optimizers.LossScaleOptimizer):
             tf.cast(present[index], total.dtype)
             for index, total in zip(self._used, sums, strict=True)
         ]
-        examples = self._examples_of_micro_batch()
+        examples, own = self._examples_of_micro_batch()
         seen = values.tensorflow_variable(self._micro_batches)
         steps = values.tensorflow_variable(self._steps)
         counted = values.tensorflow_variable(self._examples)
@@ -188,12 +188,12 @@ class LargeBatchOptimizer(HookedOptimizer, optimizers.LossScaleOptimizer):
         def add() -> None:
             def begin() -> None:
                 for total, gradient in zip(sums, gradients, strict=True):
-                    total.assign(_weighed(examples, gradient))
+                    total.assign(_weighed(own, gradient))
                 self._examples.assign(examples)
 
             def go_on() -> None:
                 for total, gradient in zip(sums, gradients, strict=True):
-                    total.assign_add(_weighed(examples, gradient))
+                    total.assign_add(_weighed(own, gradient))
                 self._examples.assign_add(examples)
 
             tf.cond(first, begin, go_on)
@@ -206,11 +206,17 @@ class LargeBatchOptimizer(HookedOptimizer, optimizers.LossScaleOptimizer):
             def means() -> list[tf.Tensor]:
                 every = counted + examples
                 return [
-                    (total + _weighed(examples, gradient)) / tf.cast(every, total.dtype)
+                    (total + _weighed(own, gradient)) / tf.cast(every, total.dtype)
                     for total, gradient in zip(sums, gradients, strict=True)
                 ]
 
-            mean = hooked.compiled(lambda: tf.cond(first, lambda: gradients, means))
+            def mean_of_one() -> list[tf.Tensor]:
+                if own is examples:
+                    return gradients
+                share = tf.cast(own, tf.float64) / tf.cast(examples, tf.float64)
+                return [_weighed(share, gradient) for gradient in gradients]
+
+            mean = hooked.compiled(lambda: tf.cond(first, mean_of_one, means))
             self._update(mean())
 
         step = hooked.keras_step()
@@ -285,11 +291,16 @@ class LargeBatchOptimizer(HookedOptimizer, optimizers.LossScaleOptimizer):
             "loss_scaling": self.loss_scaling,
         }
 
-    def _examples_of_micro_batch(self) -> tf.Tensor:
-        """Examples of all replicas; 1 outside of Keras's steps, for equal weights."""
+    def _examples_of_micro_batch(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """Examples of all replicas and of this one.
+
+        Outside of Keras's steps both are 1, so that micro-batches weigh the same.
+        """
         step = hooked.keras_step()
-        counted = self._counted if step is None else step.examples
-        return tf.cast(1 if counted is None else counted, tf.float32)
+        if step is not None:
+            return tf.cast(step.examples, tf.float32), tf.cast(step.own, tf.float32)
+        counted = tf.cast(1 if self._counted is None else self._counted, tf.float32)
+        return counted, counted
 
     def _finish_on_all_replicas(self) -> None:
         with self._distribution_strategy.scope():
@@ -307,7 +318,7 @@ class LargeBatchOptimizer(HookedOptimizer, optimizers.LossScaleOptimizer):
     def _update(self, gradients: list[tf.Tensor]) -> None:
         """Updates with this replica's part of the mean over the examples."""
         variables = [self._trainable_variables[index] for index in self._used]
-        with hooked.reduced(gradients) as sums:
+        with hooked.reduced(gradients, weighed=True) as sums:
             if self.loss_scaling:
                 super().apply(sums, variables)
             else:
@@ -320,7 +331,8 @@ class LargeBatchOptimizer(HookedOptimizer, optimizers.LossScaleOptimizer):
 
 
 def _weighed(examples: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
-    return tf.cast(examples, gradient.dtype) * gradient
+    # 0 for a replica without examples, whose gradient may be NaN.
+    return tf.math.multiply_no_nan(gradient, tf.cast(examples, gradient.dtype))
 
 
 def _check_inner(optimizer: Any) -> None:

@@ -1,6 +1,7 @@
 """Keras's train and test steps, as a strategy sees them."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -35,7 +36,6 @@ def run_step(
         What the step returned, with the logs over all examples where the model's
         steps and metrics are Keras's own; and whether the logs are those.
     """
-    context = tf.distribute.get_replica_context()
     state = models.layer_state(model) if step.__name__ == "train_step" else []
     metrics = metric_variables(model)
     state_before = [_value(v) for v in state]
@@ -56,13 +56,77 @@ def run_step(
     results = [_value(v) for v in metrics] if exact else []
     sums = []
     if changes or results:
-        sums = context.all_reduce(tf.distribute.ReduceOp.SUM, changes + results)
+        sums = sum_over_replicas(changes + results)
     for variable, value, change in zip(state, state_before, sums, strict=False):
         variable.assign(value + change)
     if not exact:
         return outputs, False
     totals = list(zip(metrics, sums[len(changes) :], strict=True))
     return models.metrics_result(model, totals), True
+
+
+def sum_over_replicas(values: list[tf.Tensor]) -> list[tf.Tensor]:
+    """Sums tensors over the replicas, outside of what is differentiated.
+
+    Args:
+        values: This replica's.
+    """
+    # Of the class: a step's context has its own, below.
+    return tf.distribute.ReplicaContext.all_reduce(
+        tf.distribute.get_replica_context(), tf.distribute.ReduceOp.SUM, values
+    )
+
+
+@contextlib.contextmanager
+def differentiable_sums(weight: ReplicaStep) -> Iterator[None]:
+    """Makes gradients of collectives in a forward pass those of the mean.
+
+    `BatchNormalization(synchronized=True)` has such collectives. The gradient of a sum
+    over replicas is the sum of the replicas' gradients, each of which has to count by
+    its replica's share. The result is divided by the replica's own share, as its
+    gradients will be multiplied by that before they are summed.
+
+    Args:
+        weight: The replica's weight in a mean over all examples.
+    """
+    context = tf.distribute.get_replica_context()
+
+    def backward(scale: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        @tf.custom_gradient
+        def same(value: Any) -> Any:
+            return tf.identity(value), scale
+
+        def scaled(value: Any) -> Any:
+            sparse = isinstance(value, tf.IndexedSlices)
+            return value if sparse or not value.dtype.is_floating else same(value)
+
+        return lambda values: tf.nest.map_structure(
+            lambda value: scaled(
+                value
+                if isinstance(value, tf.IndexedSlices)
+                else tf.convert_to_tensor(value)
+            ),
+            values,
+        )
+
+    enter, leave = backward(weight.unweigh), backward(weight.weigh)
+
+    def all_reduce(reduce_op: Any, value: Any, options: Any = None) -> Any:
+        if str(getattr(reduce_op, "name", reduce_op)).upper() == "MEAN":
+            value = tf.nest.map_structure(weight.weigh, value)
+        plain = tf.distribute.ReplicaContext.all_reduce
+        total = plain(context, tf.distribute.ReduceOp.SUM, enter(value), options)
+        return leave(total)
+
+    def all_gather(value: Any, axis: Any, options: Any = None) -> Any:
+        plain = tf.distribute.ReplicaContext.all_gather
+        return leave(plain(context, enter(value), axis, options))
+
+    context.all_reduce, context.all_gather = all_reduce, all_gather
+    try:
+        yield
+    finally:
+        del context.all_reduce, context.all_gather
 
 
 def _value(variable: Any) -> tf.Tensor:

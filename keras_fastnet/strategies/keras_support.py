@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import tensorflow as tf
@@ -15,7 +15,11 @@ from keras_fastnet._upstream.mixing import refuse_other_step
 from keras_fastnet._upstream.training_data import TrainingData
 from keras_fastnet.strategies.data_support import DataSupport
 from keras_fastnet.strategies.global_batch import GlobalBatch
-from keras_fastnet.strategies.keras_step import run_step
+from keras_fastnet.strategies.keras_step import (
+    differentiable_sums,
+    run_step,
+    sum_over_replicas,
+)
 from keras_fastnet.strategies.replica_step import ReplicaStep
 from keras_fastnet.strategies.start_line import start_line
 
@@ -38,8 +42,27 @@ def predicts(step: Callable[..., Any], model: keras.Model) -> bool:
     return getattr(step, "__self__", None) is not model
 
 
+def checked_scalar_losses(kind: Any) -> Literal["mean", "sum"]:
+    """Returns a strategy's argument `scalar_losses`.
+
+    Args:
+        kind: The argument.
+
+    Raises:
+        ValueError: It is neither `"mean"` nor `"sum"`.
+    """
+    if kind not in ("mean", "sum"):
+        raise ValueError(
+            '`scalar_losses` must be "mean" or "sum": what a scalar is that a loss '
+            f"function returns. Received: scalar_losses={kind!r}."
+        )
+    return kind
+
+
 class KerasSupport(DataSupport):
     """What Keras's steps, and the hooks in them, ask a strategy for. A mixin."""
+
+    _noted_scalar_loss = False
 
     @property
     def step(self) -> ReplicaStep:
@@ -86,6 +109,7 @@ class KerasSupport(DataSupport):
             batch = self._own_share(batch)
             with (
                 self.step.of_batch(batch.own, batch.examples, compiled),
+                differentiable_sums(self.step),
                 compiling.compiled_forward(model)
                 if compiled
                 else contextlib.nullcontext(),
@@ -139,10 +163,7 @@ class KerasSupport(DataSupport):
             The sums, in the same order.
         """
         present = [g for g in gradients if g is not None]
-        context = tf.distribute.get_replica_context()
-        sums = iter(
-            context.all_reduce(tf.distribute.ReduceOp.SUM, present) if present else []
-        )
+        sums = iter(sum_over_replicas(present) if present else [])
         with self.step.with_reduced_gradients():
             yield [None if g is None else next(sums) for g in gradients]
 
@@ -164,6 +185,19 @@ class KerasSupport(DataSupport):
         line = start_line(self.who(), self.num_replicas_in_sync, model, data)
         if verbose and self.rank == 0:
             print(f"fastnet: {line}", flush=True)
+
+    def note_scalar_loss(self) -> None:
+        """Says once that a loss function returns a scalar, and what it is taken for."""
+        if self._noted_scalar_loss or self.rank:
+            return
+        self._noted_scalar_loss = True
+        print(
+            "fastnet: a loss function returns a scalar, which is taken for the "
+            f"{self.scalar_losses} over each replica's examples. Where it couples "
+            "examples of a batch, as Dice over the batch axis does, several replicas "
+            "differ from one device.",
+            flush=True,
+        )
 
     def any_worker(self, own: bool) -> bool:
         """Returns whether something holds on any worker. All of them must ask.

@@ -16,7 +16,9 @@ class ReplicaStep(threading.local):
 
     Attributes:
         share: The replica's part of the global batch's examples, `n_r / n`, a
-            scalar `float32` tensor; `None` outside Keras's steps.
+            scalar `float64` tensor; `None` outside Keras's steps.
+        own: Number of the replica's own examples, a scalar `int64` tensor; `None`
+            outside Keras's steps.
         examples: Number of examples in the whole global batch, a scalar `int64` tensor;
             `None` outside Keras's steps.
         reduced: Whether the optimizer is being given sums over all replicas.
@@ -26,6 +28,7 @@ class ReplicaStep(threading.local):
     """
 
     share: tf.Tensor | None = None
+    own: tf.Tensor | None = None
     examples: tf.Tensor | None = None
     reduced: bool = False
     compiled: bool = False
@@ -40,13 +43,14 @@ class ReplicaStep(threading.local):
             total: The global batch's.
             compiled: Whether XLA compiles the step's parts.
         """
-        self.share = tf.cast(own / total, tf.float32)
+        self.share = tf.cast(own, tf.float64) / tf.cast(total, tf.float64)
+        self.own = own
         self.examples = total
         self.compiled = compiled
         try:
             yield
         finally:
-            self.share = self.examples = None
+            self.share = self.own = self.examples = None
             self.compiled = False
 
     def to_be_continued(self) -> AbstractContextManager[None]:
@@ -70,31 +74,30 @@ class ReplicaStep(threading.local):
         finally:
             setattr(self, name, before)
 
-    def weigh(self, value: tf.Tensor) -> tf.Tensor:
+    def weigh(self, value: Any) -> Any:
         """Returns the replica's term of the sum that is the mean over all examples.
 
         Args:
-            value: A mean over the replica's own examples; anything, even NaN, where
-                it has none.
+            value: A mean over the replica's own examples, or a gradient of one, dense
+                or sparse; anything, even NaN, where it has none.
 
         Returns:
             `share * value`, and 0 where the replica has no example.
         """
-        share = tf.cast(self.share, value.dtype)
-        return tf.where(share > 0, share * value, tf.zeros_like(value))
-
-    def own(self, value: tf.Tensor) -> tf.Tensor:
-        """Returns a value that only the replica's own examples count in.
-
-        Args:
-            value: A sum over the replica's examples.
-
-        Returns:
-            The same, and 0 where the replica has none but a filler.
-        """
-        share = tf.cast(self.share, tf.float32)
-        return tf.where(share > 0, value, tf.zeros_like(value))
+        if isinstance(value, tf.IndexedSlices):
+            return tf.IndexedSlices(
+                self.weigh(value.values), value.indices, value.dense_shape
+            )
+        return tf.math.multiply_no_nan(value, tf.cast(self.share, value.dtype))
 
     def unweigh(self, value: tf.Tensor) -> tf.Tensor:
-        """Inverts `weigh`; 0 where the replica has no example."""
+        """Inverts `weigh`; 0 where the replica has no example.
+
+        Args:
+            value: A sum over the replica's own examples, or its part of something that
+                all replicas' parts add up to.
+
+        Returns:
+            The mean over examples that stands for it in a step: `value / share`.
+        """
         return tf.math.divide_no_nan(value, tf.cast(self.share, value.dtype))

@@ -19,7 +19,7 @@ from keras_fastnet.strategies.finding import (
 from keras_fastnet.strategies.global_batch import GlobalBatch, with_examples
 from keras_fastnet.strategies.gpus import let_memory_grow
 from keras_fastnet.strategies.joining import join, start_watched
-from keras_fastnet.strategies.keras_support import KerasSupport
+from keras_fastnet.strategies.keras_support import KerasSupport, checked_scalar_losses
 from keras_fastnet.strategies.memory import keep_freed_memory
 from keras_fastnet.strategies.reduction_options import check_options
 from keras_fastnet.strategies.start_line import count
@@ -60,6 +60,8 @@ class TorusStrategy(KerasSupport, tf.distribute.MultiWorkerMirroredStrategy):
             `mpiexec` started; `"tensorflow"`, TensorFlow's own collectives (gRPC,
             NCCL); or `"auto"`: MPI for CPUs where it started the processes, and
             otherwise TensorFlow's. Defaults to `"auto"`.
+        scalar_losses: What a scalar is that a loss function returns: the `"mean"` over
+            the examples it was given, or their `"sum"`. Defaults to `"mean"`.
         start_timeout: Seconds within which all workers must have started.
             Defaults to `300.0`, which covers a container image being pulled.
 
@@ -92,8 +94,10 @@ class TorusStrategy(KerasSupport, tf.distribute.MultiWorkerMirroredStrategy):
         wire_dtype: Literal["bfloat16", "float16"] | None = None,
         bucket_bytes: int | None = None,
         transport: Literal["auto", "mpi", "tensorflow"] = "auto",
+        scalar_losses: Literal["mean", "sum"] = "mean",
         start_timeout: float = 300.0,
     ):
+        self.scalar_losses = checked_scalar_losses(scalar_losses)
         reduction = check_options(
             grid, wire_dtype, bucket_bytes, transport, communication_options
         )

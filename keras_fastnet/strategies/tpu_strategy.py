@@ -3,7 +3,7 @@
 import contextlib
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import tensorflow as tf
 
@@ -20,7 +20,11 @@ from keras_fastnet.strategies.global_batch import (
     with_examples,
 )
 from keras_fastnet.strategies.keras_extended import KerasExtended
-from keras_fastnet.strategies.keras_support import KerasSupport, predicts
+from keras_fastnet.strategies.keras_support import (
+    KerasSupport,
+    checked_scalar_losses,
+    predicts,
+)
 from keras_fastnet.strategies.replica_step import ReplicaStep
 from keras_fastnet.strategies.start_line import count
 
@@ -62,6 +66,8 @@ class TPUStrategy(KerasSupport, tf.distribute.TPUStrategy):
         tpu_cluster_resolver: A `tf.distribute.cluster_resolver.TPUClusterResolver` of
             a system that is connected and initialised. `keras_fastnet.strategy(tpu=…)`
             finds one.
+        scalar_losses: What a scalar is that a loss function returns: the `"mean"` over
+            the examples it was given, or their `"sum"`. Defaults to `"mean"`.
 
     Raises:
         ClusterError: The system has several hosts.
@@ -84,8 +90,11 @@ class TPUStrategy(KerasSupport, tf.distribute.TPUStrategy):
     def __init__(
         self,
         tpu_cluster_resolver: tf.distribute.cluster_resolver.TPUClusterResolver,
+        *,
+        scalar_losses: Literal["mean", "sum"] = "mean",
     ):
         require_keras_3("TPUStrategy")
+        self.scalar_losses = checked_scalar_losses(scalar_losses)
         kind = tf.distribute.cluster_resolver.TPUClusterResolver
         if not isinstance(tpu_cluster_resolver, kind):
             raise TypeError(

@@ -614,12 +614,25 @@ def fit_growing(strategy: Any, max_device_batch: int | None = None) -> dict[str,
     return {**state(model), "history": history.history}
 
 
-class MeanOutput(keras.layers.Layer):
-    """Adds the mean of its inputs' squares to the loss."""
+class AddedLoss(keras.layers.Layer):
+    """Adds its inputs' squares to the loss: their mean, or a value for each example.
+
+    Or else the squares of a weight, of which there are more than of examples.
+    """
+
+    def __init__(self, kind: str):
+        super().__init__()
+        self.kind = kind
+        self.scale = self.add_weight(shape=(40, 4), initializer="ones")
 
     def call(self, x):
-        self.add_loss(tf.reduce_mean(x**2))
-        return x
+        if self.kind == "added":
+            self.add_loss(tf.reduce_mean(x**2))
+        elif self.kind == "added_by_example":
+            self.add_loss(tf.reduce_mean(x**2, axis=(1, 2)))
+        else:
+            self.add_loss(0.1 * keras.ops.square(self.scale))
+        return x * self.scale[0]
 
 
 def fit_loss(strategy: Any, *, kind: str, count: int = 33) -> dict[str, Any]:
@@ -635,8 +648,14 @@ def fit_loss(strategy: Any, *, kind: str, count: int = 33) -> dict[str, Any]:
             crossentropy, reduction="mean_with_sample_weight"
         ),
         "sum": functools.partial(crossentropy, reduction="sum"),
+        "unreduced": functools.partial(crossentropy, reduction=None),
         "scalar": lambda: (
             lambda y, p: tf.reduce_mean(
+                keras.losses.sparse_categorical_crossentropy(y, p)
+            )
+        ),
+        "scalar_sum": lambda: (
+            lambda y, p: tf.reduce_sum(
                 keras.losses.sparse_categorical_crossentropy(y, p)
             )
         ),
@@ -650,14 +669,16 @@ def fit_loss(strategy: Any, *, kind: str, count: int = 33) -> dict[str, Any]:
                 3, activation="softmax", activity_regularizer=regularizer
             ),
         ]
-        if kind == "added":
-            layers.insert(2, MeanOutput())
+        if kind in ("added", "added_by_example", "penalty"):
+            layers.insert(2, AddedLoss(kind))
         model = keras.Sequential(layers)
         model.compile(
             # Not LARS: it hides a gradient that is too large.
-            optimizer=keras.optimizers.SGD(0.01 if kind == "sum" else 0.5),
+            optimizer=keras.optimizers.SGD(0.01 if "sum" in kind else 0.5),
             loss=losses.get(kind, crossentropy)(),
         )
+    if strategy is not None:
+        strategy.scalar_losses = "sum" if kind == "scalar_sum" else "mean"
     history = model.fit(
         tokens,
         tokens % 3,

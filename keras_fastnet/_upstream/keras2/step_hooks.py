@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_fastnet._upstream.exact_losses import refuse_scalar, scaled_to_valid
+from keras_fastnet._upstream.exact_losses import of_scalar, of_sum, scaled_to_valid
 from keras_fastnet._upstream.hooked import (
     HookedOptimizer,
     in_replica,
@@ -21,25 +21,22 @@ _reductions = _losses_utils.ReductionV2
 _MEANS = (_reductions.AUTO, _reductions.SUM_OVER_BATCH_SIZE)
 
 
-# The weight of a replica in the mean: Keras gives every replica 1/N, however few
-# examples it has.
+# Keras gives every replica's loss the weight 1/N, however few examples it has. Here
+# losses are means over the replica's own examples, as on one device, and the gradients
+# are weighed.
 @hook(_losses_utils, "scale_loss_for_distribution")
-def _weigh(original, value):
-    step = keras_step()
-    return original(value) if step is None else step.weigh(value)
+def _as_on_one_device(original, value):
+    return original(value) if keras_step() is None else value
 
 
-# What is no mean over the examples by itself: sums, in which fillers must not count,
-# and scalars, of which nobody can tell what they are.
 @hook(_losses_utils, "reduce_weighted_loss")
 def _reduce_exactly(original, values, reduction=_reductions.SUM_OVER_BATCH_SIZE):
-    step = keras_step()
-    if step is None:
-        return original(values, reduction)
-    if reduction in _MEANS:
-        refuse_scalar(values)
-        return original(values, reduction)
-    return step.own(original(values, reduction))
+    reduced_values = original(values, reduction)
+    if keras_step() is None:
+        return reduced_values
+    if values.shape.rank == 0 and reduction in _MEANS:
+        return of_scalar(values)
+    return of_sum(reduced_values) if reduction == _reductions.SUM else reduced_values
 
 
 @hook(_losses_utils, "apply_valid_mask")
@@ -73,7 +70,7 @@ def _show_exact_sums(original, losses, y_true, y_pred, *args, **kwargs):
     finally:
         losses._total_loss_mean = mean
     rows = tf.shape(tf.nest.flatten(y_true)[0])[0]
-    mean.update_state(step.unweigh(total), sample_weight=rows)
+    mean.update_state(total, sample_weight=rows)
     return total
 
 
@@ -95,6 +92,11 @@ def _reduce_once(original, grads_and_vars):
     strategy = in_replica()
     if strategy is not None and strategy.step.reduced:
         return list(grads_and_vars)
+    step = keras_step()
+    if step is not None:
+        grads_and_vars = [
+            (g if g is None else step.weigh(g), v) for g, v in grads_and_vars
+        ]
     return original(grads_and_vars)
 
 

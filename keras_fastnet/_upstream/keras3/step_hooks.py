@@ -2,52 +2,57 @@
 
 import tensorflow as tf
 from keras.src.backend.tensorflow import optimizer as tf_optimizer
+from keras.src.backend.tensorflow import trainer as tf_trainer
 from keras.src.losses import loss as keras_loss
 from keras.src.optimizers import base_optimizer, loss_scale_optimizer
 from keras.src.random import seed_generator
 
 from keras_fastnet._upstream.exact_losses import (
-    refuse_scalar,
+    mean_over_weights,
+    of_added,
+    of_scalar,
+    of_sum,
     scaled_to_valid,
-    sums_of_own,
 )
 from keras_fastnet._upstream.hooked import compiled, in_replica, keras_step, reduced
 from keras_fastnet._upstream.hooking import hook
 
 
-# The weight of a replica in the mean: Keras gives every replica 1/N, however few
-# examples it has.
+# Keras gives every replica's loss the weight 1/N, however few examples it has. Here
+# losses are means over the replica's own examples, as on one device, and the gradients
+# are weighed.
 @hook(keras_loss, "scale_loss_for_distribution")
-def _weigh(original, value):
-    step = keras_step()
-    return original(value) if step is None else step.weigh(value)
+def _as_on_one_device(original, value):
+    return original(value) if keras_step() is None else value
 
 
 @hook(keras_loss, "unscale_loss_for_distribution")
-def _unweigh(original, value):
-    step = keras_step()
-    return original(value) if step is None else step.unweigh(value)
+def _still_as_on_one_device(original, value):
+    if keras_step() is None:
+        return original(value)
+    if value.shape.rank:
+        raise ValueError(
+            "A loss that is given to `compile` must be reduced to a scalar. Received: "
+            f"a loss of shape {value.shape}. Leave out `reduction=None`, or reduce it "
+            "in a `train_step` of your own."
+        )
+    return value
 
 
 _MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
 
 
-# What is no mean over the examples by itself: sums, in which fillers must not count,
-# means over weights, and scalars, of which nobody can tell what they are.
 @hook(keras_loss, "reduce_values")
 def _reduce_exactly(original, values, sample_weight=None, reduction="mean"):
     step = keras_step()
-    if step is None:
+    if step is None or reduction not in (*_MEANS, "sum"):
         return original(values, sample_weight, reduction)
-    if reduction in _MEANS:
-        refuse_scalar(values)
+    if values.shape.rank == 0 and reduction in _MEANS:
+        return of_scalar(values)
     if reduction == "mean_with_sample_weight" and sample_weight is not None:
-        weight = tf.cast(tf.reduce_sum(sample_weight), values.dtype)
-        (weights,) = sums_of_own([weight])
-        return tf.math.divide_no_nan(step.own(tf.reduce_sum(values)), weights)
-    if reduction in _MEANS:
-        return original(values, sample_weight, reduction)
-    return step.own(original(values, sample_weight, reduction))
+        return mean_over_weights(tf.reduce_sum(values), tf.reduce_sum(sample_weight))
+    reduced_values = original(values, sample_weight, reduction)
+    return of_sum(reduced_values) if reduction == "sum" else reduced_values
 
 
 @hook(keras_loss, "apply_mask")
@@ -56,6 +61,12 @@ def _mask_exactly(original, sample_weight, mask, dtype, reduction):
         return original(sample_weight, mask, dtype=dtype, reduction=reduction)
     masked = original(sample_weight, mask, dtype=dtype, reduction="sum")
     return scaled_to_valid(masked, mask)
+
+
+@hook(tf_trainer.TensorFlowTrainer, "_aggregate_additional_loss")
+def _add_exactly(original, model, loss):
+    total = original(model, loss)
+    return total if keras_step() is None else of_added(loss, total)
 
 
 # The sum over replicas comes first: Keras unscales, tests for overflow and clips each
