@@ -60,7 +60,7 @@ def train(strategy, folder):
     x, _ = images(count)
     data = (x, normal(count, LATENT, seed=1), normal(count, LATENT, seed=2))
     dataset = tf.data.Dataset.from_tensor_slices(data)
-    dataset = dataset.shuffle(64, seed=3).batch(7)
+    dataset = dataset.shuffle(64, seed=3, reshuffle_each_iteration=False).batch(7)
     with strategy.scope():
         discriminator = keras.Sequential(
             [

@@ -22,7 +22,7 @@ def decay(epoch):
 def train(strategy, folder):
     pictures, labels = images(36)
     training = tf.data.Dataset.from_tensor_slices((pictures, labels)).cache()
-    training = training.shuffle(64, seed=3).batch(15)
+    training = training.shuffle(64, seed=3, reshuffle_each_iteration=False).batch(15)
     testing = tf.data.Dataset.from_tensor_slices(images(12, seed=1)).batch(7)
     with strategy.scope():
         model = keras.Sequential(

@@ -48,7 +48,7 @@ def masked(count):
 
 def train(strategy, folder):
     dataset = tf.data.Dataset.from_tensor_slices(masked(36))
-    dataset = dataset.shuffle(100, seed=2).batch(7)
+    dataset = dataset.shuffle(100, seed=2, reshuffle_each_iteration=False).batch(7)
     with strategy.scope():
         inputs = keras.Input((LENGTH,), dtype="int64")
         h = layers.Embedding(WORDS, WIDTH, name="word")(inputs)

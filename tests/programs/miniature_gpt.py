@@ -61,7 +61,7 @@ def train(strategy, folder):
         )
     generator = TextGenerator([3, 5], 2)
     history = model.fit(
-        dataset.shuffle(64, seed=2).batch(7),
+        dataset.shuffle(64, seed=2, reshuffle_each_iteration=False).batch(7),
         epochs=2,
         callbacks=[generator],
         verbose=0,

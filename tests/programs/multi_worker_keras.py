@@ -21,7 +21,7 @@ def dataset(batch_size):
     x = x / np.float64(255)
     return (
         tf.data.Dataset.from_tensor_slices((x, labels))
-        .shuffle(60, seed=2)
+        .shuffle(60, seed=2, reshuffle_each_iteration=False)
         .repeat()
         .batch(batch_size)
     )

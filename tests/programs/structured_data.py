@@ -39,7 +39,7 @@ def categorical(values, name, dataset, is_string):
 
 
 def train(strategy, folder):
-    training = table(40, 0).shuffle(40, seed=2).batch(7)
+    training = table(40, 0).shuffle(40, seed=2, reshuffle_each_iteration=False).batch(7)
     validation = table(12, 1).batch(7)
     with strategy.scope():
         inputs = {
