@@ -1,9 +1,10 @@
 """What takes part in Keras's loops: strategies, optimizers and callbacks of ours."""
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Literal
 
 import tensorflow as tf
 
@@ -65,6 +66,13 @@ class HookedStrategy:
         """Returns the chief's bytes, on all workers."""
         raise NotImplementedError
 
+    def alone(self) -> AbstractContextManager[None]:
+        """Returns a context for what this worker does without the others.
+
+        What is made in it belongs to this worker, also within `scope()`.
+        """
+        raise NotImplementedError
+
     def replica_seed(self, seed: Any) -> Any:
         """Returns this replica's own seed from one that all replicas have."""
         raise NotImplementedError
@@ -92,6 +100,29 @@ class HookedOptimizer:
     def retrace(self) -> None:
         """Forgets what was traced beside the train function."""
         raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelStep:
+    """A train, test or predict step of a Keras model.
+
+    Attributes:
+        model: The model.
+        function: The step, a Python function of a batch.
+        kind: What it does.
+    """
+
+    model: Any
+    function: Callable[[Any], Any]
+    kind: Literal["train", "test", "predict"]
+
+    def __call__(self, batch: Any) -> Any:
+        """Runs the step, as Keras does.
+
+        Args:
+            batch: The batch, in the user's structure.
+        """
+        return self.function(batch)
 
 
 class HookedCallback:

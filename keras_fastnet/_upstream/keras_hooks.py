@@ -12,6 +12,7 @@ from keras_fastnet._upstream import callback_hooks, chosen  # noqa: F401
 from keras_fastnet._upstream.hooked import HookedStrategy
 from keras_fastnet._upstream.hooking import install
 from keras_fastnet._upstream.made_in_scope import STRATEGIES
+from keras_fastnet._upstream.tensorflow import let_variables_convert
 
 __all__ = ["heed", "install"]
 
@@ -26,4 +27,5 @@ def heed(strategy: HookedStrategy) -> None:
         ImportError: This Keras lacks what must be wrapped.
     """
     STRATEGIES.add(strategy)
+    let_variables_convert()
     install()

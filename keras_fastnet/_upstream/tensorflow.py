@@ -6,10 +6,13 @@
 
 import contextlib
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
+from tensorflow.python.autograph.core import ag_ctx
+from tensorflow.python.autograph.impl import api
 from tensorflow.python.data.util import random_seed as dataset_random_seed
 from tensorflow.python.distribute import (
     collective_all_reduce_strategy,
@@ -17,7 +20,9 @@ from tensorflow.python.distribute import (
     input_lib,
     tpu_strategy,
 )
+from tensorflow.python.distribute import values as distributed_values
 from tensorflow.python.eager import context
+from tensorflow.python.framework import func_graph
 
 # The implementation behind `tf.distribute.MultiWorkerMirroredStrategy`.
 CollectiveAllReduceExtended = collective_all_reduce_strategy.CollectiveAllReduceExtended
@@ -145,6 +150,42 @@ def without_wrong_cardinality(dataset: Any) -> Any:
     if getattr(dataset, "_cardinality", -1) >= 0:
         dataset._cardinality = tf.data.UNKNOWN_CARDINALITY
     return dataset
+
+
+def let_variables_convert() -> None:
+    """Has distributed variables convert to Python's and NumPy's numbers.
+
+    Keras's callbacks take `int(optimizer.iterations)` and the like, which TensorFlow
+    offers for its other variables.
+    """
+
+    def as_array(variable: Any, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        return np.asarray(variable.numpy(), dtype)
+
+    names: dict[str, Callable[..., Any]] = {
+        "__int__": lambda variable: int(variable.numpy()),
+        "__float__": lambda variable: float(variable.numpy()),
+        "__complex__": lambda variable: complex(variable.numpy()),
+        "__array__": as_array,
+    }
+    for name, conversion in names.items():
+        setattr(distributed_values.DistributedVariable, name, conversion)
+
+
+def converted(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function as `tf.function` traces it, with its Python conditions.
+
+    Args:
+        function: What may use tensors as conditions of `if` and `while`.
+    """
+    return api.tf_convert(function, ag_ctx.ControlStatusCtx(ag_ctx.Status.ENABLED))
+
+
+@contextlib.contextmanager
+def scratch_graph() -> Iterator[None]:
+    """Has operations traced and not run. Variables are made outside, and stay."""
+    with func_graph.FuncGraph("fastnet_scratch").as_default():
+        yield
 
 
 def strategy_with_extended(strategy: tf.distribute.Strategy, extended: Any) -> None:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from keras_fastnet._upstream.chosen import values
 from keras_fastnet.errors import ShardingError
 
 # Fractions of a tensor's length: multiples of the golden ratio modulo 1. An even
@@ -142,6 +143,8 @@ def fill_if_empty(data: Any) -> Any:
 
 def with_examples(data: Any, position: int, replicas: int) -> GlobalBatch:
     """Returns one replica's share, and what it must know of the whole batch."""
+    # A step that is not traced gets arrays from `train_on_batch`.
+    data = tf.nest.map_structure(values.as_tensor, data)
     examples = count_examples(data)
     start, stop = bounds(examples, position, replicas)
     return GlobalBatch(

@@ -7,62 +7,136 @@ from typing import Any
 import tensorflow as tf
 
 from keras_fastnet._upstream.chosen import models, values
-from keras_fastnet._upstream.keras_api import keras
-from keras_fastnet._upstream.training_state import metric_variables
+from keras_fastnet._upstream.hooked import ModelStep
 from keras_fastnet.strategies.global_batch import GlobalBatch
 from keras_fastnet.strategies.replica_step import ReplicaStep
 
 
 def run_step(
-    model: keras.Model,
-    step: Callable[..., Any],
-    batch: GlobalBatch,
-    weight: ReplicaStep,
-) -> tuple[Any, bool]:
+    step: ModelStep, batch: GlobalBatch, weight: ReplicaStep
+) -> tuple[Any, Any]:
     """Runs a train or test step so that it leaves all replicas equal.
 
     Keras lets every replica keep moving statistics of its own, and averages the
-    replicas' metric results, which is not the result over all examples where a
-    metric is no mean (AUC) or shares are unequal. Here the changes of the layers'
-    state are averaged and the metrics' states summed, in one all-reduce.
+    replicas' logs, which are not those over all examples where a metric is no mean
+    (AUC) or shares are unequal. Here the changes of the layers' state are averaged and
+    the metrics' states summed, in one all-reduce. A step that the user has written may
+    log anything: in it metrics return their result over all replicas, and of the logs
+    each replica's count by its share of the examples.
 
     Args:
-        model: The model.
-        step: Its `train_step` or `test_step`.
+        step: The step.
         batch: The replica's share.
         weight: The replica's weight in a mean over all examples.
 
     Returns:
-        What the step returned, with the logs over all examples where the model's
-        steps and metrics are Keras's own; and whether the logs are those.
+        The step's logs; and in the same structure whether they are those over all
+        examples, equal on all replicas.
     """
-    state = models.layer_state(model) if step.__name__ == "train_step" else []
-    metrics = metric_variables(model)
+    model = step.model
+    state = models.layer_state(model) if step.kind == "train" else []
+    metrics = models.all_metric_variables(model)
     state_before = [_value(v) for v in state]
-    metrics_before = [_value(v) for v in metrics]
+    metrics_before = {id(v): _value(v) for v in metrics}
 
-    outputs = step(batch.data)
+    def counted(variable: Any) -> tf.Tensor:
+        """Returns a metric's value without what was only a filler."""
+        value = _value(variable)
+        before = metrics_before.get(id(variable))
+        before = tf.zeros_like(value) if before is None else before
+        return tf.where(batch.own > 0, value, before)
 
-    for variable, value in zip(metrics, metrics_before, strict=True):
-        # What was only a filler counts for nothing.
-        variable.assign(tf.where(batch.own > 0, _value(variable), value))
-    exact = _has_own_logs(model, outputs) and all(
+    def totals(variables: list[Any]) -> list[tf.Tensor]:
+        return sum_over_replicas([counted(variable) for variable in variables])
+
+    exact = _has_own_logs(step) and all(
         models.is_summed(variable) for variable in metrics
     )
+    if exact:
+        outputs = step(batch.data)
+    else:
+        with weight.with_results_of_all(totals):
+            outputs = step(batch.data)
+
+    for variable in metrics:
+        variable.assign(counted(variable))
     changes = [
         weight.weigh(_value(variable) - value)
         for variable, value in zip(state, state_before, strict=True)
     ]
-    results = [_value(v) for v in metrics] if exact else []
+    logs = None if exact else _Logs(outputs, weight)
+    results = [_value(v) for v in metrics] if logs is None else logs.terms
     sums = []
     if changes or results:
         sums = sum_over_replicas(changes + results)
     for variable, value, change in zip(state, state_before, sums, strict=False):
         variable.assign(value + change)
-    if not exact:
-        return outputs, False
-    totals = list(zip(metrics, sums[len(changes) :], strict=True))
-    return models.metrics_result(model, totals), True
+    sums_of_results = sums[len(changes) :]
+    if logs is not None:
+        return logs.of_all_replicas(sums_of_results)
+    outputs = models.metrics_result(
+        model, list(zip(metrics, sums_of_results, strict=True))
+    )
+    return outputs, tf.nest.map_structure(lambda _: True, outputs)
+
+
+class _Logs:
+    """What a step has returned that the user has written.
+
+    Args:
+        outputs: The step's, on this replica.
+        weight: The replica's weight in a mean over all examples.
+
+    Attributes:
+        terms: This replica's terms of the sums that are the means over all examples.
+    """
+
+    def __init__(self, outputs: Any, weight: ReplicaStep):
+        self._outputs = tf.nest.map_structure(values.as_tensor, outputs)
+        self._leaves = tf.nest.flatten(self._outputs)
+        self.terms = [
+            weight.weigh(tf.cast(leaf, _float_type(leaf)))
+            for leaf in self._leaves
+            if _has_mean(leaf)
+        ]
+
+    def of_all_replicas(self, sums: list[tf.Tensor]) -> tuple[Any, Any]:
+        """Returns the logs, and whether each is equal on all replicas.
+
+        Args:
+            sums: Of the terms, over the replicas.
+        """
+        means = iter(sums)
+        logs = [
+            _cast_back(next(means), leaf) if _has_mean(leaf) else leaf
+            for leaf in self._leaves
+        ]
+        # A number of Python's is the same everywhere, and Keras cannot reduce a text.
+        agreed = [
+            _has_mean(leaf) or not tf.is_tensor(leaf) or leaf.dtype == tf.string
+            for leaf in self._leaves
+        ]
+        return (
+            tf.nest.pack_sequence_as(self._outputs, logs),
+            tf.nest.pack_sequence_as(self._outputs, agreed),
+        )
+
+
+def _has_mean(leaf: Any) -> bool:
+    """Whether the replicas' values of a log can be averaged: they have one shape."""
+    return (
+        isinstance(leaf, tf.Tensor)
+        and leaf.dtype != tf.string
+        and leaf.shape.is_fully_defined()
+    )
+
+
+def _float_type(leaf: tf.Tensor) -> tf.DType:
+    return leaf.dtype if leaf.dtype.is_floating else tf.float64
+
+
+def _cast_back(mean: tf.Tensor, leaf: tf.Tensor) -> tf.Tensor:
+    return tf.cast(mean if leaf.dtype.is_floating else tf.round(mean), leaf.dtype)
 
 
 def sum_over_replicas(values: list[tf.Tensor]) -> list[tf.Tensor]:
@@ -134,9 +208,9 @@ def _value(variable: Any) -> tf.Tensor:
     return tf.identity(values.tensorflow_variable(variable))
 
 
-def _has_own_logs(model: keras.Model, outputs: Any) -> bool:
-    """Whether what a step returned are the metrics' results."""
-    return isinstance(outputs, dict) and all(
-        getattr(type(model), name) is getattr(keras.Model, name)
-        for name in ("train_step", "test_step", "compute_metrics", "get_metrics_result")
+def _has_own_logs(step: ModelStep) -> bool:
+    """Whether what a step returns are the metrics' results, as Keras has it."""
+    return not any(
+        models.is_overridden(step.model, name)
+        for name in (f"{step.kind}_step", "compute_metrics", "get_metrics_result")
     )

@@ -1,7 +1,7 @@
 """The side of a strategy of ours that Keras's steps and optimizers talk to."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import numpy as np
@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from keras_fastnet._upstream.chosen import compiling
 from keras_fastnet._upstream.chosen import models as keras_models
-from keras_fastnet._upstream.hooked import compiles_parts, seed_offset
+from keras_fastnet._upstream.hooked import ModelStep, compiles_parts, seed_offset
 from keras_fastnet._upstream.keras_api import keras
 from keras_fastnet._upstream.mixing import refuse_other_step
 from keras_fastnet._upstream.training_data import TrainingData
@@ -29,17 +29,6 @@ class _Agreed:
 
     def __init__(self, value: Any):
         self.value = value
-
-
-def predicts(step: Callable[..., Any], model: keras.Model) -> bool:
-    """Whether one of Keras's steps predicts; it trains or tests otherwise.
-
-    Args:
-        step: What Keras gave to `Strategy.run`.
-        model: The model whose step it is.
-    """
-    # Only that one is no method.
-    return getattr(step, "__self__", None) is not model
 
 
 def checked_scalar_losses(kind: Any) -> Literal["mean", "sum"]:
@@ -84,48 +73,54 @@ class KerasSupport(DataSupport):
         Returns:
             The replicas' results.
         """
-        model = keras_models.model_of(fn)
-        if model is None:
+        step = keras_models.step_of(fn)
+        if step is None:
             refuse_other_step(fn)
-        if self.num_replicas_in_sync < 2 or model is None:
+        if step is None:
             return super().run(fn, args, kwargs, options)
-        return self._run_step(model, fn, args[0], options)
+        if self.num_replicas_in_sync < 2:
+            return super().run(step.function, args, kwargs, options)
+        return self._run_step(step, args[0], options)
 
-    def _run_step(
-        self, model: keras.Model, fn: Callable[..., Any], batch: Any, options: Any
-    ) -> Any:
+    def _run_step(self, step: ModelStep, batch: Any, options: Any) -> Any:
         """Runs one of Keras's steps on each replica.
 
         Args:
-            model: The model.
-            fn: Its step.
+            step: The step.
             batch: What Keras gives it.
             options: `tf.distribute.RunOptions`.
         """
-        agreed = []
-        compiled = compiles_parts(model)
+        agreed: list[Any] = []
+        compiled = compiles_parts(step.model)
 
-        def step(batch):
+        def on_replica(batch):
             batch = self._own_share(batch)
             with (
                 self.step.of_batch(batch.own, batch.examples, compiled),
                 differentiable_sums(self.step),
-                compiling.compiled_forward(model)
+                compiling.compiled_forward(step.model)
                 if compiled
                 else contextlib.nullcontext(),
             ):
-                if predicts(fn, model):
-                    return self._predictions(fn, batch)
-                outputs, exact = run_step(model, fn, batch, self.step)
+                if step.kind == "predict":
+                    return self._predictions(step, batch)
+                outputs, exact = run_step(step, batch, self.step)
                 agreed.append(exact)
                 return outputs
 
-        outputs = super().run(step, (batch,), None, options)
-        if not (agreed and all(agreed)):
+        with keras_models.results_over_replicas(step.model):
+            outputs = super().run(on_replica, (batch,), None, options)
+        if step.kind == "predict":
             return outputs
-        first = self._local_results(outputs)[0]
-        # Keras reduces only what several workers return.
-        return tf.nest.map_structure(_Agreed, first) if self.num_workers > 1 else first
+
+        def agreed_on(output: Any, exact: bool) -> Any:
+            if not exact:
+                return output
+            first = self.experimental_local_results(output)[0]
+            # Keras reduces only what several workers return.
+            return _Agreed(first) if self.num_workers > 1 else first
+
+        return tf.nest.map_structure(agreed_on, outputs, agreed[0])
 
     def reduce(self, reduce_op, value, axis=None):
         """Reduces `value` across replicas, as `tf.distribute.Strategy.reduce`.
@@ -248,7 +243,7 @@ class KerasSupport(DataSupport):
         """
         return batch
 
-    def _predictions(self, step: Callable[..., Any], batch: GlobalBatch) -> Any:
+    def _predictions(self, step: ModelStep, batch: GlobalBatch) -> Any:
         """Returns what a predict step says of a replica's share."""
         return step(batch.data)
 

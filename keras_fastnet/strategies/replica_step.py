@@ -2,7 +2,7 @@
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -23,6 +23,8 @@ class ReplicaStep(threading.local):
             `None` outside Keras's steps.
         reduced: Whether the optimizer is being given sums over all replicas.
         compiled: Whether XLA compiles what stands between the collectives.
+        totals: Sums variables of a metric over all replicas; `None` where metrics
+            return the replica's own results.
         continues: Whether more examples of the same batch follow in a step after this
             one.
     """
@@ -32,6 +34,7 @@ class ReplicaStep(threading.local):
     examples: tf.Tensor | None = None
     reduced: bool = False
     compiled: bool = False
+    totals: Callable[[list[Any]], list[tf.Tensor]] | None = None
     continues: bool = False
 
     @contextlib.contextmanager
@@ -65,8 +68,18 @@ class ReplicaStep(threading.local):
         """Marks that the gradients are sums over all replicas by now."""
         return self._marked("reduced", True)
 
+    def with_results_of_all(
+        self, totals: Callable[[list[Any]], list[tf.Tensor]]
+    ) -> AbstractContextManager[None]:
+        """Has metrics return their results over all replicas.
+
+        Args:
+            totals: Sums variables of a metric over all replicas.
+        """
+        return self._marked("totals", totals)
+
     @contextlib.contextmanager
-    def _marked(self, name: str, value: bool) -> Iterator[None]:
+    def _marked(self, name: str, value: Any) -> Iterator[None]:
         before = getattr(self, name)
         setattr(self, name, value)
         try:

@@ -19,7 +19,8 @@ def start_line(who: str, replicas: int, model: keras.Model, data: TrainingData) 
     parts = [who, _update(replicas, model, data), _epoch(model, data)]
     if data.elements.sharding:
         parts.append(data.elements.sharding)
-    return "; ".join([*parts, _rate(model.optimizer)])
+    rates = dict.fromkeys(map(_rate, optimizers.innermost(model.optimizer)))
+    return "; ".join([*parts, *rates])
 
 
 def _update(replicas: int, model: keras.Model, data: TrainingData) -> str:
@@ -44,9 +45,8 @@ def _epoch(model: keras.Model, data: TrainingData) -> str:
 
 
 def _rate(optimizer: Any) -> str:
-    inner = optimizers.with_inner(optimizer)[-1]
-    schedule = optimizers.schedule_of(inner)
-    rate = f"{float(values.to_numpy(inner.learning_rate)):.4g}"
+    schedule = optimizers.schedule_of(optimizer)
+    rate = f"{float(values.to_numpy(optimizer.learning_rate)):.4g}"
     if schedule is not None:
         return f"learning rate {rate} at first, by {schedule}"
     return f"learning rate {rate}"

@@ -2,14 +2,14 @@
 
 import contextlib
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import tensorflow as tf
 
 from keras_fastnet._upstream import keras_hooks
 from keras_fastnet._upstream import tensorflow as upstream
-from keras_fastnet._upstream.hooked import HookedOptimizer
+from keras_fastnet._upstream.hooked import HookedOptimizer, ModelStep
 from keras_fastnet._upstream.keras_api import keras, require_keras_3
 from keras_fastnet._upstream.training_data import TrainingData
 from keras_fastnet.errors import ClusterError, ShardingError
@@ -23,7 +23,6 @@ from keras_fastnet.strategies.keras_extended import KerasExtended
 from keras_fastnet.strategies.keras_support import (
     KerasSupport,
     checked_scalar_losses,
-    predicts,
 )
 from keras_fastnet.strategies.replica_step import ReplicaStep
 from keras_fastnet.strategies.start_line import count
@@ -123,15 +122,13 @@ class TPUStrategy(KerasSupport, tf.distribute.TPUStrategy):
         for examples in (batch, data.examples % batch):
             self._check_adds_up(model.optimizer, examples)
 
-    def _run_step(
-        self, model: keras.Model, fn: Callable[..., Any], batch: Any, options: Any
-    ) -> Any:
+    def _run_step(self, step: ModelStep, batch: Any, options: Any) -> Any:
         # Once for the examples that all cores have, and once more for those that only
         # some have, beside fillers that count for nothing.
         shares = self._shares_of(batch)
-        if fn == model.train_step:
+        if step.kind == "train":
             examples = sum(static_rows(share.data) for share in shares)
-            self._check_adds_up(model.optimizer, examples)
+            self._check_adds_up(step.model.optimizer, examples)
         parts = self._parts(shares)
         outputs: list[Any] = []
         for part in parts:
@@ -142,8 +139,8 @@ class TPUStrategy(KerasSupport, tf.distribute.TPUStrategy):
                 contextlib.nullcontext() if last else self.step.to_be_continued(),
             ):
                 given = self._per_replica(part)
-                outputs.append(super()._run_step(model, fn, given, options))
-        if predicts(fn, model):
+                outputs.append(super()._run_step(step, given, options))
+        if step.kind == "predict":
             return self._joined(outputs, parts)
         # Logs that are not exact differ by core; Keras would take the first core's.
         return tf.nest.map_structure(

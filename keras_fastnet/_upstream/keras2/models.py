@@ -1,11 +1,13 @@
 """What Keras 2 does not tell of its models."""
 
+import contextlib
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
 
-from keras_fastnet._upstream.hooked import HookedOptimizer, strategy_of
+from keras_fastnet._upstream.hooked import HookedOptimizer, ModelStep, strategy_of
 from keras_fastnet._upstream.hooking import unwrapped
 from keras_fastnet._upstream.keras2 import optimizers
 from keras_fastnet._upstream.keras_api import keras
@@ -44,6 +46,34 @@ def is_summed(variable: tf.Variable) -> bool:
     return variable.aggregation == tf.VariableAggregation.SUM
 
 
+def all_metric_variables(model: Any) -> list[tf.Variable]:
+    """Returns the variables of all metrics of a model.
+
+    Args:
+        model: A compiled model.
+    """
+    return metric_variables(model)
+
+
+def results_over_replicas(model: Any) -> AbstractContextManager[None]:
+    """Leaves a model's metrics as they are: each replica has its own results.
+
+    Args:
+        model: A compiled model.
+    """
+    return contextlib.nullcontext()
+
+
+def is_overridden(model: Any, name: str) -> bool:
+    """Whether a model has another method than Keras's.
+
+    Args:
+        model: The model.
+        name: Of the method.
+    """
+    return getattr(type(model), name) is not getattr(keras.Model, name)
+
+
 def metrics_result(
     model: Any, totals: list[tuple[tf.Variable, tf.Tensor]]
 ) -> dict[str, tf.Tensor]:
@@ -62,18 +92,20 @@ def metrics_result(
     return result
 
 
-def model_of(step: Callable[..., Any]) -> Any:
-    """Returns the model whose step a function is, or `None`.
+def step_of(function: Callable[..., Any]) -> ModelStep | None:
+    """Returns the step of a model that a function is, or `None`.
 
     Args:
-        step: What was given to `Strategy.run`: one of `train_step`, `test_step` and
-            `predict_step`, or a function with the attribute `fastnet_model`.
+        function: What was given to `Strategy.run`: one of `train_step`, `test_step`
+            and `predict_step`, or a function with the attribute `fastnet_model`.
     """
-    step = unwrapped(step)
-    owner = getattr(step, "__self__", None)
+    plain = unwrapped(function)
+    owner = getattr(plain, "__self__", None)
     if isinstance(owner, keras.Model):
-        return owner
-    return getattr(step, "fastnet_model", None)
+        trains = plain.__name__ == "train_step"
+        return ModelStep(owner, function, "train" if trains else "test")
+    model = getattr(plain, "fastnet_model", None)
+    return None if model is None else ModelStep(model, function, "predict")
 
 
 def build_optimizer(model: Any) -> None:

@@ -48,6 +48,15 @@ __all__ = [
 ]
 
 
+def innermost(optimizer: Any) -> list[Any]:
+    """Returns the optimizer that changes variables, within those that wrap it.
+
+    Args:
+        optimizer: A model's.
+    """
+    return with_inner(optimizer)[-1:]
+
+
 def is_built(optimizer: Any) -> bool:
     """Whether an optimizer has its variables.
 

@@ -17,6 +17,16 @@ def tensorflow_variable(variable: Any) -> Any:
     return variable
 
 
+def as_tensor(value: Any) -> Any:
+    """Returns what a variable or an array holds; anything else as it is.
+
+    Args:
+        value: Anything.
+    """
+    holds = isinstance(value, tf.Variable | np.ndarray | np.generic)
+    return tf.convert_to_tensor(value) if holds else value
+
+
 def new_variable(initial_value: Any, name: str) -> Any:
     """Returns a variable that is not trained.
 

@@ -83,10 +83,27 @@ def schedule_of(optimizer: Any) -> str | None:
     Returns:
         `None` where the rate is a number that may be set.
     """
-    rate = optimizer.get_config()["learning_rate"]
-    if isinstance(rate, float):
+    rate = optimizer._learning_rate
+    if isinstance(rate, keras.Variable):
         return None
-    return rate["class_name"] if isinstance(rate, dict) else "a function"
+    is_schedule = isinstance(rate, keras.optimizers.schedules.LearningRateSchedule)
+    return type(rate).__name__ if is_schedule else "a function"
+
+
+def innermost(optimizer: Any) -> list[Any]:
+    """Returns the optimizers that change variables.
+
+    Args:
+        optimizer: A model's, which may be `None`.
+
+    Returns:
+        Several within a `MultiOptimizer`; none where a step of the user's own has
+        others.
+    """
+    if optimizer is None or not optimizer.built:
+        return []
+    innermost = with_inner(optimizer)[-1]
+    return list(getattr(innermost, "optimizers", [innermost]))
 
 
 def with_inner(optimizer: Any) -> list[Any]:

@@ -16,6 +16,7 @@ from keras_fastnet._upstream.exact_losses import (
 )
 from keras_fastnet._upstream.hooked import compiled, in_replica, keras_step, reduced
 from keras_fastnet._upstream.hooking import hook
+from keras_fastnet._upstream.made_in_scope import refuse_lone_update
 
 
 # Keras gives every replica's loss the weight 1/N, however few examples it has. Here
@@ -74,6 +75,7 @@ def _add_exactly(original, model, loss):
 @hook(base_optimizer.BaseOptimizer, "apply")
 @hook(loss_scale_optimizer.LossScaleOptimizer, "apply")
 def _reduce_first(original, optimizer, grads, trainable_variables=None):
+    refuse_lone_update(optimizer, trainable_variables)
     with reduced(grads) as sums:
         compiled(lambda: original(optimizer, sums, trainable_variables))()
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 
 def tensorflow_variable(variable: Any) -> Any:
@@ -13,6 +14,16 @@ def tensorflow_variable(variable: Any) -> Any:
         variable: A Keras variable, or one of TensorFlow's.
     """
     return variable.value if isinstance(variable, keras.Variable) else variable
+
+
+def as_tensor(value: Any) -> Any:
+    """Returns what a variable or an array holds; anything else as it is.
+
+    Args:
+        value: Anything.
+    """
+    holds = isinstance(value, keras.Variable | tf.Variable | np.ndarray | np.generic)
+    return keras.ops.convert_to_tensor(value) if holds else value
 
 
 def new_variable(initial_value: Any, name: str) -> Any:
