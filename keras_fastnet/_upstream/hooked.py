@@ -140,6 +140,14 @@ def in_replica() -> HookedStrategy | None:
     return strategy if isinstance(strategy, HookedStrategy) else None
 
 
+def in_scope_only() -> Any:
+    """Returns the strategy of ours in whose scope, and no replica, this code runs."""
+    if not tf.distribute.in_cross_replica_context():
+        return None
+    strategy = tf.distribute.get_strategy()
+    return strategy if isinstance(strategy, HookedStrategy) else None
+
+
 def keras_step() -> Any:
     """Returns the `ReplicaStep` of the Keras step that this code is part of, if any."""
     strategy = in_replica()
