@@ -18,7 +18,7 @@ def program(strategy: Any, *, name: str, folder: str) -> dict[str, Any]:
         folder: Where it may write; the same on all workers.
 
     Returns:
-        What it returns, and the seconds that it took.
+        What it returns, the seconds that it took, and what it says of itself.
     """
     module = importlib.import_module(f"tests.programs.{name}")
     before = keras.config.floatx()
@@ -28,4 +28,10 @@ def program(strategy: Any, *, name: str, folder: str) -> dict[str, Any]:
         results = module.train(strategy or tf.distribute.get_strategy(), folder)
     finally:
         keras.config.set_floatx(before)
-    return {"results": results, "seconds": time.perf_counter() - begun}
+    return {
+        "results": results,
+        "seconds": time.perf_counter() - begun,
+        "published": module.PUBLISHED,
+        "changed": module.CHANGED,
+        "tolerance": module.TOLERANCE,
+    }

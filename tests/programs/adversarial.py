@@ -5,7 +5,9 @@ import tensorflow as tf
 
 from tests.programs.made_data import images
 
-PUBLISHED = "tensorflow.org/neural_structured_learning/tutorials/adversarial_keras_cnn_mnist"
+PUBLISHED = (
+    "tensorflow.org/neural_structured_learning/tutorials/adversarial_keras_cnn_mnist"
+)
 CHANGED = "a train step in place of the library's wrapper, which lacks Keras 3"
 TOLERANCE = 1e-9
 
@@ -16,6 +18,7 @@ class AdversarialModel(keras.Model):
         self.base = base
         self.multiplier = multiplier
         self.step = step
+        self.adversarial_tracker = keras.metrics.Mean(name="adversarial_loss")
 
     def call(self, x, training=False):
         return self.base(x, training=training)
@@ -34,7 +37,8 @@ class AdversarialModel(keras.Model):
         weights = self.trainable_variables
         gradients = tape.gradient(total, weights)
         self.optimizer.apply_gradients(zip(gradients, weights, strict=True))
-        return self.compute_metrics(x, y, y_pred)
+        self.adversarial_tracker.update_state(adversarial)
+        return {**self.compute_metrics(x, y, y_pred), "total_loss": total}
 
 
 def train(strategy, folder):

@@ -7,7 +7,7 @@ from keras import layers, ops
 from tests.programs.made_data import images, normal
 
 PUBLISHED = "keras.io/examples/vision/semisupervised_simclr"
-CHANGED = "the two views come with the data"
+CHANGED = "the two views come with the data; no accuracy, which jumps by examples"
 # A replica compares its own examples: half of the others, so another loss.
 TOLERANCE = 0.6
 
@@ -34,11 +34,10 @@ class ContrastiveModel(keras.Model):
         self.probe_loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         self.contrastive_tracker = keras.metrics.Mean(name="c_loss")
         self.probe_tracker = keras.metrics.Mean(name="p_loss")
-        self.probe_accuracy = keras.metrics.SparseCategoricalAccuracy(name="p_acc")
 
     @property
     def metrics(self):
-        return [self.contrastive_tracker, self.probe_tracker, self.probe_accuracy]
+        return [self.contrastive_tracker, self.probe_tracker]
 
     def contrastive_loss(self, one, other):
         one, other = ops.normalize(one, axis=1), ops.normalize(other, axis=1)
@@ -72,14 +71,12 @@ class ContrastiveModel(keras.Model):
             zip(tape.gradient(loss, weights), weights, strict=True)
         )
         self.probe_tracker.update_state(loss)
-        self.probe_accuracy.update_state(labels, logits)
         return {m.name: m.result() for m in self.metrics}
 
     def test_step(self, data):
         pictures, labels = data
         logits = self.probe(self.encoder(pictures, training=False), training=False)
         self.probe_tracker.update_state(self.probe_loss(labels, logits))
-        self.probe_accuracy.update_state(labels, logits)
         return {m.name: m.result() for m in self.metrics[1:]}
 
 
@@ -91,7 +88,7 @@ def train(strategy, folder):
     with strategy.scope():
         model = ContrastiveModel()
         model.compile(
-            contrastive_optimizer=keras.optimizers.SGD(0.02),
+            contrastive_optimizer=keras.optimizers.SGD(0.002),
             probe_optimizer=keras.optimizers.SGD(0.1),
         )
     history = model.fit(dataset, epochs=3, validation_data=test, verbose=0).history

@@ -9,7 +9,8 @@ from tests.programs.made_data import images
 
 PUBLISHED = "keras.io/examples/vision/captcha_ocr"
 CHANGED = "no dropout"
-TOLERANCE = 1e-9
+# TensorFlow computes CTC in single precision.
+TOLERANCE = 1e-6
 
 CHARACTERS = 4
 LENGTH = 2

@@ -9,7 +9,8 @@ from tests.programs.made_data import normal
 
 PUBLISHED = "keras.io/examples/audio/ctc_asr"
 CHANGED = "no dropout, no batch normalization"
-TOLERANCE = 1e-9
+# TensorFlow computes CTC in single precision.
+TOLERANCE = 1e-6
 
 LETTERS = 5
 

@@ -32,7 +32,9 @@ def network():
 
 def train(strategy, folder):
     training = tf.data.Dataset.from_tensor_slices(images(36))
-    training = training.shuffle(64, seed=3, reshuffle_each_iteration=False).batch(GLOBAL_BATCH)
+    training = training.shuffle(64, seed=3, reshuffle_each_iteration=False).batch(
+        GLOBAL_BATCH
+    )
     testing = tf.data.Dataset.from_tensor_slices(images(12, seed=1))
     testing = testing.batch(GLOBAL_BATCH)
     training = strategy.experimental_distribute_dataset(training)

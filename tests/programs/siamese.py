@@ -65,7 +65,11 @@ def triplets(count, seed):
 
 
 def train(strategy, folder):
-    dataset = triplets(36, 0).shuffle(64, seed=5, reshuffle_each_iteration=False).batch(7, drop_remainder=False)
+    dataset = (
+        triplets(36, 0)
+        .shuffle(64, seed=5, reshuffle_each_iteration=False)
+        .batch(7, drop_remainder=False)
+    )
     validation = triplets(10, 10).batch(7, drop_remainder=False).prefetch(2)
     with strategy.scope():
         inputs = keras.Input((8, 8, 1))

@@ -7,7 +7,8 @@ from tests.programs.made_data import sentences
 
 PUBLISHED = "keras.io/examples/nlp/text_classification_with_transformer"
 CHANGED = "no dropout"
-TOLERANCE = 1e-9
+# Keras normalizes layers in single precision.
+TOLERANCE = 1e-6
 
 
 class TransformerBlock(layers.Layer):

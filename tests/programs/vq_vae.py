@@ -49,9 +49,7 @@ def autoencoder():
     decoder = keras.Model(latent, layers.Conv2DTranspose(1, 3, padding="same")(h))
     quantizer = VectorQuantizer(CODES, LATENT, name="quantizer")
     pictures = keras.Input((8, 8, 1))
-    return keras.Model(
-        pictures, decoder(quantizer(encoder(pictures))), name="vq_vae"
-    )
+    return keras.Model(pictures, decoder(quantizer(encoder(pictures))), name="vq_vae")
 
 
 class VQVAETrainer(keras.models.Model):

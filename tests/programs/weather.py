@@ -45,7 +45,9 @@ def train(strategy, folder):
                 save_weights_only=True,
                 save_best_only=True,
             ),
-            keras.callbacks.ReduceLROnPlateau(monitor="loss", min_delta=1.0, patience=1),
+            keras.callbacks.ReduceLROnPlateau(
+                monitor="loss", min_delta=1.0, patience=1
+            ),
         ],
         verbose=0,
     ).history
