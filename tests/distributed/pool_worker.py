@@ -12,7 +12,7 @@ def main() -> None:
     import keras_fastnet
     from keras_fastnet._upstream.keras_api import keras
     from keras_fastnet.collectives.mpi_environment import started_by_mpi
-    from tests.distributed import jobs, reduction_jobs, scope_jobs
+    from tests.distributed import jobs, program_jobs, reduction_jobs, scope_jobs
 
     devices = int(os.environ["FASTNET_POOL_DEVICES"])
     strategy = None
@@ -38,7 +38,7 @@ def main() -> None:
             keras.backend.clear_session()
             keras.utils.set_random_seed(1234)
             try:
-                homes = (jobs, reduction_jobs, scope_jobs)
+                homes = (jobs, program_jobs, reduction_jobs, scope_jobs)
                 function = next(getattr(h, job) for h in homes if hasattr(h, job))
                 answer = (True, function(strategy, **kwargs))
             except BaseException:

@@ -5,6 +5,7 @@ import tensorflow as tf
 from keras.src.backend.tensorflow import optimizer as tf_optimizer
 from keras.src.backend.tensorflow import trainer as tf_trainer
 from keras.src.losses import loss as keras_loss
+from keras.src.metrics import reduction_metrics
 from keras.src.optimizers import base_optimizer, loss_scale_optimizer
 from keras.src.random import seed_generator
 
@@ -65,6 +66,16 @@ def _mask_exactly(original, sample_weight, mask, dtype, reduction):
 def _add_exactly(original, model, loss):
     total = original(model, loss)
     return total if keras_step() is None else of_added(loss, total)
+
+
+# A step that the user has written gives the mean of each batch to a metric. On one device
+# every batch counts once; of a replica's mean, so does the replica's share of the batch.
+@hook(reduction_metrics.Mean, "update_state")
+def _count_by_share(original, metric, values, sample_weight=None):
+    step = keras_step()
+    if step is not None and sample_weight is None and not keras.ops.ndim(values):
+        sample_weight = step.share
+    return original(metric, values, sample_weight)
 
 
 # A step of the user's may ask for the gradient of a tensor, which is that of its sum.
