@@ -56,7 +56,9 @@ class OneInProcess(type):
         bound.apply_defaults()
         _, *arguments = bound.arguments.items()
         return {
-            name: _described(value) for name, value in arguments if name != _OF_THE_START
+            name: _described(value)
+            for name, value in arguments
+            if name != _OF_THE_START
         }
 
 

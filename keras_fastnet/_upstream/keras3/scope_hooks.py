@@ -1,4 +1,4 @@
-"""Where a model's scope matters: `compile`, and variables that are made outside of it."""
+"""Where a model's scope matters: `compile`, and what is made outside of it."""
 
 import inspect
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ _HAVE_VARIABLES = (keras.Optimizer, keras.Metric, keras.Loss)
 # to fine-tune.
 @hook(base_trainer.Trainer, "compile")
 def _compile_in_scope(original, model, *args, **kwargs):
-    strategy = getattr(model, "_distribute_strategy", None)
+    strategy: Any = getattr(model, "_distribute_strategy", None)
     if not isinstance(strategy, HookedStrategy):
         refuse_compiled_in_scope(model, strategy)
         return original(model, *args, **kwargs)
