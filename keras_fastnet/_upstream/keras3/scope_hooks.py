@@ -28,9 +28,8 @@ def _compile_in_scope(original, model, *args, **kwargs):
     if not isinstance(strategy, HookedStrategy):
         refuse_compiled_in_scope(model, strategy)
         return original(model, *args, **kwargs)
-    with strategy.scope():
+    with model.distribute_strategy.scope():
         given = inspect.signature(original).bind(model, *args, **kwargs).arguments
-        given.pop("self", None)
         move_into_scope(strategy, list(given.values()))
         return original(model, *args, **kwargs)
 
@@ -129,5 +128,5 @@ def _of_a_replica(original, variable):
         and tf.distribute.in_cross_replica_context()
         and _is_in_scope(strategy, variable)
     ):
-        raise outside_of_run(f"the variable {variable.path!r}")
+        raise outside_of_run(f"the gradient of {variable.path!r}")
     return original(variable)
