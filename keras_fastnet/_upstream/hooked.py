@@ -66,6 +66,10 @@ class HookedStrategy:
         """Returns the chief's bytes, on all workers."""
         raise NotImplementedError
 
+    def own_rows(self, batch: int) -> tuple[int, int]:
+        """Returns which rows of a global batch this replica takes."""
+        raise NotImplementedError
+
     def replica_seed(self, seed: Any) -> Any:
         """Returns this replica's own seed from one that all replicas have."""
         raise NotImplementedError

@@ -12,7 +12,7 @@ def main() -> None:
     import keras_fastnet
     from keras_fastnet._upstream.keras_api import keras
     from keras_fastnet.collectives.mpi_environment import started_by_mpi
-    from tests.distributed import jobs, reduction_jobs
+    from tests.distributed import jobs, reduction_jobs, step_jobs
 
     devices = int(os.environ["FASTNET_POOL_DEVICES"])
     strategy = None
