@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 OLDEST := .venv-oldest
 RAY := .venv-ray
+KERAS := .venv-keras
 # Keras 2: on the newest TensorFlow with tf-models-official, and with tensorflow-addons.
 MODELS := .venv-models
 ADDONS := .venv-addons
@@ -10,7 +11,7 @@ ADDONS_PYTHON ?= python3.11
 PIP_OPTIONS := --quiet --disable-pip-version-check
 
 .PHONY: help demo test test-slow test-oldest test-clusters test-legacy test-legacy-smoke \
-	lint format figures clean
+	test-keras test-keras-smoke lint format figures clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -48,6 +49,12 @@ legacy-addons: $(ADDONS)/stamp
 # Both ended in 2024 or before: nobody mends what they are warned of.
 KERAS_2_WARNINGS := -o filterwarnings=default
 
+test-keras: $(KERAS)/stamp  ## Run Keras's own tests under TorusStrategy: about an hour.
+	$(KERAS)/bin/python -m tests.keras_suite $(KERAS_SUITE)
+
+test-keras-smoke: $(KERAS)/stamp  ## Run a subset of them, in a few minutes.
+	$(KERAS)/bin/python -m tests.keras_suite --smoke
+
 lint: $(VENV)/dev.stamp  ## Check style and types.
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
@@ -61,7 +68,7 @@ figures: $(VENV)/dev.stamp  ## Redraw the plots of docs/ from the result files.
 	$(VENV)/bin/python benchmarks/figures.py
 
 clean:  ## Remove environments, builds and caches.
-	rm -rf $(VENV) $(OLDEST) $(RAY) $(MODELS) $(ADDONS) build dist *.egg-info
+	rm -rf $(VENV) $(OLDEST) $(RAY) $(KERAS) $(MODELS) $(ADDONS) build dist *.egg-info
 	rm -rf .pytest_cache .mypy_cache .ruff_cache
 
 $(VENV)/%.stamp: pyproject.toml
@@ -77,6 +84,11 @@ $(RAY)/dev.stamp: pyproject.toml
 $(OLDEST)/dev.stamp: pyproject.toml
 	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
 	$(OLDEST)/bin/python -m pip install $(PIP_OPTIONS) -e ".[dev]" "tensorflow==2.18.*" "keras==3.10.*"
+	touch $@
+
+$(KERAS)/stamp: pyproject.toml
+	test -x $(KERAS)/bin/python || $(PYTHON) -m venv $(KERAS)
+	$(KERAS)/bin/python -m pip install $(PIP_OPTIONS) -e ".[keras-tests]"
 	touch $@
 
 $(MODELS)/stamp: pyproject.toml

@@ -7,6 +7,9 @@ Public names are loaded on first use, so that the `fastnet` command and
 import importlib
 from typing import TYPE_CHECKING
 
+from keras_fastnet._upstream.lone_fit import watch
+from keras_fastnet.discovery.environment import who_started
+
 if TYPE_CHECKING:
     from keras_fastnet import (
         callbacks,
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
         strategies,
     )
     from keras_fastnet._upstream.keras_api import keras
+    from keras_fastnet._upstream.made_in_scope import train_alone
     from keras_fastnet.optimizers import LARS, LargeBatchOptimizer
     from keras_fastnet.strategies import TorusStrategy, TPUStrategy, strategy
 
@@ -31,6 +35,7 @@ _HOME = {
     "TorusStrategy": "keras_fastnet.strategies",
     "strategy": "keras_fastnet.strategies",
     "keras": "keras_fastnet._upstream.keras_api",
+    "train_alone": "keras_fastnet._upstream.made_in_scope",
 }
 
 __all__ = [
@@ -48,6 +53,7 @@ __all__ = [
     "schedules",
     "strategies",
     "strategy",
+    "train_alone",
 ]
 
 
@@ -61,3 +67,8 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+# A script that is one of several workers, and only takes an optimizer from here, say.
+if (_source := who_started()) is not None:
+    watch(_source)

@@ -41,6 +41,7 @@ def test_all_invariants_hold(request, cluster):
             "loss.reduce_values", "examples_weigh_the_same", marks=pytest.mark.slow
         ),
         ("loss.apply_mask", "examples_weigh_the_same"),
+        ("TensorFlowTrainer._aggregate_additional_loss", "own_steps"),
         pytest.param(
             "CallbackList.on_epoch_begin", "micro_batches", marks=pytest.mark.slow
         ),

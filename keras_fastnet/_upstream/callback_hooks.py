@@ -68,10 +68,11 @@ def _only_the_chief_writes(original, callbacks, given=None, *args, **kwargs):
     strategy = strategy_of(kwargs.get("model"))
     if strategy is not None:
         given = tf.nest.flatten(given) if given else []
-        if any(isinstance(c, keras.callbacks.BackupAndRestore) for c in given):
+        backup = keras.callbacks.BackupAndRestore
+        if strategy.num_workers > 1 and any(isinstance(c, backup) for c in given):
             raise ValueError(
-                "A strategy of keras_fastnet needs backups that one worker writes and "
-                "that hold the position in the data. Received: "
+                "Several workers need backups that one of them writes and that hold "
+                "the position in the data. Received: "
                 "keras.callbacks.BackupAndRestore. Use "
                 "keras_fastnet.callbacks.BackupAndRestore, which takes the same "
                 "arguments."

@@ -15,6 +15,7 @@ if TYPE_CHECKING or not IS_KERAS_2:
         data_hooks,
         models,
         optimizers,
+        saving_hooks,
         step_hooks,
         values,
     )
@@ -26,7 +27,7 @@ else:
         function_hooks,  # noqa: F401
         models,
         optimizers,
-        saving_hooks,  # noqa: F401
+        saving_hooks,
         step_hooks,
         values,
     )
@@ -37,6 +38,7 @@ __all__ = [
     "data_hooks",
     "models",
     "optimizers",
+    "saving_hooks",
     "step_hooks",
     "values",
 ]

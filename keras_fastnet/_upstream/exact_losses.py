@@ -42,11 +42,27 @@ def of_added(values: tf.Tensor, total: tf.Tensor) -> tf.Tensor:
             examples; otherwise, as for a penalty on weights, the same on all replicas.
         total: The sum of its elements.
     """
+    return _of_examples(values, total)
+
+
+def of_target(target: Any) -> Any:
+    """Returns the weights of a tensor's elements in a gradient, which is of their sum.
+
+    Args:
+        target: What the gradient is taken of, as for `of_added`.
+    """
+    if not tf.is_tensor(target):
+        return None
+    return _of_examples(target, tf.ones_like(target))
+
+
+def _of_examples(values: tf.Tensor, summed: tf.Tensor) -> tf.Tensor:
+    """Returns what counts as a sum if the values have one for each example."""
     if values.shape.rank == 0:
-        return total
+        return summed
     rows = tf.maximum(keras_step().own, 1)
     for_each_example = tf.shape(values, out_type=rows.dtype)[0] == rows
-    return tf.where(for_each_example, of_sum(total), total)
+    return tf.where(for_each_example, of_sum(summed), summed)
 
 
 def mean_over_weights(total: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:

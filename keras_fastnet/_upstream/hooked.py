@@ -70,6 +70,13 @@ class HookedStrategy:
         """Returns which rows of a global batch this replica takes."""
         raise NotImplementedError
 
+    def alone(self) -> AbstractContextManager[None]:
+        """Returns a context for what this worker does without the others.
+
+        What is made in it belongs to this worker, also within `scope()`.
+        """
+        raise NotImplementedError
+
     def replica_seed(self, seed: Any) -> Any:
         """Returns this replica's own seed from one that all replicas have."""
         raise NotImplementedError
@@ -132,6 +139,14 @@ class HookedCallback:
 def in_replica() -> HookedStrategy | None:
     """Returns the strategy in whose replica this code runs, if it is one of ours."""
     if tf.distribute.in_cross_replica_context():
+        return None
+    strategy = tf.distribute.get_strategy()
+    return strategy if isinstance(strategy, HookedStrategy) else None
+
+
+def in_scope_only() -> Any:
+    """Returns the strategy of ours in whose scope, and no replica, this code runs."""
+    if not tf.distribute.in_cross_replica_context():
         return None
     strategy = tf.distribute.get_strategy()
     return strategy if isinstance(strategy, HookedStrategy) else None

@@ -16,7 +16,7 @@ def hook(owner: Any, name: str) -> Callable[[Callable], Callable]:
 
     Args:
         owner: A class or module of Keras.
-        name: One of its functions.
+        name: One of its functions or properties.
     """
 
     def register(wrapper: Callable) -> Callable:
@@ -57,7 +57,10 @@ def unwrapped(function: Any) -> Any:
     return getattr(function, "python_function", function)
 
 
-def _wrapped(original: Callable, wrapper: Callable) -> Callable:
+def _wrapped(original: Any, wrapper: Callable) -> Any:
+    if isinstance(original, property):
+        return property(_wrapped(original.fget, wrapper), doc=original.__doc__)
+
     @functools.wraps(original)
     def function(*args: Any, **kwargs: Any) -> Any:
         return wrapper(original, *args, **kwargs)

@@ -15,6 +15,7 @@ from keras_fastnet.checks.of_updates import (
     examples_weigh_the_same,
     micro_batches,
     overflow_agreement,
+    own_steps,
     same_update,
 )
 
@@ -22,6 +23,7 @@ ALL = (
     same_update,
     equal_weights,
     examples_weigh_the_same,
+    own_steps,
     micro_batches,
     overflow_agreement,
     distinct_masks,

@@ -10,6 +10,7 @@ import numpy as np
 
 from keras_fastnet._upstream.keras_api import keras
 from keras_fastnet.checks.probes import (
+    OwnSteps,
     Probe,
     difference,
     in_float64,
@@ -127,6 +128,35 @@ def examples_weigh_the_same(probe: Probe, subject: Subject) -> str:
         what = "a mask" if mask else "sample weights"
         require(apart <= TOLERANCE, f"with {what} weights differ by {apart:.1e}")
     return f"masks and sample weights: to {apart:.1e}"
+
+
+def own_steps(probe: Probe, subject: Subject) -> str:
+    """a train_step and a test_step of one's own do what one device does"""
+    batch = 2 * probe.replicas + (0 if probe.strategy.compiles_all else 1)
+    start: list[np.ndarray] | None = None
+    found = []
+    for cluster in (False, True):
+        with probe.on(cluster), in_float64():
+            x, y = (part.astype("float64") for part in regression(2 * batch))
+            model = OwnSteps()
+            model(x[:1])
+            model.compile(keras.optimizers.SGD(0.02), "mae")
+            start = start or model.get_weights()
+            model.set_weights(start)
+            options = {"batch_size": batch, "verbose": 0}
+            history = model.fit(x, y, shuffle=False, epochs=2, **options).history
+            logs = model.evaluate(x, y, return_dict=True, **options)
+            losses = [*history["total"], logs["total"]]
+        found.append((model.get_weights(), losses))
+    (one, its_losses), (several, losses) = found
+    apart = difference(several, one) / difference(one, start or [])
+    seen = f"weights differ by {apart:.1e} of their change"
+    require(apart <= TOLERANCE, seen)
+    require(
+        np.allclose(losses, its_losses, rtol=TOLERANCE),
+        f"logged losses {losses} instead of {its_losses}",
+    )
+    return f"{seen}, logged losses are equal"
 
 
 def micro_batches(probe: Probe, subject: Subject) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_fastnet._upstream.keras_api import keras
-from keras_fastnet._upstream.made_in_scope import training_alone
+from keras_fastnet._upstream.made_in_scope import train_alone
 from keras_fastnet.strategies import TorusStrategy, TPUStrategy
 
 
@@ -26,6 +26,47 @@ class Recorder(keras.layers.Layer):
                 lambda ids: self.seen.extend(ids.numpy().tolist()), [x[:, 0]], []
             )
         return x
+
+
+class OwnSteps(keras.Model):
+    """A network of one layer that writes its own train and test steps.
+
+    Its loss has a mean taken by hand, one taken by Keras, a declared sum, and a value
+    for each example that is given to `add_loss`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, x: Any) -> Any:
+        """Returns predictions of shape `(batch, 1)`."""
+        outputs = self.dense(x)
+        self.add_loss(keras.ops.mean(outputs**2, axis=1))
+        return outputs
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        """Updates with a batch; returns the loss before.
+
+        Keras knows `loss` as its own, and would replace it.
+        """
+        with tf.GradientTape() as tape:
+            loss = self._total(*data)
+        weights = self.trainable_weights
+        self.optimizer.apply_gradients(
+            zip(tape.gradient(loss, weights), weights, strict=True)
+        )
+        return {"total": loss}
+
+    def test_step(self, data: Any) -> dict[str, Any]:
+        """Returns the loss."""
+        return {"total": self._total(*data)}
+
+    def _total(self, x: Any, y: Any) -> Any:
+        predicted = self(x)
+        by_hand = keras.ops.mean((y - predicted) ** 2)
+        summed = keras.losses.MeanSquaredError(reduction="sum")(y, predicted)
+        return by_hand + 0.1 * summed + self.compute_loss(x, y, predicted)
 
 
 class Probe:
@@ -52,7 +93,7 @@ class Probe:
         """
         # Not a OneDeviceStrategy: where both were used in turn, TensorFlow crashed now
         # and then, in a thread of its own.
-        with self.strategy.scope() if cluster else training_alone():
+        with self.strategy.scope() if cluster else train_alone():
             yield
 
     def of_all_workers(self, value: float) -> list[float]:

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from keras_fastnet import TorusStrategy
 from keras_fastnet._upstream.keras_api import keras
-from keras_fastnet._upstream.made_in_scope import training_alone
+from keras_fastnet._upstream.made_in_scope import train_alone
 from keras_fastnet.cli.applications import application_named
 from keras_fastnet.cli.bench_options import BenchOptions
 from keras_fastnet.cli.errors import UsageError
@@ -57,7 +57,7 @@ def weak_scaling(
     say(f"{name}: building")
     # Not a OneDeviceStrategy: where both were used in turn, TensorFlow crashed now and
     # then, in a thread of its own.
-    alone = _Trainer(training_alone, 1, options)
+    alone = _Trainer(train_alone, 1, options)
     together = _Trainer(strategy.scope, strategy.num_replicas_in_sync, options)
     compute: list[float] = []
     steps: list[float] = []

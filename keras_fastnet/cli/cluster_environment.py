@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 
+from keras_fastnet._upstream.lone_fit import INDEPENDENT
 from keras_fastnet.cli.errors import UsageError
 
 HOST = "127.0.0.1"
@@ -74,6 +75,7 @@ def worker_environments(
     gpus: Sequence[str] = (),
     threads_per_worker: int | None = None,
     gpus_per_worker: int | None = None,
+    independent: bool = False,
 ) -> list[dict[str, str]]:
     """Returns, for each worker, the variables to set on top of `environment`.
 
@@ -87,11 +89,15 @@ def worker_environments(
             counts of `environment`. Defaults to `cpus` divided by the number of
             workers, and at least 1.
         gpus_per_worker: See `divide_gpus`. Defaults to `None`.
+        independent: Whether the workers may train without a strategy. Defaults to
+            `False`.
     """
     workers = len(ports)
     gpu_blocks = divide_gpus(gpus, workers, gpus_per_worker)
     threads = threads_per_worker or max(1, cpus // workers)
     shared = {"PYTHONUNBUFFERED": "1"}
+    if independent:
+        shared[INDEPENDENT] = "1"
     for variable in THREAD_VARIABLES:
         if threads_per_worker is not None or variable not in environment:
             shared[variable] = str(threads)

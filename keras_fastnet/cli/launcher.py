@@ -39,6 +39,7 @@ def run(
     grace_seconds: float = DEFAULT_GRACE_SECONDS,
     dry_run: bool = False,
     mpi: bool = False,
+    independent: bool = False,
     environment: Mapping[str, str] | None = None,
     stdout: TextIO | None = None,
     stderr: TextIO | None = None,
@@ -64,6 +65,8 @@ def run(
         dry_run: Prints what would be started, and starts nothing. Defaults to
             `False`.
         mpi: Makes the workers ranks of an MPI world too. Defaults to `False`.
+        independent: Lets the workers train models without a strategy, each its own.
+            Defaults to `False`.
         environment: What the workers inherit. Defaults to `os.environ`.
         stdout: Receives the workers' stdout. Defaults to `sys.stdout`.
         stderr: Receives their stderr and the launcher's messages. Defaults to
@@ -99,6 +102,7 @@ def run(
             gpus=visible_gpus(environment),
             threads_per_worker=threads_per_worker,
             gpus_per_worker=gpus_per_worker,
+            independent=independent,
         )
         if log_path is not None:
             _check_log_directory(log_path)
@@ -121,7 +125,13 @@ def run(
                     rank, display, show_all=all_output, log=logs[rank]
                 )
                 own = {**environment, **variables[rank], **places[rank].variables}
-                worker = WorkerProcess(rank, command, own, places[rank].descriptors)
+                worker = WorkerProcess(
+                    rank,
+                    command,
+                    own,
+                    places[rank].descriptors,
+                    watched=workers > 1 and not independent,
+                )
                 supervisor.add(worker, output)
             exit_code = supervisor.wait()
         failed = supervisor.first_failure

@@ -82,6 +82,12 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
         "(default: %(default)g)",
     )
     parser.add_argument(
+        "--independent",
+        action="store_true",
+        help="let a script train without a strategy, in which each worker trains a "
+        "model of its own (default: its first `fit` ends with an error)",
+    )
+    parser.add_argument(
         "--dry-run",
         action="store_true",
         help="print the environment and the command of each worker, start nothing",
@@ -129,4 +135,5 @@ def execute(arguments: argparse.Namespace) -> int:
         grace_seconds=arguments.grace_seconds,
         dry_run=arguments.dry_run,
         mpi=arguments.transport == "mpi",
+        independent=arguments.independent,
     )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO
 
 _BOOTSTRAP = str(Path(__file__).with_name("bootstrap.py"))
+_AT_START = str(Path(__file__).with_name("at_start"))
 _STREAMS = ("stdout", "stderr")
 
 
@@ -40,6 +41,7 @@ class WorkerProcess:
         command: What follows `python`.
         environment: The whole environment of the worker.
         descriptors: File descriptors that it inherits. Defaults to none.
+        watched: Whether it may not train without a strategy. Defaults to `False`.
 
     Attributes:
         exit_code: `None` while the process lives, then its exit code, or the
@@ -53,6 +55,7 @@ class WorkerProcess:
         command: Sequence[str],
         environment: Mapping[str, str],
         descriptors: Sequence[int] = (),
+        watched: bool = False,
     ) -> None:
         self.rank = rank
         self.exit_code: int | None = None
@@ -62,7 +65,8 @@ class WorkerProcess:
             # The bootstrap needs neither site packages nor the user's settings.
             [
                 *(sys.executable, "-I", "-S", _BOOTSTRAP),
-                *(str(os.getpid()), *interpreter_command(command)),
+                *(str(os.getpid()), _AT_START if watched else ""),
+                *interpreter_command(command),
             ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -1,5 +1,6 @@
 """Who started this process as one of several, without loading TensorFlow."""
 
+import json
 import os
 from collections.abc import Mapping
 
@@ -11,6 +12,7 @@ from keras_fastnet.collectives.mpi_environment import (
 from keras_fastnet.discovery.kubernetes import kubernetes_place
 from keras_fastnet.discovery.place import Place
 from keras_fastnet.discovery.slurm import slurm_place
+from keras_fastnet.errors import ClusterError
 
 # In the processes that Ray starts.
 _RAY = "RAY_RAYLET_PID"
@@ -51,6 +53,34 @@ def in_a_cluster(environment: Mapping[str, str] = os.environ) -> bool:
         or started_by_mpi(environment)
         or bool(scheduler_places(environment))
     )
+
+
+def who_started(environment: Mapping[str, str] = os.environ) -> str | None:
+    """Returns who started this process together with others; `None` for no one.
+
+    Unlike `in_a_cluster` it raises nothing, and counts the workers of `TF_CONFIG`.
+
+    Args:
+        environment: The environment variables.
+    """
+    if _workers_of_tf_config(environment) > 1:
+        return "TF_CONFIG"
+    try:
+        places = scheduler_places(environment)
+    except ClusterError:
+        return None
+    if places:
+        return places[0].source
+    return "MPI" if started_by_mpi(environment) else None
+
+
+def _workers_of_tf_config(environment: Mapping[str, str]) -> int:
+    try:
+        jobs = json.loads(environment.get("TF_CONFIG", "{}"))["cluster"]
+        return sum(len(jobs.get(job, ())) for job in ("chief", "worker"))
+    except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
+        # What is wrong there is said where a strategy is made.
+        return 0
 
 
 def _same_in_mpi(environment: Mapping[str, str], place: Place) -> bool:

@@ -10,6 +10,7 @@ from keras_fastnet._upstream import hooked, keras_hooks
 from keras_fastnet._upstream.chosen import optimizers, values
 from keras_fastnet._upstream.hooked import HookedOptimizer, HookedStrategy
 from keras_fastnet._upstream.keras_api import keras
+from keras_fastnet._upstream.made_in_scope import refuse_lone_update
 from keras_fastnet._upstream.mixing import refuse_in_other_models
 from keras_fastnet.optimizers.arguments import checked_integer, checked_number
 from keras_fastnet.optimizers.dense_gradient import dense
@@ -159,9 +160,11 @@ class LargeBatchOptimizer(HookedOptimizer, optimizers.LossScaleOptimizer):
                 optimizer was built with.
 
         Raises:
-            ValueError: There are several replicas, and no strategy of ours.
+            ValueError: There are several replicas, and no strategy of ours; or the
+                update would be that of one worker alone.
         """
         _check_strategy()
+        refuse_lone_update(self, trainable_variables)
         if not self.built:
             with optimizers.building_scope(self.name):
                 self.build(trainable_variables)

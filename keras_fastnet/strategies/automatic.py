@@ -12,6 +12,8 @@ from keras_fastnet.strategies.tpu_strategy import TPUStrategy
 
 _TPU = "TPU_NAME"
 
+_on_tpus: dict[str, tf.distribute.Strategy] = {}
+
 
 def strategy(tpu: str | None = None, **options: Any) -> tf.distribute.Strategy:
     """Returns the strategy for where the script runs, and says which in one line.
@@ -20,7 +22,8 @@ def strategy(tpu: str | None = None, **options: Any) -> tf.distribute.Strategy:
     processes or GPUs a `TorusStrategy`; one device none: TensorFlow's default strategy,
     whose scope changes nothing.
 
-    Call it at the start of the program, as `TorusStrategy`.
+    Call it at the start of the program, as `TorusStrategy`. A second call gives back what
+    the first has made.
 
     Args:
         tpu: Name or address of a TPU system; `"local"` on a TPU machine. Defaults to
@@ -65,6 +68,9 @@ def _on_tpu(tpu: str, options: dict[str, Any]) -> tf.distribute.Strategy:
             f"{', '.join(options)}, which are TorusStrategy's, with the TPU system "
             f"{tpu!r}. Leave them out."
         )
+    if tpu in _on_tpus:
+        # Connecting again would clear the variables that are there.
+        return _on_tpus[tpu]
     try:
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver.connect(tpu)
     except (OSError, ValueError, RuntimeError, tf.errors.OpError) as error:
@@ -76,7 +82,7 @@ def _on_tpu(tpu: str, options: dict[str, Any]) -> tf.distribute.Strategy:
         ) from error
     # With Keras 2, TensorFlow's as it comes.
     kind = tf.distribute.TPUStrategy if IS_KERAS_2 else TPUStrategy
-    found = kind(resolver)
+    found = _on_tpus[tpu] = kind(resolver)
     print(
         f"fastnet: TPUStrategy on {found.num_replicas_in_sync} TPU cores of {tpu!r}",
         flush=True,

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
@@ -18,7 +19,7 @@ from keras_fastnet.strategies.global_batch import (
     joined_shares,
     tell_the_same,
 )
-from keras_fastnet.strategies.keras_extended import KerasExtended
+from keras_fastnet.strategies.keras_extended import KerasExtended, alone
 
 
 class DataSupport(HookedStrategy, tf.distribute.Strategy):
@@ -35,6 +36,10 @@ class DataSupport(HookedStrategy, tf.distribute.Strategy):
     def num_workers(self) -> int:
         """Number of worker processes."""
         return self.extended.workers
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Returns a context in which variables are made for this worker alone."""
+        return alone()
 
     @property
     def _devices(self) -> int:

@@ -5,6 +5,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
@@ -44,6 +45,9 @@ class EpochData:
         steps_per_call: How many steps Keras takes in one call of its train function.
             Defaults to 1.
         on_epoch: Called with the number of an epoch before its data are begun.
+        peeking: A context in which the data hold their first element only; `peek` then
+            does not begin an epoch. Defaults to `None`: `peek` begins the next epoch,
+            as data that cannot be read twice need it.
     """
 
     def __init__(
@@ -63,9 +67,13 @@ class EpochData:
         self.batches_per_step = 1
         self.steps_per_call = 1
         self.on_epoch: Callable[[int], None] = lambda _: None
+        self.peeking: Callable[[], AbstractContextManager[None]] | None = None
+        self._peeked: EpochDataIterator | None = None
 
     def peek(self) -> Any:
         """Returns the first element, which the next iteration yields again.
+
+        With `peeking` the next iteration may have another order.
 
         Returns:
             The element.
@@ -73,16 +81,23 @@ class EpochData:
         Raises:
             ValueError: There is none.
         """
-        if self._begun is None:
-            self._begun = self._new_iterator()
         try:
-            return self._begun.peek()
+            return self._peek()
         except tf.errors.OutOfRangeError:
             raise ValueError(
                 "The data must hold at least one batch. Received: none. Look at the "
                 "files or arrays it is made from, and whether `drop_remainder=True` "
                 "drops the only batch."
             ) from None
+
+    def _peek(self) -> Any:
+        if self.peeking is None:
+            self._begun = self._begun or self._new_iterator()
+            return self._begun.peek()
+        if self._peeked is None:
+            self._peeked = self._new_iterator()
+        with self.peeking():
+            return self._peeked.peek()
 
     def examples_of_first(self) -> int:
         """Returns the number of examples in the first element, over all replicas.
@@ -96,7 +111,7 @@ class EpochData:
 
     def __iter__(self) -> "EpochDataIterator":
         iterator = self._begun or self._new_iterator()
-        self._begun = None
+        self._begun = self._peeked = None
         return iterator
 
     def pass_epoch(self) -> None:

@@ -1,5 +1,11 @@
 """The inner half of a strategy, as far as Keras's steps and data need it."""
 
+import contextlib
+import contextvars
+import sys
+import threading
+from collections.abc import Iterator
+
 import tensorflow as tf
 
 from keras_fastnet._upstream import tensorflow as upstream
@@ -7,6 +13,20 @@ from keras_fastnet.strategies.global_batch import take_share, with_examples
 from keras_fastnet.strategies.replica_step import ReplicaStep
 
 _POLICY = tf.data.experimental.AutoShardPolicy
+_PATIENCE_SECONDS = 30.0
+
+_alone: contextvars.ContextVar[bool]
+_alone = contextvars.ContextVar("_alone", default=False)
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Has variables made for this worker alone, also within a strategy's scope."""
+    token = _alone.set(True)
+    try:
+        yield
+    finally:
+        _alone.reset(token)
 
 
 class KerasExtended(tf.distribute.StrategyExtended):
@@ -35,6 +55,10 @@ class KerasExtended(tf.distribute.StrategyExtended):
         return False
 
     def _create_variable(self, next_creator, **kwargs):
+        if _alone.get():
+            # Keras makes an optimizer to see what it need not save: a strategy's
+            # variables have their first value from the chief, by a collective.
+            return next_creator(**kwargs)
         if kwargs.get("aggregation") == tf.VariableAggregation.ONLY_FIRST_REPLICA:
             # Keras's counters (iterations, loss scale) take the same value on every
             # replica. TensorFlow would copy the first's by a merge call, which
@@ -47,7 +71,30 @@ class KerasExtended(tf.distribute.StrategyExtended):
             # Moving statistics, which steps leave equal on all replicas. A mean at
             # each reading is a collective: who saves alone would wait for ever.
             kwargs["aggregation"] = tf.VariableAggregation.ONLY_FIRST_REPLICA
-        return super()._create_variable(next_creator, **kwargs)
+        with self._waiting_said(kwargs.get("name")):
+            return super()._create_variable(next_creator, **kwargs)
+
+    @contextlib.contextmanager
+    def _waiting_said(self, name: str | None) -> Iterator[None]:
+        """Says so where the other workers do not make a variable too."""
+        if self.workers < 2:
+            yield
+            return
+        text = (
+            f"fastnet: worker {self.rank} has waited {_PATIENCE_SECONDS:g} seconds for "
+            f"the other workers to make the variable {name!r} as well. Within "
+            "`strategy.scope()` a model must be built, compiled or loaded on all "
+            "workers. Let all do so, or do it outside of the scope on this one."
+        )
+        timer = threading.Timer(
+            _PATIENCE_SECONDS, lambda: print(text, file=sys.stderr, flush=True)
+        )
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     def position(self, local_replica: int) -> int:
         """Which share of a global batch a local replica takes.

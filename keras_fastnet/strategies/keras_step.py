@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from keras_fastnet._upstream.chosen import models, values
 from keras_fastnet._upstream.hooked import ModelStep
-from keras_fastnet._upstream.keras_api import keras
 from keras_fastnet.strategies.global_batch import GlobalBatch
 from keras_fastnet.strategies.replica_step import ReplicaStep
 

@@ -1,7 +1,7 @@
 """The side of a strategy of ours that Keras's steps and optimizers talk to."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import numpy as np

@@ -21,12 +21,15 @@ from keras_fastnet.strategies.gpus import let_memory_grow
 from keras_fastnet.strategies.joining import join, start_watched
 from keras_fastnet.strategies.keras_support import KerasSupport, checked_scalar_losses
 from keras_fastnet.strategies.memory import keep_freed_memory
+from keras_fastnet.strategies.one_in_process import OneInProcess
 from keras_fastnet.strategies.reduction_options import check_options
 from keras_fastnet.strategies.start_line import count
 from keras_fastnet.strategies.torus_extended import TorusExtended
 
 
-class TorusStrategy(KerasSupport, tf.distribute.MultiWorkerMirroredStrategy):
+class TorusStrategy(
+    KerasSupport, tf.distribute.MultiWorkerMirroredStrategy, metaclass=OneInProcess
+):
     """Synchronous data-parallel training through Keras 3's own `fit`.
 
     N workers take the same update as one device with the same global batch. Data is
@@ -35,7 +38,8 @@ class TorusStrategy(KerasSupport, tf.distribute.MultiWorkerMirroredStrategy):
 
     Create it at the start of the program: a cluster can be formed only before
     TensorFlow runs its first operation. Without a cluster it trains on the local
-    devices.
+    devices. A process has one: a second call with the same arguments returns the first
+    strategy.
 
     Gradients are summed over a grid of all replicas: reduce-scatter along the row,
     all-reduce along the column, all-gather along the row (Mikami et al. 2018, arXiv
@@ -70,7 +74,8 @@ class TorusStrategy(KerasSupport, tf.distribute.MultiWorkerMirroredStrategy):
             taken, TensorFlow ran already, or a worker did not come in time: at the
             latest 20 seconds after `start_timeout`. TensorFlow's servers then have
             as long again, and at least a minute, before the process is ended.
-        ValueError: `grid` does not fit the replicas, or another argument is wrong.
+        ValueError: `grid` does not fit the replicas, another argument is wrong, or the
+            process has a strategy that was made with other arguments.
 
     Example:
         ```python
@@ -128,9 +133,18 @@ class TorusStrategy(KerasSupport, tf.distribute.MultiWorkerMirroredStrategy):
         """Returns a text for people: ranks, who named them, hosts, grid, transport."""
         return describe(self.extended, self.membership.source)
 
-    def _check_fit(self, model: keras.Model, data: TrainingData) -> None:
+    def check_unchanged(self) -> None:
+        """Looks whether the cluster is still what it was when the strategy was made.
+
+        Raises:
+            ClusterError: A cluster was described after it, and this worker would train
+                alone.
+        """
         if self.num_workers == 1:
             check_described_in_time(self.membership)
+
+    def _check_fit(self, model: keras.Model, data: TrainingData) -> None:
+        self.check_unchanged()
 
     def who(self) -> str:
         """Returns who trains, for people."""

@@ -674,7 +674,9 @@ def fit_loss(strategy: Any, *, kind: str, count: int = 33) -> dict[str, Any]:
         model = keras.Sequential(layers)
         model.compile(
             # Not LARS: it hides a gradient that is too large.
-            optimizer=keras.optimizers.SGD(0.01 if "sum" in kind else 0.5),
+            optimizer=keras.optimizers.SGD(
+                0.01 if kind in ("sum", "scalar_sum", "unreduced") else 0.5
+            ),
             loss=losses.get(kind, crossentropy)(),
         )
     if strategy is not None:

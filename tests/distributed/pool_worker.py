@@ -10,10 +10,15 @@ def main() -> None:
     import tensorflow as tf
 
     import keras_fastnet
-    from keras_fastnet._upstream.keras_api import keras
+    from keras_fastnet._upstream.keras_api import IS_KERAS_2, keras
     from keras_fastnet.collectives.mpi_environment import started_by_mpi
-    from tests.distributed import jobs, reduction_jobs, step_jobs
+    from tests.distributed import jobs, reduction_jobs, scope_jobs
 
+    homes = [jobs, reduction_jobs, scope_jobs]
+    if not IS_KERAS_2:
+        from tests.distributed import step_jobs
+
+        homes.append(step_jobs)
     devices = int(os.environ["FASTNET_POOL_DEVICES"])
     strategy = None
     if os.environ["FASTNET_POOL_TPU"]:
@@ -38,7 +43,7 @@ def main() -> None:
             keras.backend.clear_session()
             keras.utils.set_random_seed(1234)
             try:
-                function = getattr(jobs, job, None) or getattr(reduction_jobs, job)
+                function = next(getattr(h, job) for h in homes if hasattr(h, job))
                 answer = (True, function(strategy, **kwargs))
             except BaseException:
                 answer = (False, traceback.format_exc())

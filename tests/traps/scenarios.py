@@ -92,10 +92,43 @@ def scalar_loss(kit: Any) -> Seen:
     """4: a loss function that returns a scalar"""
     x = column(1, 1)
     loss = lambda y, p: keras.ops.mean((y - p) ** 2)  # noqa: E731
-    try:
-        return compared(kit, lambda: SGD(0.01), x, 0 * x, loss)
-    except ValueError as error:
-        return "refused", "returns a scalar" in str(error)
+    return compared(kit, lambda: SGD(0.01), x, 0 * x, loss)
+
+
+class MeanByHand(keras.Model):
+    """One weight, trained by a `train_step` that takes its own mean."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")
+
+    def call(self, x: Any) -> Any:
+        return self.line(x)
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((y - self(x)) ** 2)
+        weights = self.trainable_weights
+        gradients = tape.gradient(loss, weights)
+        self.optimizer.apply_gradients(zip(gradients, weights, strict=True))
+        return {"loss": loss}
+
+
+def own_train_step(kit: Any) -> Seen:
+    """22: a train_step that takes its own mean"""
+    x = column(1, 1, 2)
+    moved = []
+    for scope in (kit.strategy.scope(), kit.one_device()):
+        with scope:
+            model = MeanByHand()
+            model(x[:1])
+            model.compile(SGD(0.01))
+        model.fit(x, 0 * x, batch_size=3, verbose=0)
+        moved.append(1.0 - float(model.get_weights()[0].item()))
+    several, one = moved
+    text = f"update {several:.4g}; {one:.4g} on one device"
+    return text, bool(np.isclose(several, one, rtol=1e-4))
 
 
 def partial_batch(kit: Any) -> Seen:
@@ -279,6 +312,7 @@ ALL = (
     overflow,
     dropout,
     scalar_loss,
+    own_train_step,
     partial_batch,
     schedule,
     resume_within_an_epoch,

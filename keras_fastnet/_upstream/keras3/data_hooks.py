@@ -2,12 +2,14 @@
 
 import contextlib
 import contextvars
+import functools
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 from keras.src.backend.tensorflow import trainer as tf_trainer
-from keras.src.trainers.data_adapters import array_data_adapter
+from keras.src.trainers.data_adapters import array_data_adapter, py_dataset_adapter
 
 from keras_fastnet._upstream.hooked import HookedStrategy, counts_alone
 from keras_fastnet._upstream.hooking import hook
@@ -17,6 +19,7 @@ from keras_fastnet._upstream.keras3.models import (
     is_overridden,
     model_step,
 )
+from keras_fastnet._upstream.keras3.scope_hooks import move_own_into_scope
 from keras_fastnet._upstream.keras3.training_data import IteratorData
 from keras_fastnet._upstream.made_in_scope import refuse_no_scope
 from keras_fastnet._upstream.tensorflow import shuffled_by_epoch
@@ -49,6 +52,7 @@ def _with_epoch_data(original, iterator, *args, **kwargs):
         dataset = iterator._distributed_dataset
         iterator._fastnet_data = strategy.epoch_data(dataset)
         iterator._fastnet_data.steps_per_call = iterator.steps_per_execution
+        _separate_iterators(iterator.data_adapter, iterator._fastnet_data)
         iterator._fastnet_batches = strategy.agreed_batches(
             dataset, iterator._num_batches
         )
@@ -94,6 +98,56 @@ def _shuffle_by_epoch(original, adapter):
         return original(adapter)
 
 
+# Keras prepares the batches of a `PyDataset` with `workers` in one queue for all
+# iterators: what one of them leaves there, such as the one that only looks at the first
+# batch, the next one gets in addition to its own.
+def _separate_iterators(adapter: Any, data: Any) -> None:
+    if isinstance(adapter, py_dataset_adapter.PyDatasetAdapter):
+        adapter.enqueuer = None
+        adapter._fastnet_first_only = False
+        data.peeking = functools.partial(_first_only, adapter)
+
+
+@hook(py_dataset_adapter.PyDatasetAdapter, "_get_iterator")
+def _separate_iterator(original, adapter):
+    first_only = getattr(adapter, "_fastnet_first_only", None)
+    dataset = adapter.py_dataset
+    if first_only:
+        return iter([adapter._standardize_batch(dataset[0])])
+    parallel = dataset.workers > (0 if dataset.use_multiprocessing else 1)
+    if first_only is None or not parallel:
+        return original(adapter)
+    return _prepared_in_parallel(adapter)
+
+
+def _prepared_in_parallel(adapter: Any) -> Iterator[Any]:
+    dataset = adapter.py_dataset
+    enqueuer = py_dataset_adapter.OrderedEnqueuer(
+        dataset,
+        workers=dataset.workers,
+        use_multiprocessing=dataset.use_multiprocessing,
+        max_queue_size=dataset.max_queue_size,
+        shuffle=adapter.shuffle,
+    )
+    enqueuer.start()
+    try:
+        for batch in itertools.islice(enqueuer.get(), dataset.num_batches):
+            yield adapter._standardize_batch(batch)
+    finally:
+        enqueuer.stop()
+
+
+# A look at the first batch must not begin an epoch: `on_epoch_end`, which Keras also
+# calls before the first epoch, and `on_epoch_begin` may still give it another order.
+@contextlib.contextmanager
+def _first_only(adapter: Any) -> Iterator[None]:
+    adapter._fastnet_first_only = True
+    try:
+        yield
+    finally:
+        adapter._fastnet_first_only = False
+
+
 # The first batch, which Keras takes to build the model and then drops; it also
 # averages it over the replicas, which fails for structures and unequal shares. It
 # builds by `call`, where one process leaves it to the first step: a model that has its
@@ -101,15 +155,19 @@ def _shuffle_by_epoch(original, adapter):
 @hook(tf_trainer.TensorFlowTrainer, "_maybe_symbolic_build")
 def _peek(original, model, iterator=None, data_batch=None):
     strategy, optimizer = model._distribute_strategy, model.optimizer
+    if isinstance(strategy, HookedStrategy):
+        move_own_into_scope(model)
     if iterator is not None and isinstance(strategy, HookedStrategy):
         data = iterator._get_iterator()
         _note_data(model, iterator, data)
-        batch, examples = data.peek(), strategy.peek(data)
+        batch = data.peek()
+        examples = _of_whole_batch(strategy.peek(data), data.examples_of_first())
     elif iterator is not None and counts_alone(model):
         data = iterator._fastnet_data = optimizer.epoch_data(
             iterator._distributed_dataset
         )
         data.steps_per_call = iterator._fastnet_steps_per_execution
+        _separate_iterators(iterator.data_adapter, data)
         _note_data(model, iterator, data)
         batch = examples = data.peek()
     elif isinstance(strategy, HookedStrategy):
@@ -122,6 +180,17 @@ def _peek(original, model, iterator=None, data_batch=None):
         vars(model)["_fastnet_first"] = batch, examples
     else:
         _build(model, examples)
+
+
+def _of_whole_batch(share, examples):
+    """Returns what a replica's share tells of the batch that a model is built for."""
+
+    def spec(leaf):
+        if not isinstance(leaf, tf.Tensor) or leaf.shape.rank == 0:
+            return leaf
+        return tf.TensorSpec([examples, *leaf.shape[1:]], leaf.dtype)
+
+    return tf.nest.map_structure(spec, share)
 
 
 def _build(model, examples):

@@ -1,5 +1,6 @@
 """Where a step computes: losses, the optimizer's update and random numbers."""
 
+import keras
 import tensorflow as tf
 from keras.src import tree
 from keras.src.backend.tensorflow import optimizer as tf_optimizer
@@ -14,31 +15,28 @@ from keras_fastnet._upstream.exact_losses import (
     of_added,
     of_scalar,
     of_sum,
+    of_target,
     scaled_to_valid,
 )
-from keras_fastnet._upstream.hooked import compiled, in_replica, keras_step, reduced
+from keras_fastnet._upstream.hooked import (
+    compiled,
+    in_replica,
+    in_scope_only,
+    keras_step,
+    reduced,
+)
 from keras_fastnet._upstream.hooking import hook
+from keras_fastnet._upstream.made_in_scope import refuse_lone_update
 
 
 # Keras gives every replica's loss the weight 1/N, however few examples it has. Here
 # losses are means over the replica's own examples, as on one device, and the gradients
-# are weighed.
+# are weighed. Outside of any replica they are means over the whole batch.
 @hook(keras_loss, "scale_loss_for_distribution")
-def _as_on_one_device(original, value):
-    return original(value) if keras_step() is None else value
-
-
 @hook(keras_loss, "unscale_loss_for_distribution")
-def _still_as_on_one_device(original, value):
-    if keras_step() is None:
-        return original(value)
-    if value.shape.rank:
-        raise ValueError(
-            "A loss that is given to `compile` must be reduced to a scalar. Received: "
-            f"a loss of shape {value.shape}. Leave out `reduction=None`, or reduce it "
-            "in a `train_step` of your own."
-        )
-    return value
+def _as_on_one_device(original, value):
+    plain = keras_step() is not None or in_scope_only() is not None
+    return value if plain else original(value)
 
 
 _MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
@@ -71,13 +69,39 @@ def _add_exactly(original, model, loss):
     return total if keras_step() is None else of_added(loss, total)
 
 
+# A step of the user's may ask for the gradient of a tensor, which is that of its sum.
+@hook(tf.GradientTape, "gradient")
+def _of_sums(original, tape, target, sources, output_gradients=None, *args, **kwargs):
+    if output_gradients is None and keras_step() is not None:
+        given = tf.nest.flatten(sources)
+        # Others, such as inputs, are not what replicas have in common.
+        if any(isinstance(source, keras.Variable | tf.Variable) for source in given):
+            output_gradients = tf.nest.map_structure(of_target, target)
+    return original(tape, target, sources, output_gradients, *args, **kwargs)
+
+
 # The sum over replicas comes first: Keras unscales, tests for overflow and clips each
 # replica's own gradients (tensorflow#33929, horovod#1346).
 @hook(base_optimizer.BaseOptimizer, "apply")
 @hook(loss_scale_optimizer.LossScaleOptimizer, "apply")
 def _reduce_first(original, optimizer, grads, trainable_variables=None):
+    refuse_lone_update(optimizer, trainable_variables)
     with reduced(grads) as sums:
         compiled(lambda: original(optimizer, sums, trainable_variables))()
+
+
+# Other optimizers update in a scope without a step too, with gradients of all examples.
+@hook(loss_scale_optimizer.LossScaleOptimizer, "_tf_apply")
+def _apply_in_replicas(original, optimizer, grads, trainable_variables=None):
+    strategy = in_scope_only()
+    if strategy is None:
+        return original(optimizer, grads, trainable_variables)
+
+    def update(grads):
+        with strategy.step.with_reduced_gradients():
+            original(optimizer, grads, trainable_variables)
+
+    return strategy.run(update, args=(grads,))
 
 
 @hook(tf_optimizer.TFOptimizer, "_all_reduce_sum_gradients")

@@ -1,0 +1,203 @@
+"""Jobs about what is made outside of a strategy's scope."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import keras_fastnet as fastnet
+from tests.distributed.jobs import scope
+
+LARS = {"momentum": 0.9, "weight_decay": 1e-3, "exclude_from_adaptation": ["head"]}
+
+
+def data(rows: int = 15) -> tuple[np.ndarray, np.ndarray]:
+    x = np.random.default_rng(0).normal(size=(rows, 6)).astype("float32")
+    return x, (x.sum(axis=1, keepdims=True) > 0).astype("float32")
+
+
+def network() -> keras.Model:
+    return keras.Sequential(
+        [
+            keras.Input((6,)),
+            keras.layers.Dense(5, "tanh", name="body"),
+            keras.layers.Dense(1, "sigmoid", name="head"),
+        ]
+    )
+
+
+def optimizer_of(kind: str) -> Any:
+    adam = keras.optimizers.Adam(0.05, epsilon=1e-3)
+    if kind == "schedule":
+        return keras.optimizers.SGD(
+            keras.optimizers.schedules.PiecewiseConstantDecay([3], [0.5, 0.1])
+        )
+    if kind == "loss scale":
+        return keras.optimizers.LossScaleOptimizer(adam, initial_scale=8.0)
+    if kind == "lars":
+        return fastnet.LARS(2.0, **LARS)
+    if kind == "large batch":
+        return fastnet.LargeBatchOptimizer(fastnet.LARS(2.0, **LARS), 2)
+    return adam
+
+
+def optimizer_outside(strategy: Any, *, kind: str) -> dict[str, Any]:
+    """Trains with an optimizer and metrics that are made before the model."""
+    optimizer = optimizer_of(kind)
+    metric = keras.metrics.BinaryAccuracy()
+    auc = keras.metrics.AUC(name="auc")
+    with scope(strategy):
+        model = network()
+    model.compile(
+        optimizer,
+        keras.losses.BinaryCrossentropy(),
+        metrics=[metric],
+        weighted_metrics=[auc],
+    )
+
+    def slower(epoch: int, logs: Any = None) -> None:
+        if kind == "plain":
+            # By the program's own reference, as in a callback of one's own.
+            optimizer.learning_rate = 0.05 / (epoch + 1)
+
+    history = model.fit(
+        *data(),
+        batch_size=4,
+        shuffle=False,
+        epochs=2,
+        verbose=0,
+        callbacks=[keras.callbacks.LambdaCallback(on_epoch_begin=slower)],
+    )
+    # A second time, as a guide to fine-tuning does.
+    model.get_layer("body").trainable = False
+    model.compile("sgd", "binary_crossentropy", metrics=["accuracy"])
+    tuned = model.fit(*data(), batch_size=4, shuffle=False, verbose=0)
+    return {
+        "weights": model.get_weights(),
+        "history": {**history.history, "tuned": tuned.history["accuracy"]},
+        "rate": None if kind == "schedule" else _number(optimizer.learning_rate),
+        "updates": _number(optimizer.iterations),
+    }
+
+
+def _number(value: Any) -> float:
+    return float(keras.ops.convert_to_numpy(value))
+
+
+class Pair(keras.Model):
+    """Two optimizers and a metric, as in a GAN, given to a `compile` of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = network(), network()
+
+    def compile(self, optimizers: Any) -> None:
+        super().compile(loss="mse")
+        self.both = dict(zip("lr", optimizers, strict=True))
+        self.seen = keras.metrics.Mean(name="seen")
+
+    def call(self, x: Any) -> Any:
+        return self.left(x) + self.right(x)
+
+    def train_step(self, pair: Any) -> dict[str, Any]:
+        x, y = pair
+        for name, net in (("l", self.left), ("r", self.right)):
+            with tf.GradientTape() as tape:
+                loss = self.compute_loss(x=x, y=y, y_pred=net(x))
+            gradients = tape.gradient(loss, net.trainable_variables)
+            self.both[name].apply(gradients, net.trainable_variables)
+        self.seen.update_state(y)
+        return {"seen": self.seen.result()}
+
+
+def own_compile_outside(strategy: Any) -> dict[str, Any]:
+    """Trains a model whose own `compile` makes things outside of the scope."""
+    with scope(strategy):
+        model = Pair()
+    model.compile([keras.optimizers.SGD(0.1), keras.optimizers.SGD(0.2, momentum=0.9)])
+    model.fit(*data(16), batch_size=8, shuffle=False, epochs=2, verbose=0)
+    return {
+        "weights": model.get_weights(),
+        "seen": _number(model.seen.result()),
+    }
+
+
+def refused_in_compile(strategy: Any, *, case: str) -> str:
+    optimizer = keras.optimizers.Adam(name="mine")
+    model = network()
+    if case == "trained":
+        optimizer.build(model.trainable_variables)
+        with strategy.scope():
+            model = network()
+    try:
+        with strategy.scope():
+            model.compile(optimizer, "mse")
+    except ValueError as error:
+        return str(error)
+    return "accepted"
+
+
+def second_strategy(strategy: Any) -> dict[str, Any]:
+    try:
+        fastnet.TorusStrategy(wire_dtype="bfloat16", start_timeout=60.0)
+    except ValueError as error:
+        refused = str(error)
+    return {
+        "same": fastnet.TorusStrategy() is strategy,
+        "automatic": fastnet.strategy() is strategy,
+        "refused": refused,
+    }
+
+
+def own_loop(strategy: Any, *, where: str) -> Any:
+    """Takes two steps of a loop; returns the weights, or the error."""
+    x, y = data(8)
+    if where in ("outside", "alone"):
+        model, optimizer = network(), keras.optimizers.SGD(0.1)
+    elif where == "optimizer outside":
+        optimizer = keras.optimizers.SGD(0.1)
+        with strategy.scope():
+            model = network()
+    else:
+        with strategy.scope():
+            model, optimizer = network(), keras.optimizers.SGD(0.1)
+
+    def step() -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(x) - y) ** 2)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        if where == "summed":
+            gradients = [g / strategy.num_replicas_in_sync for g in gradients]
+        optimizer.apply_gradients(
+            zip(gradients, model.trainable_variables, strict=True)
+        )
+
+    try:
+        for _ in range(2):
+            if where in ("optimizer outside", "summed"):
+                strategy.run(step)
+            elif where == "inside":
+                with strategy.scope():
+                    step()
+            elif where == "function inside":
+                with strategy.scope():
+                    tf.function(step)()
+            elif where == "alone":
+                with fastnet.train_alone():
+                    step()
+            else:
+                step()
+    except ValueError as error:
+        return f"ValueError: {error}"
+    return model.get_weights()
+
+
+def alone_beside(strategy: Any) -> list[np.ndarray]:
+    """Trains a model on purpose without the strategy, on data of this worker's."""
+    model = network()
+    model.compile("sgd", "mse")
+    x, y = data(8)
+    with fastnet.train_alone():
+        model.fit(x * (1 + strategy.rank), y, verbose=0)
+    return model.get_weights()

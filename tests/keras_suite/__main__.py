@@ -1,0 +1,252 @@
+"""Runs Keras's own tests under `TorusStrategy` and compares them with plain Keras.
+
+`python -m tests.keras_suite --help` lists the options; `make test-keras` runs all of
+it. The tests lie in the installed Keras. docs/keras_tests.md says what is counted.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
+
+from tests.keras_suite.comparison import Comparison, Outcomes, read_known
+from tests.keras_suite.plugin import MODES
+
+_HERE = pathlib.Path(__file__).parent
+_REPOSITORY = _HERE.parents[1]
+_DOCS = _REPOSITORY / "docs" / "keras_tests.md"
+_BEGIN, _END = "<!-- table: begin -->\n", "<!-- table: end -->\n"
+
+GROUPS = {
+    "trainer": ("trainers/trainer_test.py",),
+    "compile_utils, epoch iterator": (
+        "trainers/compile_utils_test.py",
+        "trainers/epoch_iterator_test.py",
+    ),
+    "data adapters": ("trainers/data_adapters/*_test.py",),
+    "callbacks": ("callbacks/*_test.py",),
+    "optimizers": ("optimizers/*_test.py", "optimizers/schedules/*_test.py"),
+    "tf.distribute": (
+        "backend/tensorflow/distribute_test.py",
+        "backend/tensorflow/optimizer_distribute_test.py",
+    ),
+    "losses": ("losses/*_test.py",),
+    "metrics": ("metrics/*_test.py",),
+    "models": ("models/*_test.py",),
+    "saving": ("saving/*_test.py",),
+    "normalization layers": ("layers/normalization/*_test.py",),
+    "regularization layers": ("layers/regularization/*_test.py",),
+}
+"""Files of Keras's tests below `keras/src`, as patterns."""
+
+SMOKE = (
+    "trainers/trainer_test.py",
+    "trainers/compile_utils_test.py",
+    "trainers/epoch_iterator_test.py",
+    "backend/tensorflow/distribute_test.py",
+    "backend/tensorflow/optimizer_distribute_test.py",
+    "callbacks/backup_and_restore_test.py",
+    "callbacks/early_stopping_test.py",
+    "callbacks/swap_ema_weights_test.py",
+    "optimizers/loss_scale_optimizer_test.py",
+    "layers/normalization/batch_normalization_test.py",
+)
+"""What a run with `--smoke` is limited to."""
+
+# Seconds for the tests of one process: it is ended afterwards, and a new one goes on.
+_PROCESS_LIMIT = 1800
+
+
+def main() -> int:
+    """Runs the command.
+
+    Returns:
+        The exit status: 0 where the list of known failures is exactly right.
+    """
+    options = _arguments()
+    source = pathlib.Path(metadata.distribution("keras").locate_file("keras/src"))
+    known = read_known(_HERE / "known.json")
+    files = {
+        group: [f for pattern in patterns for f in _files(source, pattern, options)]
+        for group, patterns in GROUPS.items()
+    }
+    run = _Run(source, options.processes, options.results)
+    if options.smoke:
+        outcomes = run.modes(files, ("one", "two"))
+        comparison = Comparison(outcomes, known)
+        # Plain Keras is asked about what failed only.
+        run.again("plain", comparison.failed_unlisted(), outcomes)
+    else:
+        modes = MODES if options.mirrored else MODES[:-1]
+        comparison = Comparison(run.modes(files, modes), known)
+    table = comparison.table(files)
+    print(table)
+    problems = comparison.problems()
+    for problem in problems:
+        print(problem)
+    print(f"Texts of all failures: {run.folder}")
+    if options.write_docs:
+        _write_docs(table)
+    # In the words of a test runner.
+    print(f"{comparison.compared - len(problems)} passed, {len(problems)} failed")
+    return 1 if problems or not comparison.compared else 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.keras_suite")
+    parser.add_argument(
+        "--smoke", action="store_true", help="run a subset, and plain Keras at need"
+    )
+    parser.add_argument(
+        "--mirrored", action="store_true", help="also run under MirroredStrategy"
+    )
+    parser.add_argument(
+        "--write-docs", action="store_true", help="write the table to docs/"
+    )
+    parser.add_argument("--processes", type=int, default=2, help="how many at once")
+    parser.add_argument("--results", type=pathlib.Path, help="folder to write to")
+    parser.add_argument("files", nargs="*", help="only files whose path contains this")
+    return parser.parse_args()
+
+
+def _files(
+    source: pathlib.Path, pattern: str, options: argparse.Namespace
+) -> list[str]:
+    found = sorted(str(path.relative_to(source)) for path in source.glob(pattern))
+    if options.smoke:
+        found = [file for file in found if file in SMOKE]
+    if options.files:
+        found = [file for file in found if any(part in file for part in options.files)]
+    return found
+
+
+def _write_docs(table: str) -> None:
+    before, rest = _DOCS.read_text().split(_BEGIN)
+    after = rest.split(_END)[1]
+    versions = ", ".join(
+        f"{name} {metadata.version(package)}"
+        for name, package in (("Keras", "keras"), ("TensorFlow", "tensorflow"))
+    )
+    _DOCS.write_text(f"{before}{_BEGIN}{versions}\n\n{table}\n{_END}{after}")
+
+
+class _Run:
+    """Runs tests in processes of their own.
+
+    Args:
+        source: Where `keras/src` is.
+        processes: How many processes run at once.
+        folder: Where results are written. Defaults to `None`: a new folder.
+    """
+
+    def __init__(
+        self, source: pathlib.Path, processes: int, folder: pathlib.Path | None
+    ):
+        self.folder = folder or pathlib.Path(tempfile.mkdtemp(prefix="keras-suite-"))
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._source = source
+        self._processes = processes
+
+    def modes(
+        self, files: dict[str, list[str]], modes: tuple[str, ...]
+    ) -> dict[str, Outcomes]:
+        """Runs files in several modes.
+
+        Args:
+            files: The files of each group, relative to the source.
+            modes: Of `MODES`.
+
+        Returns:
+            The outcomes by mode.
+        """
+        outcomes = {mode: Outcomes() for mode in modes}
+        with ThreadPoolExecutor(self._processes) as pool:
+            runs = [
+                (mode, pool.submit(self._process, f"{mode}-{number}", mode, group))
+                for number, group in enumerate(files.values())
+                if group
+                for mode in modes
+            ]
+            for mode, run in runs:
+                outcomes[mode].update(run.result())
+        return outcomes
+
+    def again(self, mode: str, tests: list[str], outcomes: dict[str, Outcomes]) -> None:
+        """Runs single tests in one more mode.
+
+        Args:
+            mode: Of `MODES`.
+            tests: Their ids.
+            outcomes: Where the outcomes are added.
+        """
+        outcomes[mode] = (
+            self._process(f"{mode}-again", mode, tests) if tests else Outcomes()
+        )
+
+    def _process(self, name: str, mode: str, tests: list[str]) -> Outcomes:
+        """Runs files or tests; where a test ends its process, another one goes on."""
+        results = self.folder / f"{name}.jsonl"
+        results.unlink(missing_ok=True)
+        done = self.folder / f"{name}.done"
+        outcomes = Outcomes()
+        while True:
+            done.write_text("\n".join(outcomes.texts))
+            began = len(outcomes.texts)
+            ended = self._pytest(name, mode, tests, results, done)
+            records = results.read_text().splitlines() if results.exists() else []
+            outcomes.read([json.loads(line) for line in records])
+            if ended in (0, 1, 5) and not outcomes.unfinished:
+                return outcomes
+            print(f"{name}: process ended with {ended}: {outcomes.unfinished}")
+            outcomes.give_up_unfinished(f"its process ended with status {ended}")
+            if len(outcomes.texts) == began:
+                raise RuntimeError(
+                    f"pytest must run tests. Received: none, for {tests}. Look at "
+                    f"{self.folder / name}.log."
+                )
+
+    def _pytest(
+        self,
+        name: str,
+        mode: str,
+        tests: list[str],
+        results: pathlib.Path,
+        done: pathlib.Path,
+    ) -> int:
+        site = self._source.parents[1]
+        path = os.environ.get("PYTHONPATH", "")
+        with (self.folder / f"{name}.log").open("a") as log:
+            try:
+                return subprocess.run(
+                    [
+                        *(sys.executable, "-m", "pytest"),
+                        *("-c", _HERE / "pytest.ini", f"--rootdir={site}"),
+                        *("-p", "tests.keras_suite.plugin", "--keras-mode", mode),
+                        *("--keras-results", results, "--keras-skip", done),
+                        *(self._source / test for test in tests),
+                    ],
+                    cwd=self.folder,
+                    env={
+                        **os.environ,
+                        "PYTHONPATH": f"{_REPOSITORY}{os.pathsep}{path}",
+                        "KERAS_BACKEND": "tensorflow",
+                        "KERAS_HOME": str(self.folder / "keras"),
+                        "CUDA_VISIBLE_DEVICES": "",
+                        "TF_CPP_MIN_LOG_LEVEL": "2",
+                    },
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    timeout=_PROCESS_LIMIT,
+                ).returncode
+            except subprocess.TimeoutExpired:
+                return 124
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,141 @@
+"""What is made outside of a strategy's scope, and what trains outside of its `run`."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_fastnet import TorusStrategy
+
+pytestmark = pytest.mark.distributed
+
+
+def assert_equal_to_one_device(results, one, metrics=()):
+    for result in results:
+        for mine, theirs in zip(result["weights"], one["weights"], strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-5)
+        for name in metrics:
+            np.testing.assert_allclose(result[name], one[name], rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "kind", ["plain", "schedule", "loss scale", "lars", "large batch"]
+)
+def test_an_optimizer_made_outside_trains_as_on_one_device(
+    two_workers, one_device, kind
+):
+    (one,) = one_device.run("optimizer_outside", kind=kind)
+    results = two_workers.run("optimizer_outside", kind=kind)
+    assert_equal_to_one_device(results, one)
+    for result in results:
+        # The caller's own reference is to what has trained.
+        assert result["updates"] == one["updates"] > 0
+        assert result["rate"] == one["rate"]
+        assert result["history"].keys() == one["history"].keys()
+        for name, values in result["history"].items():
+            np.testing.assert_allclose(values, one["history"][name], rtol=1e-4)
+
+
+def test_what_an_own_compile_makes_outside_trains_as_on_one_device(
+    two_workers, one_device
+):
+    (one,) = one_device.run("own_compile_outside")
+    results = two_workers.run("own_compile_outside")
+    assert_equal_to_one_device(results, one, ["seen"])
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ("trained", ["'mine' with 0 updates", "4 variables outside", "from_config"]),
+        ("model outside", ["made outside", "Move its layers into the scope"]),
+    ],
+)
+def test_what_cannot_move_into_the_scope_is_refused_by_name(two_workers, case, words):
+    for text in two_workers.run("refused_in_compile", case=case):
+        for word in words:
+            assert word in text
+
+
+@pytest.fixture(scope="module")
+def strategy():
+    """One process, one device."""
+    return TorusStrategy()
+
+
+def test_an_optimizer_made_outside_moves_on_one_device_too(strategy):
+    inner = keras.optimizers.SGD(0.5, momentum=0.9)
+    optimizer = keras.optimizers.LossScaleOptimizer(inner)
+    inner.learning_rate = 0.25
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile(optimizer, "mse")
+    assert model.optimizer is optimizer
+    model.fit(np.ones((4, 1)), np.ones((4, 1)), verbose=0)
+    assert float(inner.learning_rate.numpy()) == 0.25
+    assert int(inner.iterations.numpy()) == 1
+    owned = strategy.extended.variable_created_in_scope
+    assert all(owned(variable.value) for variable in optimizer.variables)
+
+
+def test_a_model_of_no_strategy_compiles_as_ever(strategy):
+    optimizer = keras.optimizers.SGD(0.5)
+    own = optimizer.iterations.value
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile(optimizer, "mse")
+    model.fit(np.ones((4, 1)), np.ones((4, 1)), verbose=0)
+    assert optimizer.iterations.value is own
+
+
+@pytest.mark.parametrize("cluster", ["two_workers", "two_mpi"])
+def test_a_second_strategy_is_the_first(request, cluster):
+    for result in request.getfixturevalue(cluster).run("second_strategy"):
+        assert result["same"] and result["automatic"]
+        assert "wire_dtype='bfloat16', at first None" in result["refused"]
+        assert "Received: " in result["refused"]
+        assert "start_timeout" not in result["refused"]
+
+
+def test_arguments_of_a_second_strategy_compare_by_value():
+    class Mine(TorusStrategy):
+        pass
+
+    options = tf.distribute.experimental.CommunicationOptions
+    with pytest.raises(ValueError, match="must have a place for each"):
+        Mine(grid=(2, 2))
+    # What failed was not kept.
+    first = Mine(None, options(timeout_seconds=60.0))
+    assert Mine(communication_options=options(timeout_seconds=60.0)) is first
+    with pytest.raises(ValueError, match="timeout_seconds"):
+        Mine(communication_options=options(timeout_seconds=30.0))
+
+
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [
+        ("outside", ["'sgd' of variables that were made outside", "train_alone()"]),
+        ("optimizer outside", ["An optimizer must be made within", "'sgd'"]),
+        ("after scope", ["must run in `strategy.run`", "an update by 'sgd'"]),
+        ("inside", ["must run in `strategy.run`", "body/kernel"]),
+        ("function inside", ["must run in `strategy.run`", "body/kernel"]),
+    ],
+)
+def test_a_loop_that_would_train_alone_is_refused(two_workers, where, words):
+    for text in two_workers.run("own_loop", where=where):
+        assert isinstance(text, str), "accepted"
+        for word in ["ValueError: ", "Received: ", *words]:
+            assert word in text
+
+
+def test_loops_in_run_and_alone_on_purpose_train(two_workers):
+    first, second = two_workers.run("own_loop", where="summed")
+    for alone in two_workers.run("own_loop", where="alone"):
+        # All examples on every replica, each weighed by half: as alone.
+        for mine, other, reference in zip(first, second, alone, strict=True):
+            np.testing.assert_array_equal(mine, other)
+            np.testing.assert_allclose(mine, reference, rtol=1e-5, atol=1e-6)
+
+
+def test_fit_alone_on_purpose_beside_a_strategy(two_workers):
+    first, second = two_workers.run("alone_beside")
+    assert not np.array_equal(first[0], second[0])
