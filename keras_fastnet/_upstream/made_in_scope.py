@@ -26,10 +26,10 @@ _OR_ALONE = (
 def train_alone() -> Iterator[None]:
     """Lets models that were made outside of a strategy's scope train.
 
-    Beside a strategy of several replicas such a training raises `ValueError`, since each
-    worker would train a model of its own. Use this for models of which that is meant,
-    such as a baseline to compare with. It also allows training without a strategy in a
-    script that several workers run.
+    Beside a strategy of several replicas such a training raises `ValueError`, since
+    each worker would train a model of its own. Use this for models of which that is
+    meant, such as a baseline to compare with. It also allows training without a
+    strategy in a script that several workers run.
 
     Example:
 
