@@ -307,6 +307,50 @@ def order_of_epochs(kit: Any) -> Seen:
     return f"{different} order(s) in 3 epochs", different == 3
 
 
+def own_test_step(kit: Any) -> Seen:
+    """29: overridden `test_step` with one more log, unequal shares"""
+
+    class Tested(keras.Sequential):
+        def test_step(self, data: Any) -> Any:
+            x, y = data
+            logs = super().test_step(data)
+            return {**logs, "again": tf.reduce_mean((self(x) - y) ** 2)}
+
+    def logged(scope: Any) -> list[float]:
+        with scope:
+            layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")
+            model = Tested([keras.Input((1,)), layer])
+            model.compile(SGD(0.1), "mse")
+        x = column(1, 1, 1, 1, 1, 1, 2)
+        logs = model.evaluate(x, 0 * x, batch_size=4, verbose=0, return_dict=True)
+        return [float(logs["loss"]), float(logs["again"])]
+
+    one, several = logged(kit.one_device()), logged(kit.strategy.scope())
+    text = f"loss and log {several[0]:.4g}, {several[1]:.4g}"
+    text += f"; {one[0]:.4g}, {one[1]:.4g} on one device"
+    return text, bool(np.allclose(several, one, rtol=1e-4))
+
+
+def calls_of_several_steps(kit: Any) -> Seen:
+    """30: `steps_per_execution` that does not divide the epoch"""
+    ends: list[int] = []
+
+    class Notice(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            ends.append(batch)
+
+    with kit.strategy.scope():
+        model = line(SGD(0.01))
+        model.compile(SGD(0.01), "mse", steps_per_execution=3)
+    x = column(*[1.0] * 8)
+    try:
+        model.fit(x, 0 * x, batch_size=2, verbose=0, callbacks=[Notice()])
+    except tf.errors.InvalidArgumentError:
+        return "InvalidArgumentError", False
+    text = f"`on_train_batch_end` at {ends}, of [2, 5]"
+    return text, ends == [2, 5]
+
+
 ALL = (
     clipping,
     overflow,
@@ -323,6 +367,8 @@ ALL = (
     unknown_cardinality,
     configuration,
     order_of_epochs,
+    own_test_step,
+    calls_of_several_steps,
 )
 
 
