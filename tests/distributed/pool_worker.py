@@ -12,7 +12,7 @@ def main() -> None:
     import keras_fastnet
     from keras_fastnet._upstream.keras_api import keras
     from keras_fastnet.collectives.mpi_environment import started_by_mpi
-    from tests.distributed import jobs, reduction_jobs
+    from tests.distributed import jobs, reduction_jobs, saving_jobs
 
     devices = int(os.environ["FASTNET_POOL_DEVICES"])
     strategy = None
@@ -38,7 +38,11 @@ def main() -> None:
             keras.backend.clear_session()
             keras.utils.set_random_seed(1234)
             try:
-                function = getattr(jobs, job, None) or getattr(reduction_jobs, job)
+                function = next(
+                    getattr(module, job)
+                    for module in (jobs, reduction_jobs, saving_jobs)
+                    if hasattr(module, job)
+                )
                 answer = (True, function(strategy, **kwargs))
             except BaseException:
                 answer = (False, traceback.format_exc())
