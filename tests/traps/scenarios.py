@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import tempfile
+import zipfile
 from typing import Any
 
 import numpy as np
@@ -351,6 +352,33 @@ def calls_of_several_steps(kit: Any) -> Seen:
     return text, ends == [2, 5]
 
 
+def py_dataset_workers(kit: Any) -> Seen:
+    """24: `PyDataset(workers=2)` of more batches than are prepared ahead"""
+    seen: list[int] = []
+
+    class Notice(keras.layers.Layer):
+        def call(self, x: Any) -> Any:
+            tf.py_function(lambda v: seen.extend(v.numpy().ravel().tolist()), [x], [])
+            return x
+
+    class Data(keras.utils.PyDataset):
+        def __len__(self) -> int:
+            return 25
+
+        def __getitem__(self, index: int) -> Any:
+            x = column(2 * index, 2 * index + 1)
+            return x, x
+
+    with kit.strategy.scope():
+        notice = Notice()
+        model = keras.Sequential([keras.Input((1,)), notice, keras.layers.Dense(1)])
+        model.compile(SGD(0.0), "mse")
+    model.evaluate(Data(workers=2), verbose=0)
+    times = [seen.count(i) for i in range(50)]
+    more, never = sum(n > 1 for n in times) // 2, times.count(0) // 2
+    return f"{more} batches of 25 more than once, {never} never", set(times) == {1}
+
+
 ALL = (
     clipping,
     overflow,
@@ -369,6 +397,7 @@ ALL = (
     order_of_epochs,
     own_test_step,
     calls_of_several_steps,
+    py_dataset_workers,
 )
 
 
@@ -408,6 +437,23 @@ def loop_outside_of_scope(kit: Any, folder: str) -> list[Any]:
     except ValueError as error:
         return [str(error)]
     return [float(model.get_weights()[0].item())]
+def saves_on_one_path(kit: Any, folder: str) -> list[Any]:
+    """23: every worker calls `model.save` on one path"""
+    with kit.strategy.scope():
+        model = keras.Sequential([keras.Input((1000,)), keras.layers.Dense(1000)])
+    damaged = []
+    for number in range(12):
+        path = pathlib.Path(folder) / f"{number}.keras"
+        # Together, as after `fit`.
+        kit.strategy.reduce("SUM", tf.constant(1.0), axis=None)
+        model.save(path)
+        kit.strategy.reduce("SUM", tf.constant(1.0), axis=None)
+        try:
+            with zipfile.ZipFile(path) as file:
+                damaged.append(file.testzip() is not None)
+        except zipfile.BadZipFile:
+            damaged.append(True)
+    return damaged
 
 
 def sharded(dataset: tf.data.Dataset, policy: str) -> tf.data.Dataset:
@@ -425,6 +471,9 @@ def judged(name: str, by_worker: list[list[Any]]) -> Seen:
             return "refused", True
         weights = [round(weight, 4) for (weight,) in by_worker]
         return f"weights {weights} on 2 workers", len(set(weights)) == 1
+    if name == "saves_on_one_path":
+        bad = sum(map(any, zip(*by_worker, strict=True)))
+        return f"{bad} of {len(by_worker[0])} files damaged", bad == 0
     ids = [i for worker in by_worker for own, _ in worker for i in own]
     times = {i: ids.count(i) for i in range(16)}
     if name == "unseeded_shuffle":
@@ -459,6 +508,7 @@ def without_strategy(exit_code: int, folder: pathlib.Path) -> Seen:
 LONE_SCRIPT = str(
     pathlib.Path(__file__).parents[1] / "launcher_scripts/train_without_strategy.py"
 )
+ON_TWO_WORKERS = (unseeded_shuffle, unequal_shards, unsharded, saves_on_one_path)
 
 
 def write_shards(folder: pathlib.Path) -> None:
