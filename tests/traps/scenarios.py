@@ -347,6 +347,23 @@ def unsharded(kit: Any, folder: str) -> list[Any]:
     return kit.batches(sharded(tf.data.Dataset.range(16).batch(4), "OFF"))
 
 
+def loop_outside_of_scope(kit: Any, folder: str) -> list[Any]:
+    """31: a GradientTape loop with a model that was made outside of the scope"""
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
+    model.set_weights([np.ones((1, 1), "float32")])
+    optimizer = SGD(0.1)
+    # What this worker has read.
+    x = column(1.0 + kit.strategy.cluster_resolver.task_id)
+    try:
+        with tf.GradientTape() as tape:
+            loss = keras.ops.mean(model(x) ** 2)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply(gradients, model.trainable_variables)
+    except ValueError as error:
+        return [str(error)]
+    return [float(model.get_weights()[0].item())]
+
+
 def sharded(dataset: tf.data.Dataset, policy: str) -> tf.data.Dataset:
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = getattr(
@@ -357,6 +374,11 @@ def sharded(dataset: tf.data.Dataset, policy: str) -> tf.data.Dataset:
 
 def judged(name: str, by_worker: list[list[Any]]) -> Seen:
     """Says what the workers' batches, with the examples of all, amount to."""
+    if name == "loop_outside_of_scope":
+        if all("made outside" in str(found) for (found,) in by_worker):
+            return "refused", True
+        weights = [round(weight, 4) for (weight,) in by_worker]
+        return f"weights {weights} on 2 workers", len(set(weights)) == 1
     ids = [i for worker in by_worker for own, _ in worker for i in own]
     times = {i: ids.count(i) for i in range(16)}
     if name == "unseeded_shuffle":
@@ -372,7 +394,25 @@ def judged(name: str, by_worker: list[list[Any]]) -> Seen:
     return f"16 examples seen {len(ids)} times, {said}", counted == len(ids)
 
 
-ON_TWO_WORKERS = (unseeded_shuffle, unequal_shards, unsharded)
+ON_TWO_WORKERS = (unseeded_shuffle, unequal_shards, unsharded, loop_outside_of_scope)
+
+
+def without_strategy(exit_code: int, folder: pathlib.Path) -> Seen:
+    """25: a script without a strategy, started as two workers
+
+    Args:
+        exit_code: Of the launch of `LONE_SCRIPT`.
+        folder: Where each worker wrote its weight.
+    """
+    models = {path.read_text() for path in folder.glob("rank-*")}
+    if models:
+        return f"{len(models)} models of 2 workers, exit code {exit_code}", False
+    return "refused", exit_code != 0
+
+
+LONE_SCRIPT = str(
+    pathlib.Path(__file__).parents[1] / "launcher_scripts/train_without_strategy.py"
+)
 
 
 def write_shards(folder: pathlib.Path) -> None:

@@ -2,9 +2,12 @@
 
 import keras
 import tensorflow as tf
+from keras.src import tree
 from keras.src.backend.tensorflow import optimizer as tf_optimizer
 from keras.src.backend.tensorflow import trainer as tf_trainer
+from keras.src.layers.rnn import rnn
 from keras.src.losses import loss as keras_loss
+from keras.src.metrics import reduction_metrics
 from keras.src.optimizers import base_optimizer, loss_scale_optimizer
 from keras.src.random import seed_generator
 
@@ -67,6 +70,16 @@ def _add_exactly(original, model, loss):
     return total if keras_step() is None else of_added(loss, total)
 
 
+# A step that the user has written gives the mean of each batch to a metric. On one device
+# every batch counts once; of a replica's mean, so does the replica's share of the batch.
+@hook(reduction_metrics.Mean, "update_state")
+def _count_by_share(original, metric, values, sample_weight=None):
+    step = keras_step()
+    if step is not None and sample_weight is None and not keras.ops.ndim(values):
+        sample_weight = step.share
+    return original(metric, values, sample_weight)
+
+
 # A step of the user's may ask for the gradient of a tensor, which is that of its sum.
 @hook(tf.GradientTape, "gradient")
 def _of_sums(original, tape, target, sources, output_gradients=None, *args, **kwargs):
@@ -116,3 +129,54 @@ def _own_stream(original, generator, *args, **kwargs):
     seed = original(generator, *args, **kwargs)
     strategy = in_replica()
     return seed if strategy is None else strategy.replica_seed(seed)
+
+
+# What a stateful recurrent layer remembers is of a whole batch; a replica keeps and
+# changes the rows of its share, in its own copy.
+@hook(rnn.RNN, "call")
+def _remember_own_rows(original, layer, sequences, initial_state=None, **kwargs):
+    strategy = in_replica()
+    batch = layer._expected_batch_size if layer.stateful else None
+    if None in (batch, keras_step(), strategy) or sequences.shape[0] == batch:
+        return original(layer, sequences, initial_state, **kwargs)
+    start, stop = strategy.own_rows(batch)
+    states = layer.states
+    # Past Keras, which tracks what is set.
+    changed = {
+        "states": tree.map_structure(lambda v: _Rows(v, start, stop), states),
+        "_expected_batch_size": stop - start,
+    }
+    vars(layer).update(changed)
+    try:
+        return original(layer, sequences, initial_state, **kwargs)
+    finally:
+        vars(layer).update(states=states, _expected_batch_size=batch)
+
+
+class _Rows:
+    """Some rows of a variable, as Keras reads and assigns its variables.
+
+    Args:
+        variable: Keras's.
+        start: The first row.
+        stop: The one after the last.
+    """
+
+    def __init__(self, variable, start, stop):
+        self._variable = variable
+        self._rows = slice(start, stop)
+
+    def __tf_tensor__(self, dtype=None, name=None):
+        return tf.convert_to_tensor(self._variable[self._rows], dtype, name=name)
+
+    def assign(self, value):
+        """Sets the rows.
+
+        Args:
+            value: Their values.
+        """
+        before, after = slice(self._rows.start), slice(self._rows.stop, None)
+        value = tf.cast(value, self._variable.dtype)
+        self._variable.assign(
+            tf.concat([self._variable[before], value, self._variable[after]], 0)
+        )

@@ -1,0 +1,37 @@
+"""Runs the programs of `tests/programs` on the workers of a `WorkerPool`."""
+
+import importlib
+import time
+from typing import Any
+
+import tensorflow as tf
+
+from keras_fastnet._upstream.keras_api import keras
+
+
+def program(strategy: Any, *, name: str, folder: str) -> dict[str, Any]:
+    """Runs a program in double precision.
+
+    Args:
+        strategy: The worker's.
+        name: A module of `tests/programs`.
+        folder: Where it may write; the same on all workers.
+
+    Returns:
+        What it returns, the seconds that it took, and what it says of itself.
+    """
+    module = importlib.import_module(f"tests.programs.{name}")
+    before = keras.config.floatx()
+    keras.config.set_floatx("float64")
+    begun = time.perf_counter()
+    try:
+        results = module.train(strategy or tf.distribute.get_strategy(), folder)
+    finally:
+        keras.config.set_floatx(before)
+    return {
+        "results": results,
+        "seconds": time.perf_counter() - begun,
+        "published": module.PUBLISHED,
+        "changed": module.CHANGED,
+        "tolerance": module.TOLERANCE,
+    }

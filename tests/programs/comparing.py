@@ -1,0 +1,25 @@
+"""How far two runs of a program are apart."""
+
+from typing import Any
+
+import numpy as np
+
+
+def largest_difference(ours: Any, theirs: Any, name: str = "") -> tuple[float, str]:
+    """Returns the largest relative difference of two results, and where it is.
+
+    Args:
+        ours: Numbers in lists and dicts.
+        theirs: The same, of the reference.
+        name: Where they stand.
+    """
+    if isinstance(theirs, dict):
+        if set(ours) != set(theirs):
+            return float("inf"), f"{name}: {sorted(ours)}, not {sorted(theirs)}"
+        pairs = [(ours[k], theirs[k], f"{name}/{k}") for k in theirs]
+        return max(largest_difference(*pair) for pair in pairs)
+    ours, theirs = np.asarray(ours, "float64"), np.asarray(theirs, "float64")
+    if ours.shape != theirs.shape or not np.isfinite(theirs).all():
+        return float("inf"), f"{name}: {ours}, not {theirs}"
+    scale = np.abs(theirs).max() or 1.0
+    return float(np.abs(ours - theirs).max() / scale), name
