@@ -14,7 +14,11 @@ from keras_fastnet._upstream.keras_api import keras
 from keras_fastnet._upstream.mixing import refuse_other_step
 from keras_fastnet._upstream.training_data import TrainingData
 from keras_fastnet.strategies.data_support import DataSupport
-from keras_fastnet.strategies.global_batch import GlobalBatch, bounds
+from keras_fastnet.strategies.global_batch import (
+    GlobalBatch,
+    bounds,
+    without_optionals,
+)
 from keras_fastnet.strategies.keras_step import (
     differentiable_sums,
     run_step,
@@ -95,6 +99,7 @@ class KerasSupport(DataSupport):
 
         def on_replica(batch):
             batch = self._own_share(batch)
+            batch = batch._replace(data=without_optionals(batch.data))
             with (
                 self.step.of_batch(batch.own, batch.examples, compiled),
                 differentiable_sums(self.step),
