@@ -137,8 +137,12 @@ def _own_stream(original, generator, *args, **kwargs):
 def _remember_own_rows(original, layer, sequences, initial_state=None, **kwargs):
     strategy = in_replica()
     batch = layer._expected_batch_size if layer.stateful else None
-    known = batch is not None and sequences.shape[0] != batch
-    if strategy is None or keras_step() is None or not known:
+    if (
+        strategy is None
+        or keras_step() is None
+        or batch is None
+        or sequences.shape[0] == batch
+    ):
         return original(layer, sequences, initial_state, **kwargs)
     start, stop = strategy.own_rows(batch)
     states = layer.states
