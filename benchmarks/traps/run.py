@@ -48,10 +48,29 @@ def on_two_workers_of_stock():
     }
 
 
+def launched(independent):
+    """Returns the same for a script that makes no strategy.
+
+    Args:
+        independent: Whether the launcher lets it train, as any other launcher does.
+    """
+    from tests.traps import scenarios
+
+    with tempfile.TemporaryDirectory() as name:
+        command = [scenarios.LONE_SCRIPT, name]
+        code = launcher.run(2, command, independent=independent)
+        seen = scenarios.without_strategy(code, pathlib.Path(name))
+    return {scenarios.without_strategy.__name__: seen}
+
+
 def main():
     """Writes `result.json` beside this script, and prints a table."""
-    stock = {**on_two_devices("stock"), **on_two_workers_of_stock()}
-    ours = on_two_devices("ours")
+    stock = {
+        **on_two_devices("stock"),
+        **on_two_workers_of_stock(),
+        **launched(independent=True),
+    }
+    ours = {**on_two_devices("ours"), **launched(independent=False)}
     result = {
         "conditions": {
             "date": datetime.date.today().isoformat(),

@@ -66,6 +66,10 @@ class HookedStrategy:
         """Returns the chief's bytes, on all workers."""
         raise NotImplementedError
 
+    def own_rows(self, batch: int) -> tuple[int, int]:
+        """Returns which rows of a global batch this replica takes."""
+        raise NotImplementedError
+
     def alone(self) -> AbstractContextManager[None]:
         """Returns a context for what this worker does without the others.
 

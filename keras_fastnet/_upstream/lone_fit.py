@@ -2,8 +2,8 @@
 
 Several processes of a script without a strategy train a model each, on all data, and
 succeed. In the workers of `fastnet run` this file is loaded before the script, by its
-path; otherwise by `import keras_fastnet`, where a cluster is described. It imports neither
-TensorFlow nor Keras, nor anything of this package.
+path; otherwise by `import keras_fastnet`, where a cluster is described. It imports
+neither TensorFlow nor Keras, nor anything of this package.
 """
 
 import functools

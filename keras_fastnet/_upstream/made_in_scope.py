@@ -26,10 +26,10 @@ _OR_ALONE = (
 def train_alone() -> Iterator[None]:
     """Lets models that were made outside of a strategy's scope train.
 
-    Beside a strategy of several replicas that is refused: each worker would train a
-    model of its own, on all data, although its owner may believe otherwise. Some models
-    are meant to be: one to compare with, or a small one that prepares the data. Under a
-    launch of several workers it also lets a script train that has no strategy.
+    Beside a strategy of several replicas such a training raises `ValueError`, since
+    each worker would train a model of its own. Use this for models of which that is
+    meant, such as a baseline to compare with. It also allows training without a
+    strategy in a script that several workers run.
 
     Example:
 
@@ -135,7 +135,7 @@ def outside_of_run(what: str) -> ValueError:
         what: What was asked for there.
     """
     return ValueError(
-        "A training step of one's own must run in `strategy.run`, which calls it once "
+        "A custom training step must run in `strategy.run`, which calls it once "
         f"for each replica. Received: {what}, outside of it. Call the step with "
         "`strategy.run(step, args=(batch,))`, or train with `fit`."
     )

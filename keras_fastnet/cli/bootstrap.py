@@ -1,9 +1,10 @@
 """First program of a worker: ties its life to the launcher's, then becomes Python.
 
-It is run as a file, by an isolated interpreter, with the launcher's process id, a folder
-or nothing, the interpreter and its arguments. It replaces itself with that interpreter,
-so the script finds `sys.argv`, `sys.path`, `__main__` and the environment exactly as
-`python script.py` makes them. Python imports the folder's `sitecustomize` first.
+It is run as a file, by an isolated interpreter, with the launcher's process id, a
+folder or nothing, the interpreter and its arguments. It replaces itself with that
+interpreter, so the script finds `sys.argv`, `sys.path`, `__main__` and the environment
+exactly as `python script.py` makes them. Python imports the folder's `sitecustomize`
+first, which sees to that too.
 """
 
 import os

@@ -22,8 +22,8 @@ def strategy(tpu: str | None = None, **options: Any) -> tf.distribute.Strategy:
     processes or GPUs a `TorusStrategy`; one device none: TensorFlow's default strategy,
     whose scope changes nothing.
 
-    Call it at the start of the program, as `TorusStrategy`. A second call gives back what
-    the first has made.
+    Call it at the start of the program, as `TorusStrategy`. A second call gives back
+    what the first has made.
 
     Args:
         tpu: Name or address of a TPU system; `"local"` on a TPU machine. Defaults to

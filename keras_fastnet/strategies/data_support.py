@@ -18,6 +18,7 @@ from keras_fastnet.strategies.global_batch import (
     fill_if_empty,
     joined_shares,
     tell_the_same,
+    without_optionals,
 )
 from keras_fastnet.strategies.keras_extended import KerasExtended, alone
 
@@ -132,9 +133,9 @@ class DataSupport(HookedStrategy, tf.distribute.Strategy):
             data: A result of `epoch_data`.
         """
         batch = data.peek()
-        if not isinstance(batch, GlobalBatch):
-            return batch
-        return self._local_results(batch.data)[0]
+        if isinstance(batch, GlobalBatch):
+            batch = self._local_results(batch.data)[0]
+        return without_optionals(batch)
 
     def _check_same_data(self, batch: GlobalBatch) -> None:
         if self.num_workers < 2:

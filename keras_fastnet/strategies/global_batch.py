@@ -257,6 +257,20 @@ def _leaves(data: Any) -> list[Any]:
     return tf.nest.flatten(data)
 
 
+def without_optionals(data: Any) -> Any:
+    """Returns a batch with `None` for the inputs that its generator left out.
+
+    Keras puts empty optionals in their place, and takes them out of what it sees; they
+    may be within `PerReplica` values.
+
+    Args:
+        data: One replica's batch.
+    """
+    return tf.nest.map_structure(
+        lambda leaf: None if isinstance(leaf, tf.experimental.Optional) else leaf, data
+    )
+
+
 def has_examples(leaf: Any) -> bool:
     """Whether a part of a batch has a row for each example.
 

@@ -14,7 +14,11 @@ from keras_fastnet._upstream.keras_api import keras
 from keras_fastnet._upstream.mixing import refuse_other_step
 from keras_fastnet._upstream.training_data import TrainingData
 from keras_fastnet.strategies.data_support import DataSupport
-from keras_fastnet.strategies.global_batch import GlobalBatch
+from keras_fastnet.strategies.global_batch import (
+    GlobalBatch,
+    bounds,
+    without_optionals,
+)
 from keras_fastnet.strategies.keras_step import (
     differentiable_sums,
     run_step,
@@ -95,6 +99,7 @@ class KerasSupport(DataSupport):
 
         def on_replica(batch):
             batch = self._own_share(batch)
+            batch = batch._replace(data=without_optionals(batch.data))
             with (
                 self.step.of_batch(batch.own, batch.examples, compiled),
                 differentiable_sums(self.step),
@@ -216,6 +221,20 @@ class KerasSupport(DataSupport):
         numbers.view(np.uint8)[: len(own)] = np.frombuffer(own, np.uint8)
         sums = self._sum_over_workers(tf.constant(numbers)).numpy()
         return sums.view(np.uint8)[:size].tobytes()
+
+    def own_rows(self, batch: int) -> tuple[int, int]:
+        """Returns where this replica's share of a global batch begins and ends.
+
+        Args:
+            batch: Number of examples of the batch.
+        """
+        context = tf.distribute.get_replica_context()
+        replica = int(tf.get_static_value(context.replica_id_in_sync_group))
+        local = self.extended._get_local_replica_id(replica)
+        position = self.extended.position(local)
+        start, stop = bounds(batch, position, self.num_replicas_in_sync)
+        # One row for the filler of a replica without examples.
+        return start, max(stop, start + 1)
 
     def replica_seed(self, seed: tf.Tensor) -> tf.Tensor:
         """Returns this replica's own seed.

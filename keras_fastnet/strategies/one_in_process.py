@@ -52,7 +52,7 @@ class OneInProcess(type):
         return first
 
     def _arguments(cls, made: Any, args: Any, kwargs: Any) -> dict[str, Any]:
-        bound = inspect.signature(cls.__init__).bind(made, *args, **kwargs)
+        bound = inspect.signature(type(made).__init__).bind(made, *args, **kwargs)
         bound.apply_defaults()
         _, *arguments = bound.arguments.items()
         return {

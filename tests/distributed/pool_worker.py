@@ -1,8 +1,12 @@
 """One worker of a `WorkerPool`."""
 
+import importlib
 import os
 import traceback
 from multiprocessing.connection import Client
+
+_JOBS = ("jobs", "reduction_jobs")
+_KERAS_3_JOBS = ("program_jobs", "saving_jobs", "scope_jobs", "step_jobs")
 
 
 def main() -> None:
@@ -10,10 +14,11 @@ def main() -> None:
     import tensorflow as tf
 
     import keras_fastnet
-    from keras_fastnet._upstream.keras_api import keras
+    from keras_fastnet._upstream.keras_api import IS_KERAS_2, keras
     from keras_fastnet.collectives.mpi_environment import started_by_mpi
-    from tests.distributed import jobs, program_jobs, reduction_jobs, scope_jobs
 
+    names = _JOBS if IS_KERAS_2 else _JOBS + _KERAS_3_JOBS
+    homes = [importlib.import_module(f"tests.distributed.{name}") for name in names]
     devices = int(os.environ["FASTNET_POOL_DEVICES"])
     strategy = None
     if os.environ["FASTNET_POOL_TPU"]:
@@ -38,7 +43,6 @@ def main() -> None:
             keras.backend.clear_session()
             keras.utils.set_random_seed(1234)
             try:
-                homes = (jobs, program_jobs, reduction_jobs, scope_jobs)
                 function = next(getattr(h, job) for h in homes if hasattr(h, job))
                 answer = (True, function(strategy, **kwargs))
             except BaseException:

@@ -150,9 +150,9 @@ class _Suite:
         if self._mode == "mirrored":
             yield
             return
-        from keras_fastnet._upstream.made_in_scope import training_alone
+        import keras_fastnet
 
-        with training_alone(), contextlib.ExitStack() as stack:
+        with keras_fastnet.train_alone(), contextlib.ExitStack() as stack:
             if self._mode == "two":
                 stack.enter_context(_torus_for_mirrored())
             yield

@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import tempfile
+import zipfile
 from typing import Any
 
 import numpy as np
@@ -307,6 +308,77 @@ def order_of_epochs(kit: Any) -> Seen:
     return f"{different} order(s) in 3 epochs", different == 3
 
 
+def own_test_step(kit: Any) -> Seen:
+    """29: overridden `test_step` with one more log, unequal shares"""
+
+    class Tested(keras.Sequential):
+        def test_step(self, data: Any) -> Any:
+            x, y = data
+            logs = super().test_step(data)
+            return {**logs, "again": tf.reduce_mean((self(x) - y) ** 2)}
+
+    def logged(scope: Any) -> list[float]:
+        with scope:
+            layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")
+            model = Tested([keras.Input((1,)), layer])
+            model.compile(SGD(0.1), "mse")
+        x = column(1, 1, 1, 1, 1, 1, 2)
+        logs = model.evaluate(x, 0 * x, batch_size=4, verbose=0, return_dict=True)
+        return [float(logs["loss"]), float(logs["again"])]
+
+    one, several = logged(kit.one_device()), logged(kit.strategy.scope())
+    text = f"loss and log {several[0]:.4g}, {several[1]:.4g}"
+    text += f"; {one[0]:.4g}, {one[1]:.4g} on one device"
+    return text, bool(np.allclose(several, one, rtol=1e-4))
+
+
+def calls_of_several_steps(kit: Any) -> Seen:
+    """30: `steps_per_execution` that does not divide the epoch"""
+    ends: list[int] = []
+
+    class Notice(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            ends.append(batch)
+
+    with kit.strategy.scope():
+        model = line(SGD(0.01))
+        model.compile(SGD(0.01), "mse", steps_per_execution=3)
+    x = column(*[1.0] * 8)
+    try:
+        model.fit(x, 0 * x, batch_size=2, verbose=0, callbacks=[Notice()])
+    except tf.errors.InvalidArgumentError:
+        return "InvalidArgumentError", False
+    text = f"`on_train_batch_end` at {ends}, of [2, 5]"
+    return text, ends == [2, 5]
+
+
+def py_dataset_workers(kit: Any) -> Seen:
+    """24: `PyDataset(workers=2)` of more batches than are prepared ahead"""
+    seen: list[int] = []
+
+    class Notice(keras.layers.Layer):
+        def call(self, x: Any) -> Any:
+            tf.py_function(lambda v: seen.extend(v.numpy().ravel().tolist()), [x], [])
+            return x
+
+    class Data(keras.utils.PyDataset):
+        def __len__(self) -> int:
+            return 25
+
+        def __getitem__(self, index: int) -> Any:
+            x = column(2 * index, 2 * index + 1)
+            return x, x
+
+    with kit.strategy.scope():
+        notice = Notice()
+        model = keras.Sequential([keras.Input((1,)), notice, keras.layers.Dense(1)])
+        model.compile(SGD(0.0), "mse")
+    model.evaluate(Data(workers=2), verbose=0)
+    times = [seen.count(i) for i in range(50)]
+    more, never = sum(n > 1 for n in times) // 2, times.count(0) // 2
+    return f"{more} batches of 25 more than once, {never} never", set(times) == {1}
+
+
 ALL = (
     clipping,
     overflow,
@@ -323,6 +395,9 @@ ALL = (
     unknown_cardinality,
     configuration,
     order_of_epochs,
+    own_test_step,
+    calls_of_several_steps,
+    py_dataset_workers,
 )
 
 
@@ -347,6 +422,40 @@ def unsharded(kit: Any, folder: str) -> list[Any]:
     return kit.batches(sharded(tf.data.Dataset.range(16).batch(4), "OFF"))
 
 
+def loop_outside_of_scope(kit: Any, folder: str) -> list[Any]:
+    """31: a GradientTape loop with a model that was made outside of the scope"""
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
+    model.set_weights([np.ones((1, 1), "float32")])
+    optimizer = SGD(0.1)
+    # What this worker has read.
+    x = column(1.0 + kit.strategy.cluster_resolver.task_id)
+    try:
+        with tf.GradientTape() as tape:
+            loss = keras.ops.mean(model(x) ** 2)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply(gradients, model.trainable_variables)
+    except ValueError as error:
+        return [str(error)]
+    return [float(model.get_weights()[0].item())]
+def saves_on_one_path(kit: Any, folder: str) -> list[Any]:
+    """23: every worker calls `model.save` on one path"""
+    with kit.strategy.scope():
+        model = keras.Sequential([keras.Input((1000,)), keras.layers.Dense(1000)])
+    damaged = []
+    for number in range(12):
+        path = pathlib.Path(folder) / f"{number}.keras"
+        # Together, as after `fit`.
+        kit.strategy.reduce("SUM", tf.constant(1.0), axis=None)
+        model.save(path)
+        kit.strategy.reduce("SUM", tf.constant(1.0), axis=None)
+        try:
+            with zipfile.ZipFile(path) as file:
+                damaged.append(file.testzip() is not None)
+        except zipfile.BadZipFile:
+            damaged.append(True)
+    return damaged
+
+
 def sharded(dataset: tf.data.Dataset, policy: str) -> tf.data.Dataset:
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = getattr(
@@ -357,6 +466,14 @@ def sharded(dataset: tf.data.Dataset, policy: str) -> tf.data.Dataset:
 
 def judged(name: str, by_worker: list[list[Any]]) -> Seen:
     """Says what the workers' batches, with the examples of all, amount to."""
+    if name == "loop_outside_of_scope":
+        if all("made outside" in str(found) for (found,) in by_worker):
+            return "refused", True
+        weights = [round(weight, 4) for (weight,) in by_worker]
+        return f"weights {weights} on 2 workers", len(set(weights)) == 1
+    if name == "saves_on_one_path":
+        bad = sum(map(any, zip(*by_worker, strict=True)))
+        return f"{bad} of {len(by_worker[0])} files damaged", bad == 0
     ids = [i for worker in by_worker for own, _ in worker for i in own]
     times = {i: ids.count(i) for i in range(16)}
     if name == "unseeded_shuffle":
@@ -372,7 +489,26 @@ def judged(name: str, by_worker: list[list[Any]]) -> Seen:
     return f"16 examples seen {len(ids)} times, {said}", counted == len(ids)
 
 
-ON_TWO_WORKERS = (unseeded_shuffle, unequal_shards, unsharded)
+ON_TWO_WORKERS = (unseeded_shuffle, unequal_shards, unsharded, loop_outside_of_scope)
+
+
+def without_strategy(exit_code: int, folder: pathlib.Path) -> Seen:
+    """25: a script without a strategy, started as two workers
+
+    Args:
+        exit_code: Of the launch of `LONE_SCRIPT`.
+        folder: Where each worker wrote its weight.
+    """
+    models = {path.read_text() for path in folder.glob("rank-*")}
+    if models:
+        return f"{len(models)} models of 2 workers, exit code {exit_code}", False
+    return "refused", exit_code != 0
+
+
+LONE_SCRIPT = str(
+    pathlib.Path(__file__).parents[1] / "launcher_scripts/train_without_strategy.py"
+)
+ON_TWO_WORKERS = (unseeded_shuffle, unequal_shards, unsharded, saves_on_one_path)
 
 
 def write_shards(folder: pathlib.Path) -> None:

@@ -44,6 +44,12 @@ def test_on_two_workers(two_workers, tmp_path, scenario):
     assert right, seen
 
 
+def test_25_a_script_without_a_strategy_is_ended(fastnet, tmp_path):
+    command = ("run", "--workers", 2, scenarios.LONE_SCRIPT, tmp_path)
+    seen, right = scenarios.without_strategy(fastnet(*command).returncode, tmp_path)
+    assert right, seen
+
+
 def test_12_a_tensor_that_is_zero_moves():
     kernel = keras.Variable(np.zeros((2, 2), "float32"))
     optimizer = LARS(0.5, weight_decay=0.1)

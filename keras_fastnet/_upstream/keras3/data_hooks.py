@@ -160,7 +160,8 @@ def _peek(original, model, iterator=None, data_batch=None):
     if iterator is not None and isinstance(strategy, HookedStrategy):
         data = iterator._get_iterator()
         _note_data(model, iterator, data)
-        batch, examples = data.peek(), strategy.peek(data)
+        batch = data.peek()
+        examples = _of_whole_batch(strategy.peek(data), data.examples_of_first())
     elif iterator is not None and counts_alone(model):
         data = iterator._fastnet_data = optimizer.epoch_data(
             iterator._distributed_dataset
@@ -179,6 +180,17 @@ def _peek(original, model, iterator=None, data_batch=None):
         vars(model)["_fastnet_first"] = batch, examples
     else:
         _build(model, examples)
+
+
+def _of_whole_batch(share, examples):
+    """Returns what a replica's share tells of the batch that a model is built for."""
+
+    def spec(leaf):
+        if not isinstance(leaf, tf.Tensor) or leaf.shape.rank == 0:
+            return leaf
+        return tf.TensorSpec([examples, *leaf.shape[1:]], leaf.dtype)
+
+    return tf.nest.map_structure(spec, share)
 
 
 def _build(model, examples):

@@ -189,9 +189,9 @@ def build_by_step(model: keras.Model, step: Callable[[Any], Any], batch: Any) ->
         return None if is_optional else values.as_tensor(value)
 
     # An eager step may look at values, which are not there. It makes its variables.
-    errors = Exception if model.run_eagerly else ()
+    errors = [Exception] if model.run_eagerly else []
     # Traced, not run.
-    with contextlib.suppress(errors), scratch_graph():
+    with contextlib.suppress(*errors), scratch_graph():
         model.distribute_strategy.run(step, (tf.nest.map_structure(traced, batch),))
 
 

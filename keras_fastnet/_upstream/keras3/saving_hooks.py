@@ -8,7 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
-import tensorflow as tf
+
+# By this name Keras imports it too, which replaces what `tf.saved_model` was.
+import tensorflow.saved_model as saved_model
 from keras.src.backend.tensorflow.export import TFExportArchive
 from keras.src.legacy.saving import legacy_h5_format
 from keras.src.saving import saving_api, saving_lib
@@ -54,7 +56,7 @@ _Archive: Any = (
 
 @hook(_Archive, "write_out")
 def _export(original, archive, filepath, *args, **kwargs):
-    plain = tf.saved_model.save
+    plain = saved_model.save
 
     def save(trackable: Any, export_dir: Any, *more: Any, **options: Any) -> None:
         _save(
@@ -64,11 +66,11 @@ def _export(original, archive, filepath, *args, **kwargs):
         )
 
     # Not around the whole: it also says where it has written.
-    tf.saved_model.save = save
+    saved_model.save = save
     try:
         return original(archive, filepath, *args, **kwargs)
     finally:
-        tf.saved_model.save = plain
+        saved_model.save = plain
 
 
 # Whether a file may be overwritten, Keras asks where the file exists: on a shared disk
@@ -125,55 +127,81 @@ def _save(
 def _write_whole(
     write: Callable[[Any], Any], path: str, given: Any, makes_folders: bool
 ) -> Any:
-    parent = os.path.dirname(os.path.realpath(path))
+    target = os.path.realpath(path)
+    parent, name = os.path.dirname(target), os.path.basename(path)
     if makes_folders:
         os.makedirs(parent, exist_ok=True)
     if not os.path.isdir(parent):
-        # For an error with the name that was given.
+        # For an error with the path that was given.
         return write(given)
-    existed = os.path.lexists(path)
-    name = os.path.basename(path)
-    # One of its own, on the same disk; weights may be several files.
-    with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=parent) as folder:
-        result = write(os.path.join(folder, name))
-        for entry in _last_what_names_others(folder):
-            target = os.path.join(os.path.dirname(path), entry)
-            _put(os.path.join(folder, entry), os.path.realpath(target), existed)
+    before, stays = _identity(target), _has_to_stay(target)
+    # A folder of its own on the same disk: what is saved may be several files.
+    with tempfile.TemporaryDirectory(
+        prefix=f".{name}-", dir=target if stays else parent
+    ) as spare:
+        result = write(os.path.join(spare, name))
+        new = os.path.join(spare, name)
+        if not os.path.isdir(new):
+            _replace_entries(spare, os.path.dirname(path), spare)
+        elif stays:
+            _replace_entries(new, target, spare)
+        elif before == _identity(target):
+            _replace_folder(new, target, spare)
+        # Or else another worker was first, with the same.
     return result
 
 
-def _last_what_names_others(folder: str) -> list[str]:
-    """Returns the entries: folders, then files, then indices of others."""
-
-    def place(entry: str) -> tuple[bool, bool, str]:
-        is_file = not os.path.isdir(os.path.join(folder, entry))
-        return is_file, entry.endswith((".json", ".pb")), entry
-
-    return sorted(os.listdir(folder), key=place)
+def _identity(path: str) -> Any:
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
-def _put(new: str, target: str, existed: bool) -> None:
-    """Puts a file or a folder in place of what is there."""
+def _has_to_stay(folder: str) -> bool:
+    """Whether another folder cannot take the place of this one."""
+    here = os.path.realpath(os.curdir)
+    return os.path.isdir(folder) and (
+        os.path.ismount(folder) or os.path.commonpath([folder, here]) == folder
+    )
+
+
+def _replace_entries(new: str, folder: str, spare: str) -> None:
+    """Puts each entry of a folder in place of the one in another; indices last."""
+    entries = sorted(os.listdir(new), key=lambda e: (e.endswith((".json", ".pb")), e))
+    for entry in entries:
+        target = os.path.realpath(os.path.join(folder, entry))
+        _replace(os.path.join(new, entry), target, spare)
+
+
+def _replace_folder(new: str, folder: str, spare: str) -> None:
+    """Puts a folder in place of another, whose other entries are kept.
+
+    As a whole: Keras numbers an exported model's variables differently on each worker.
+    """
+    for old in _replace(new, folder, spare):
+        for entry in set(os.listdir(old)) - set(os.listdir(folder)):
+            os.rename(os.path.join(old, entry), os.path.join(folder, entry))
+
+
+def _replace(new: str, old: str, spare: str) -> list[str]:
+    """Puts a file or a folder in place of another; returns where that has gone to."""
     if not os.path.isdir(new):
-        os.replace(new, target)
-        return
-    if _renamed(new, target) or not existed:
-        # Or another worker was first, with the same.
-        return
-    # What else the folder holds is not Keras's.
-    for entry in _last_what_names_others(new):
-        part, old = os.path.join(new, entry), os.path.join(target, entry)
-        if not os.path.isdir(part):
-            os.replace(part, old)
-            continue
-        while not _renamed(part, old):
-            # Another worker may do so as well.
-            with contextlib.suppress(FileNotFoundError):
-                os.rename(old, tempfile.mkdtemp(dir=os.path.dirname(new)))
+        os.replace(new, old)
+        return []
+    gone: list[str] = []
+    # Another worker may do so at the same time.
+    while not _renamed(new, old):
+        place = tempfile.mkdtemp(dir=spare)
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(old, place)
+            gone.append(place)
+    return gone
 
 
 def _renamed(new: str, target: str) -> bool:
-    """Renames a folder, unless a folder with content is there."""
+    """Renames a folder, unless there is one with content."""
     try:
         os.rename(new, target)
     except OSError as error:

@@ -1,17 +1,17 @@
-"""Where a model's scope matters: `compile`, and variables that are made outside of it."""
+"""Where a model's scope matters: `compile`, and what is made outside of it."""
 
 import inspect
 from collections.abc import Iterator
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 from keras.src.backend.tensorflow import core as tf_core
 from keras.src.trainers import trainer as base_trainer
 
 from keras_fastnet._upstream.hooked import HookedStrategy
 from keras_fastnet._upstream.hooking import hook
+from keras_fastnet._upstream.keras3 import values
 from keras_fastnet._upstream.made_in_scope import (
     outside_of_run,
     refuse_compiled_in_scope,
@@ -24,13 +24,12 @@ _HAVE_VARIABLES = (keras.Optimizer, keras.Metric, keras.Loss)
 # to fine-tune.
 @hook(base_trainer.Trainer, "compile")
 def _compile_in_scope(original, model, *args, **kwargs):
-    strategy = getattr(model, "_distribute_strategy", None)
+    strategy: Any = getattr(model, "_distribute_strategy", None)
     if not isinstance(strategy, HookedStrategy):
         refuse_compiled_in_scope(model, strategy)
         return original(model, *args, **kwargs)
-    with strategy.scope():
+    with model.distribute_strategy.scope():
         given = inspect.signature(original).bind(model, *args, **kwargs).arguments
-        given.pop("self", None)
         move_into_scope(strategy, list(given.values()))
         return original(model, *args, **kwargs)
 
@@ -38,14 +37,17 @@ def _compile_in_scope(original, model, *args, **kwargs):
 def move_own_into_scope(model: keras.Model) -> None:
     """Moves a model's optimizers and metrics into the scope that it was made in.
 
-    A `compile` of a subclass, and assignments after it, make them anywhere.
+    A `compile` of a subclass, and assignments after it, make them anywhere. It looks
+    once after each `compile`: attributes may be as large as a replay buffer.
 
     Args:
         model: A compiled model of a strategy of ours.
     """
+    if model.train_function is not None or model.test_function is not None:
+        return
     strategy = model._distribute_strategy
     with strategy.scope():
-        move_into_scope(strategy, [list(vars(model).values()), model.metrics])
+        move_into_scope(strategy, [vars(model), model.metrics])
 
 
 def move_into_scope(strategy: Any, things: Any) -> None:
@@ -69,23 +71,24 @@ def move_into_scope(strategy: Any, things: Any) -> None:
     for thing in found:
         for variable in _variables(thing):
             if not _is_in_scope(strategy, variable):
-                variable._initialize(np.asarray(variable._value))
+                variable._initialize(variable._value.numpy())
     for optimizer in optimizers:
         optimizer._distribution_strategy = strategy
 
 
 def _with_variables(things: Any, seen: set[int]) -> Iterator[Any]:
     """Yields what may have variables, and what is within, each once."""
-    if isinstance(things, dict):
-        things = list(things.values())
-    if isinstance(things, list | tuple):
-        for thing in things:
-            yield from _with_variables(thing, seen)
-    elif isinstance(things, _HAVE_VARIABLES) and id(things) not in seen:
-        seen.add(id(things))
+    containers = (dict, list, tuple)
+    if not isinstance(things, (*containers, *_HAVE_VARIABLES)) or id(things) in seen:
+        return
+    seen.add(id(things))
+    if isinstance(things, _HAVE_VARIABLES):
         yield things
         # Optimizers wrap others, losses may have metrics.
-        yield from _with_variables(list(vars(things).values()), seen)
+        things = vars(things)
+    within = things.values() if isinstance(things, dict) else things
+    for thing in list(within):
+        yield from _with_variables(thing, seen)
 
 
 def _variables(thing: Any) -> list[keras.Variable]:
@@ -114,7 +117,7 @@ def _refuse_foreign_state(strategy: Any, optimizer: keras.Optimizer) -> None:
         raise ValueError(
             "An optimizer must be new, or made within the model's `strategy.scope()`. "
             f"Received: the {kind} {optimizer.name!r} with "
-            f"{int(np.asarray(optimizer.iterations))} updates and the state of "
+            f"{int(values.to_numpy(optimizer.iterations))} updates and the state of "
             f"{len(foreign)} variables outside of the scope. Pass a new one: "
             f"`{kind}.from_config(optimizer.get_config())`."
         )
@@ -123,11 +126,10 @@ def _refuse_foreign_state(strategy: Any, optimizer: keras.Optimizer) -> None:
 # A gradient that is asked for where no replica is: TensorFlow speaks of handles.
 @hook(tf_core.Variable, "handle")
 def _of_a_replica(original, variable):
-    strategy = tf.distribute.get_strategy()
-    if (
-        isinstance(strategy, HookedStrategy)
-        and tf.distribute.in_cross_replica_context()
-        and _is_in_scope(strategy, variable)
-    ):
-        raise outside_of_run(f"the variable {variable.path!r}")
-    return original(variable)
+    try:
+        return original(variable)
+    except ValueError:
+        ours = isinstance(tf.distribute.get_strategy(), HookedStrategy)
+        if ours and tf.distribute.in_cross_replica_context():
+            raise outside_of_run(f"the gradient of {variable.path!r}") from None
+        raise

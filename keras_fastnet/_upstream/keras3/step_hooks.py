@@ -2,8 +2,10 @@
 
 import keras
 import tensorflow as tf
+from keras.src import tree
 from keras.src.backend.tensorflow import optimizer as tf_optimizer
 from keras.src.backend.tensorflow import trainer as tf_trainer
+from keras.src.layers.rnn import rnn
 from keras.src.losses import loss as keras_loss
 from keras.src.metrics import reduction_metrics
 from keras.src.optimizers import base_optimizer, loss_scale_optimizer
@@ -127,3 +129,55 @@ def _own_stream(original, generator, *args, **kwargs):
     seed = original(generator, *args, **kwargs)
     strategy = in_replica()
     return seed if strategy is None else strategy.replica_seed(seed)
+
+
+# What a stateful recurrent layer remembers is of a whole batch; a replica keeps and
+# changes the rows of its share, in its own copy.
+@hook(rnn.RNN, "call")
+def _remember_own_rows(original, layer, sequences, initial_state=None, **kwargs):
+    strategy = in_replica()
+    batch = layer._expected_batch_size if layer.stateful else None
+    known = batch is not None and sequences.shape[0] != batch
+    if strategy is None or keras_step() is None or not known:
+        return original(layer, sequences, initial_state, **kwargs)
+    start, stop = strategy.own_rows(batch)
+    states = layer.states
+    # Past Keras, which tracks what is set.
+    changed = {
+        "states": tree.map_structure(lambda v: _Rows(v, start, stop), states),
+        "_expected_batch_size": stop - start,
+    }
+    vars(layer).update(changed)
+    try:
+        return original(layer, sequences, initial_state, **kwargs)
+    finally:
+        vars(layer).update(states=states, _expected_batch_size=batch)
+
+
+class _Rows:
+    """Some rows of a variable, as Keras reads and assigns its variables.
+
+    Args:
+        variable: Keras's.
+        start: The first row.
+        stop: The one after the last.
+    """
+
+    def __init__(self, variable, start, stop):
+        self._variable = variable
+        self._rows = slice(start, stop)
+
+    def __tf_tensor__(self, dtype=None, name=None):
+        return tf.convert_to_tensor(self._variable[self._rows], dtype, name=name)
+
+    def assign(self, value):
+        """Sets the rows.
+
+        Args:
+            value: Their values.
+        """
+        before, after = slice(self._rows.start), slice(self._rows.stop, None)
+        value = tf.cast(value, self._variable.dtype)
+        self._variable.assign(
+            tf.concat([self._variable[before], value, self._variable[after]], 0)
+        )

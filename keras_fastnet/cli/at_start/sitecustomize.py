@@ -11,7 +11,9 @@ import os
 import sys
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
-_WATCH = os.path.join(_FOLDER, "..", "..", "_upstream", "lone_fit.py")
+_WATCH = os.path.join(
+    os.path.dirname(os.path.dirname(_FOLDER)), "_upstream", "lone_fit.py"
+)
 
 
 def _leave_path() -> None:

@@ -1,0 +1,327 @@
+"""What the workers of a `WorkerPool` are told to do about files of models."""
+
+import contextlib
+import io
+import os
+import time
+import zipfile
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import tensorflow as tf
+
+from keras_fastnet._upstream.keras_api import keras
+from keras_fastnet.strategies import keras_extended
+from tests.distributed.jobs import compiled_network, examples, scope
+
+_FILES = {
+    "keras": "model.keras",
+    "weights": "model.weights.h5",
+    "shards": "model.weights.json",
+    "h5": "model.h5",
+    "folder": "model",
+    "export": "exported",
+}
+
+
+def large_network(strategy: Any) -> keras.Model:
+    """Returns a trained model whose file takes a while to write."""
+    with scope(strategy):
+        layers = [keras.layers.Dense(600, "relu") for _ in range(3)]
+        model = keras.Sequential(
+            [
+                keras.Input((8,)),
+                *layers,
+                keras.layers.BatchNormalization(),
+                keras.layers.Dropout(0.5),
+                keras.layers.Dense(1),
+            ]
+        )
+        model.compile("adam", "mse", metrics=["mae", keras.metrics.AUC()])
+    x = np.random.default_rng(0).normal(size=(64, 8)).astype("float32")
+    model.fit(x, x[:, :1] > 0, batch_size=32, verbose=0)
+    return model
+
+
+def save(model: keras.Model, kind: str, folder: str, **options: Any) -> str:
+    """Saves in one of Keras's ways, and returns the path."""
+    path = os.path.join(folder, _FILES[kind])
+    if kind == "export":
+        model.export(path, verbose=False)
+    elif kind == "weights":
+        model.save_weights(path, **options)
+    elif kind == "shards":
+        model.save_weights(path, max_shard_size=0.004, **options)
+    else:
+        model.save(path, zipped=kind != "folder", **options)
+    return path
+
+
+def damage(model: keras.Model, kind: str, path: str) -> str:
+    """Returns what is wrong with what was saved."""
+    try:
+        if kind == "keras":
+            with zipfile.ZipFile(path) as file:
+                if (bad := file.testzip()) is not None:
+                    return f"bad CRC: {bad}"
+        if kind == "export":
+            x = np.ones((3, 8), "float32")
+            # Outside of a strategy's scope it is loaded for this worker alone.
+            loaded = tf.saved_model.load(path)
+            same = np.allclose(loaded.serve(x), model(x), atol=1e-5)
+        else:
+            loaded = _copy(model)
+            if kind == "folder":
+                loaded.load_weights(os.path.join(path, "model.weights.h5"))
+            else:
+                loaded.load_weights(path)
+            same = all(
+                np.array_equal(mine, theirs)
+                for mine, theirs in zip(
+                    loaded.get_weights(), model.get_weights(), strict=True
+                )
+            )
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"[:300]
+    return "" if same else "other weights"
+
+
+def _copy(model: keras.Model) -> keras.Model:
+    return keras.Sequential.from_config(model.get_config())
+
+
+def save_often(
+    strategy: Any,
+    *,
+    folder: str,
+    chief_alone: bool = False,
+    in_scope: bool = False,
+    rounds: int = 3,
+) -> dict[str, list[str]]:
+    """Saves on all workers, or on the chief; returns what was wrong, by kind."""
+    model = large_network(strategy)
+    found: dict[str, list[str]] = {kind: [] for kind in _FILES}
+    for kind in found:
+        for _ in range(rounds):
+            # Together, so that they would be in each other's way.
+            strategy.any_worker(False)
+            if strategy.rank and chief_alone:
+                continue
+            with scope(strategy if in_scope else None):
+                path = save(model, kind, folder)
+            found[kind].append(damage(model, kind, path))
+    strategy.any_worker(False)
+    return found
+
+
+def save_on_own_disks(strategy: Any, *, folder: str) -> dict[str, str]:
+    """Saves where the other workers do not see it; returns what is wrong, by kind."""
+    folder = os.path.join(folder, f"disk-{strategy.rank}")
+    os.makedirs(folder)
+    model = large_network(strategy)
+    return {kind: damage(model, kind, save(model, kind, folder)) for kind in _FILES}
+
+
+def load_while_saving(strategy: Any, *, folder: str) -> list[str]:
+    """Loads on worker 1 what the chief saves again and again."""
+    model = large_network(strategy)
+    found = []
+    path = save(model, "weights", folder)
+    strategy.any_worker(False)
+    for _ in range(12):
+        if strategy.rank == 0:
+            save(model, "weights", folder)
+        else:
+            found.append(damage(model, "weights", path))
+    strategy.any_worker(False)
+    return found
+
+
+def save_without_overwriting(strategy: Any, *, folder: str) -> dict[str, Any]:
+    """Saves with `overwrite=False`: first a new file, and then upon an old one."""
+    model = compiled_network(strategy)
+    path = os.path.join(folder, "model.keras")
+    if strategy.rank == 0:
+        # The other worker would have made the file by now.
+        time.sleep(2.0)
+    model.save(path, overwrite=False)
+    strategy.any_worker(False)
+    first = os.stat(path).st_ino
+    asked = ""
+    try:
+        model.save(path, overwrite=False)
+    except EOFError as error:
+        # There is nobody to answer.
+        asked = str(error)
+    strategy.any_worker(False)
+    return {"asked": bool(asked), "kept": os.stat(path).st_ino == first}
+
+
+class SlowCheckpoint(keras.callbacks.ModelCheckpoint):
+    """Writes so slowly that a worker that did not wait would find no file."""
+
+    def _save_model(self, epoch, batch, logs):
+        time.sleep(1.0)
+        super()._save_model(epoch, batch, logs)
+
+
+def fit_in_scope(strategy: Any, *, folder: str) -> dict[str, Any]:
+    """Does all within `scope()`, as guides do, with checkpoints; then loads the last.
+
+    Loads on each worker by itself what the chief has written, once `fit` has ended.
+    """
+    x, y = examples(64)
+    paths = [f"{folder}/{{epoch}}.keras", f"{folder}/{{epoch}}.weights.h5"]
+    with strategy.scope():
+        model = compiled_network(None)
+        checkpoints = [
+            SlowCheckpoint(paths[0]),
+            keras.callbacks.ModelCheckpoint(paths[1], save_weights_only=True),
+            keras.callbacks.ModelCheckpoint(f"{folder}/step.keras", save_freq=1),
+        ]
+        model.fit(x, y, batch_size=32, epochs=2, verbose=0, callbacks=checkpoints)
+    loaded = keras.models.load_model(paths[0].format(epoch=2))
+    loaded.load_weights(paths[1].format(epoch=2))
+    return {
+        "same": all(map(np.array_equal, loaded.get_weights(), model.get_weights())),
+        "iterations": int(np.array(loaded.optimizer.iterations)),
+    }
+
+
+def load_in_scope(strategy: Any, *, folder: str) -> list[bool]:
+    """Saves on the chief and loads on all within `scope()`; trains what was loaded."""
+    x, y = examples(64)
+    model = compiled_network(strategy)
+    model.fit(x, y, batch_size=32, verbose=0)
+    path = os.path.join(folder, "model.keras")
+    if strategy.rank == 0:
+        model.save(path)
+    strategy.any_worker(False)
+    with strategy.scope():
+        loaded = keras.models.load_model(path)
+    same = all(map(np.array_equal, loaded.get_weights(), model.get_weights()))
+    for each in (model, loaded):
+        each.fit(x, y, batch_size=32, shuffle=False, verbose=0)
+    trained = all(map(np.array_equal, loaded.get_weights(), model.get_weights()))
+    return [same, trained]
+
+
+def build_late(strategy: Any) -> str:
+    """Returns what a worker says that makes a variable long before the other does."""
+    said = io.StringIO()
+    with (
+        mock.patch.object(keras_extended, "_PATIENCE_SECONDS", 0.5),
+        contextlib.redirect_stderr(said),
+        strategy.scope(),
+    ):
+        if strategy.rank:
+            time.sleep(2.0)
+        keras.Variable(0.0, name="late")
+    return said.getvalue()
+
+
+class Numbered(keras.utils.PyDataset):
+    """Batches of 4 numbers, in an order of its own if that is wanted."""
+
+    def __init__(self, batches: int, own_order: str | None = None, **options: Any):
+        super().__init__(**options)
+        self._order = np.arange(batches)
+        self._own_order = own_order
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def __getitem__(self, index: int) -> Any:
+        x = np.arange(4.0)[:, None] + 4 * self._order[index]
+        return x, x
+
+    def _turn(self) -> None:
+        self._order = np.roll(self._order, 7)
+
+    def on_epoch_begin(self) -> None:
+        if self._own_order == "on_epoch_begin":
+            self._turn()
+
+    def on_epoch_end(self) -> None:
+        if self._own_order == "on_epoch_end":
+            self._turn()
+
+
+class Endless(Numbered):
+    """The same, without an end."""
+
+    @property
+    def num_batches(self) -> None:
+        return None
+
+    def __getitem__(self, index: int) -> Any:
+        return super().__getitem__(index % len(self._order))
+
+
+def _noting_model(strategy: Any, seen: list[list[int]]) -> keras.Model:
+    """Returns a model that notes the examples of each step."""
+
+    class Notice(keras.layers.Layer):
+        def call(self, x: Any) -> Any:
+            def note(values: Any) -> None:
+                seen.append(values.numpy().ravel().astype(int).tolist())
+
+            tf.py_function(note, [x], [])
+            return x
+
+    with scope(strategy):
+        notice = Notice()
+        model = keras.Sequential([keras.Input((1,)), notice, keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.0), "mse")
+    return model
+
+
+def passes_of_py_dataset(
+    strategy: Any, *, batches: int, shuffle: bool = False, **options: Any
+) -> dict[str, list[list[int]]]:
+    """Returns the batches that one worker took in each pass over a `PyDataset`."""
+    seen: list[list[int]] = []
+    model = _noting_model(strategy, seen)
+    passes: dict[str, list[list[int]]] = {}
+
+    class Cut(keras.callbacks.Callback):
+        epoch = 0
+
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            self.epoch = epoch
+            passes[f"train {epoch}"] = []
+
+        def on_test_begin(self, logs: Any = None) -> None:
+            passes[f"train {self.epoch}"] = list(seen)
+            seen.clear()
+
+        def on_test_end(self, logs: Any = None) -> None:
+            passes[f"validate {self.epoch}"] = list(seen)
+            seen.clear()
+
+    def data() -> Numbered:
+        return Numbered(batches, **options)
+
+    model.fit(
+        data(),
+        epochs=3,
+        shuffle=shuffle,
+        verbose=0,
+        validation_data=data(),
+        callbacks=[Cut()],
+    )
+    for what in ("evaluate", "predict"):
+        seen.clear()
+        getattr(model, what)(data(), verbose=0)
+        passes[what] = list(seen)
+    return passes
+
+
+def passes_of_endless(strategy: Any, *, workers: int) -> list[list[int]]:
+    """Returns the batches of 3 epochs of 9 steps of a `PyDataset` of 12, repeated."""
+    seen: list[list[int]] = []
+    model = _noting_model(strategy, seen)
+    data = Endless(12, workers=workers)
+    model.fit(data, epochs=3, steps_per_epoch=9, shuffle=False, verbose=0)
+    return seen

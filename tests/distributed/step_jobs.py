@@ -1,0 +1,322 @@
+"""Jobs for `tests/test_own_steps.py`: models with their own steps, logs and loops."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
+
+import keras_fastnet
+from tests.distributed.jobs import scope, state
+
+
+def numbers(count: int = 22) -> tuple[np.ndarray, np.ndarray]:
+    """Returns examples of four features, and their sums."""
+    x = np.random.default_rng(0).normal(size=(count, 4)).astype("float32")
+    return x, x.sum(1, keepdims=True)
+
+
+def trained(
+    model: keras.Model, x: Any, y: Any = None, batch_size: int = 5, **options: Any
+) -> dict[str, Any]:
+    """Trains for two epochs, and says what came out.
+
+    The last of the batches is smaller, and smaller than others is a worker's share.
+    """
+    options = {"epochs": 2, "shuffle": False, "verbose": 0, **options}
+    history = model.fit(x, y, batch_size=batch_size, **options).history
+    return {"weights": model.get_weights(), "history": history}
+
+
+class Adversaries(keras.Model):
+    """Two networks with an optimizer each, and no `call`."""
+
+    def __init__(self):
+        super().__init__()
+        self.generator = keras.Sequential([keras.layers.Dense(4)])
+        self.critic = keras.Sequential([keras.layers.Dense(1)])
+        self.generated = keras.metrics.Mean(name="generated")
+        self.told = keras.metrics.Mean(name="told apart")
+
+    @property
+    def metrics(self):
+        return [self.generated, self.told]
+
+    def compile(self, of_critic: Any, of_generator: Any) -> None:
+        super().compile()
+        self.of_critic, self.of_generator = of_critic, of_generator
+
+    def train_step(self, data):
+        rows = tf.shape(data)[0]
+        with tf.GradientTape() as tape:
+            made = self.critic(self.generator(data * 0.5))
+            told = tf.reduce_mean(tf.math.softplus(made)) + tf.reduce_mean(
+                tf.math.softplus(-self.critic(data))
+            )
+        _apply(self.of_critic, tape, told, self.critic)
+        with tf.GradientTape() as tape:
+            made = self.critic(self.generator(data * 0.5))
+            loss = tf.reduce_mean(tf.math.softplus(-made))
+        _apply(self.of_generator, tape, loss, self.generator)
+        self.generated.update_state(loss, rows)
+        self.told.update_state(told, rows)
+        # Under other names than the metrics', and changed.
+        return {
+            "generator": self.generated.result(),
+            "critic": tf.sqrt(self.told.result()),
+            "last": loss,
+            "constant": 0.5,
+        }
+
+
+def _apply(optimizer: Any, tape: Any, loss: Any, model: Any) -> None:
+    variables = model.trainable_variables
+    optimizer.apply_gradients(
+        zip(tape.gradient(loss, variables), variables, strict=True)
+    )
+
+
+def fit_adversaries(strategy: Any) -> dict[str, Any]:
+    """Trains a GAN that nothing has built."""
+    with scope(strategy):
+        model = Adversaries()
+        model.compile(keras.optimizers.Adam(0.01), keras.optimizers.SGD(0.1))
+    x, _ = numbers()
+    results = trained(model, x)
+    moments = [np.array(v) for v in model.of_critic.variables]
+    return {**results, "optimizer": moments}
+
+
+class OwnStep(keras.Sequential):
+    """A step that needs `tf.function` to be traced, if `conditional`."""
+
+    conditional = False
+
+    def train_step(self, data):
+        x, y = data[:2]
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self(x, training=True) - y) ** 2)
+        _apply(self.optimizer, tape, loss, self)
+        if self.conditional and tf.reduce_max(x) > 100.0:
+            loss = 0.0 * loss
+        return {"squares": loss}
+
+
+class TracedStep(OwnStep):
+    """The same, which is a `tf.function`."""
+
+    conditional = True
+    train_step = tf.function(OwnStep.train_step)
+
+
+class PlainTrainer(TensorFlowTrainer, keras.Layer):
+    """A trainer that is no `keras.Model`."""
+
+    def __init__(self):
+        keras.Layer.__init__(self)
+        TensorFlowTrainer.__init__(self)
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, x, training=False):
+        return self.dense(x)
+
+
+def fit_own_steps(strategy: Any, *, kind: str, eager: bool = False) -> dict[str, Any]:
+    """Trains with a step in one of the ways in which programs give theirs."""
+    x, y = numbers()
+    layers = [keras.layers.Dense(3, "tanh"), keras.layers.Dense(1)]
+    with scope(strategy):
+        layers = [keras.layers.Dense(3, "tanh"), keras.layers.Dense(1)]
+        make: dict[str, Callable[[], Any]] = {
+            "method": lambda: OwnStep(layers),
+            "tf.function": lambda: TracedStep(layers),
+            "attribute": lambda: keras.Sequential(layers),
+            "trainer": PlainTrainer,
+        }
+        model = make[kind]()
+        model.compile(keras.optimizers.SGD(0.1), "mse", run_eagerly=eager)
+        if kind == "attribute":
+            model.train_step = functools.partial(OwnStep.train_step, model)
+            model.conditional = False
+    results = trained(model, x, y)
+    if kind == "attribute":
+        return results
+    # One example, so that a worker has none.
+    results["history"]["on batch"] = np.array(model.train_on_batch(x[:1], y[:1]))
+    return {**results, "weights": model.get_weights()}
+
+
+class OwnTest(keras.Sequential):
+    """A test step with logs beside Keras's."""
+
+    def test_step(self, data):
+        x, y = data[:2]
+        squares = (self(x) - y) ** 2
+        logs = super().test_step(data)
+        return {**logs, "again": tf.reduce_mean(squares), "by": tf.reduce_mean(x, 0)}
+
+
+def evaluate_own_step(strategy: Any, *, eager: bool = False) -> dict[str, Any]:
+    """Returns the logs of a test step of the user's own."""
+    x, y = numbers()
+    with scope(strategy):
+        model = OwnTest([keras.layers.Dense(3, "tanh"), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", metrics=["mae"], run_eagerly=eager)
+    # Last a batch of one example.
+    found = model.evaluate(x, y, batch_size=7, verbose=0, return_dict=True)
+    one = model.test_on_batch(x[:3], y[:3], return_dict=True)
+    return {**found, **{f"on batch {name}": value for name, value in one.items()}}
+
+
+class Errors(keras.metrics.Metric):
+    """A metric whose result is its variable, or that variable's value."""
+
+    def __init__(self, inner: bool):
+        super().__init__(name="errors")
+        self.total = self.add_weight(shape=(), initializer="zeros")
+        self.inner = inner
+
+    def update_state(self, y, p, sample_weight=None):
+        self.total.assign_add(keras.ops.sum(keras.ops.abs(y - p)))
+
+    def result(self):
+        return self.total.value if self.inner else self.total
+
+
+def values_in_callbacks(strategy: Any, *, inner: bool) -> dict[str, Any]:
+    """Converts variables as callbacks do."""
+    x, y = numbers()
+    seen: dict[str, list[float]] = {}
+
+    class Look(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            optimizer = self.model.optimizer
+            found = {
+                "iterations": int(optimizer.iterations),
+                "of value": int(optimizer.iterations.value),
+                "rate": float(optimizer.learning_rate),
+                "rounded": round(float(optimizer.learning_rate.value), 3),
+                "array": keras.ops.convert_to_numpy(optimizer.iterations.value).item(),
+                "log": float(logs["errors"]),
+            }
+            for name, value in found.items():
+                seen.setdefault(name, []).append(value)
+
+        def on_epoch_end(self, epoch, logs=None):
+            total = self.model.metrics[1].metrics[0].total
+            seen.setdefault("total", []).append(float(total))
+            array = keras.ops.convert_to_numpy(total.value)
+            seen.setdefault("total's array", []).append(array.item())
+
+    with scope(strategy):
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.1), "mse", metrics=[Errors(inner)])
+    history = model.fit(
+        x, y, batch_size=5, shuffle=False, verbose=0, callbacks=[Look()]
+    ).history
+    return {**seen, **history}
+
+
+def fit_several_optimizers(strategy: Any) -> dict[str, Any]:
+    """Trains two layers with an optimizer each; returns also what `fit` prints."""
+    import contextlib
+    import io
+
+    x, y = numbers()
+    optimizers = keras.optimizers
+    with scope(strategy):
+        layers = [keras.layers.Dense(3, name="a"), keras.layers.Dense(1, name="b")]
+        model = keras.Sequential(layers)
+        by_layer = optimizers.OptimizerMap(
+            optimizers.SGD(0.1), {".*/b/.*": optimizers.SGD(0.01, momentum=0.9)}
+        )
+        model.compile(optimizers.MultiOptimizer(by_layer), "mse")
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        results = trained(model, x, y, verbose=2)
+    return {**results, "printed": output.getvalue()}
+
+
+def fit_stateful(strategy: Any, *, kind: str, batch_size: int) -> dict[str, Any]:
+    """Trains a recurrent layer that remembers each row of the batch before."""
+    x = np.random.default_rng(0).normal(size=(12, 5, 2)).astype("float32")
+    with scope(strategy):
+        cells = [keras.layers.LSTMCell(2), keras.layers.GRUCell(3)]
+        layer = (
+            keras.layers.RNN(cells, stateful=True)
+            if kind == "cells"
+            else getattr(keras.layers, kind)(3, stateful=True)
+        )
+        inputs = keras.Input(batch_shape=(batch_size, 5, 2))
+        model = keras.Model(inputs, keras.layers.Dense(1)(layer(inputs)))
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+    results = trained(model, x, x[:, 0, :1], batch_size)
+    predicted = model.predict(x, batch_size=batch_size, verbose=0)
+    if kind != "cells":
+        # Keras cannot, with several cells.
+        layer.reset_state()
+    tested = model.evaluate(x, x[:, 0, :1], batch_size=batch_size, verbose=0)
+    # What it remembers is each worker's own.
+    weights = [np.array(v) for v in model.trainable_variables]
+    return {**results, "weights": weights, "predict": predicted, "evaluate": [tested]}
+
+
+def calls_of_callbacks(strategy: Any, *, steps: int, data: str) -> dict[str, Any]:
+    """Returns which callbacks are called, with `steps` steps in one execution."""
+    x, y = numbers(13)
+    calls: list[tuple[str, int]] = []
+    losses: list[float] = []
+
+    class Record(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            calls.append(("train end", batch))
+            losses.append(float(logs["loss"]))
+
+        def on_test_batch_end(self, batch, logs=None):
+            calls.append(("test end", batch))
+            losses.append(float(logs["loss"]))
+
+        def on_train_batch_begin(self, batch, logs=None):
+            calls.append(("train begin", batch))
+
+        def on_test_batch_begin(self, batch, logs=None):
+            calls.append(("test begin", batch))
+
+        def on_predict_batch_begin(self, batch, logs=None):
+            calls.append(("predict begin", batch))
+
+        def on_predict_batch_end(self, batch, logs=None):
+            calls.append(("predict end", batch))
+
+    with scope(strategy):
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.01), "mse", steps_per_execution=steps)
+    batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(2)
+    options: dict[str, Any] = {"verbose": 0, "callbacks": [Record()]}
+    if data == "unknown":
+        batches = batches.filter(lambda *_: True)
+    if data == "endless":
+        model.fit(batches.repeat(), steps_per_epoch=5, epochs=2, **options)
+        return {"calls": calls, "losses": losses, **state(model)}
+    model.fit(batches, epochs=2, **options)
+    model.evaluate(batches, **options)
+    predicted = model.predict(batches, **options) if data == "known" else None
+    results = {"calls": calls, "losses": losses, "predict": predicted, **state(model)}
+    if data == "unknown":
+        # Keras counts an update for the end of the data.
+        del results["iterations"], results["optimizer"]
+    return results
+
+
+def fit_adversaries_in_micro_batches(strategy: Any) -> dict[str, Any]:
+    """The same GAN, with an optimizer that takes several micro-batches an update."""
+    with scope(strategy):
+        model = Adversaries()
+        model.compile(
+            keras_fastnet.LargeBatchOptimizer(keras.optimizers.SGD(0.1), 2),
+            keras.optimizers.SGD(0.1),
+        )
+    return trained(model, numbers()[0])

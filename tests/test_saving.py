@@ -1,0 +1,127 @@
+"""Files of models, saved by several workers or by one of them."""
+
+import os
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.distributed
+
+
+@pytest.mark.parametrize("in_scope", [False, True], ids=["outside", "in scope"])
+@pytest.mark.parametrize("chief_alone", [False, True], ids=["all", "chief"])
+def test_files_are_whole(two_workers, tmp_path, chief_alone, in_scope):
+    results = two_workers.run(
+        "save_often", folder=str(tmp_path), chief_alone=chief_alone, in_scope=in_scope
+    )
+    rounds = [3, 0 if chief_alone else 3]
+    for result, count in zip(results, rounds, strict=True):
+        assert result == {kind: [""] * count for kind in result}
+    # Nothing is left beside them.
+    assert set(os.listdir(tmp_path)) == {
+        "model.keras",
+        "model.weights.h5",
+        "model.weights.json",
+        *(f"model_{i:05}.weights.h5" for i in range(3)),
+        "model.h5",
+        "model",
+        "exported",
+    }
+    assert {"assets", "fingerprint.pb", "saved_model.pb", "variables"} == set(
+        os.listdir(tmp_path / "exported")
+    )
+
+
+def test_each_worker_has_the_file_on_its_own_disk(two_workers, tmp_path):
+    for result in two_workers.run("save_on_own_disks", folder=str(tmp_path)):
+        assert set(result.values()) == {""}, result
+
+
+def test_other_files_of_a_folder_are_kept(two_workers, tmp_path):
+    (tmp_path / "exported").mkdir()
+    (tmp_path / "exported" / "notes.txt").write_text("mine")
+    two_workers.run("save_often", folder=str(tmp_path), rounds=1)
+    assert (tmp_path / "exported" / "notes.txt").read_text() == "mine"
+    assert (tmp_path / "exported" / "saved_model.pb").exists()
+
+
+def test_a_file_is_whole_while_it_is_saved_again(two_workers, tmp_path):
+    _, other = two_workers.run("load_while_saving", folder=str(tmp_path))
+    assert other == [""] * 12
+
+
+def test_the_chief_alone_asks_before_it_overwrites(two_workers, tmp_path):
+    chief, other = two_workers.run("save_without_overwriting", folder=str(tmp_path))
+    assert chief == {"asked": True, "kept": True}
+    assert other == {"asked": False, "kept": True}
+
+
+def test_checkpoints_of_a_fit_within_the_scope(two_workers, tmp_path):
+    for result in two_workers.run("fit_in_scope", folder=str(tmp_path)):
+        assert result == {"same": True, "iterations": 4}
+    assert len(list(tmp_path.iterdir())) == 5
+
+
+def test_all_workers_load_within_the_scope(two_workers, tmp_path):
+    for result in two_workers.run("load_in_scope", folder=str(tmp_path)):
+        assert result == [True, True]
+
+
+def test_a_worker_says_that_it_waits_for_a_variable(two_workers):
+    chief, other = two_workers.run("build_late")
+    assert "worker 0 has waited 0.5 seconds" in chief
+    assert "'late'" in chief
+    assert not other
+
+
+# More than the ten batches that Keras prepares ahead.
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"workers": 1},
+        {"workers": 1, "own_order": "on_epoch_end"},
+        {"workers": 2},
+        {"workers": 2, "shuffle": True},
+        {"workers": 2, "own_order": "on_epoch_begin"},
+        {"workers": 2, "own_order": "on_epoch_end"},
+        {"workers": 4, "max_queue_size": 3, "shuffle": True},
+        {"workers": 2, "use_multiprocessing": True, "shuffle": True},
+    ],
+    ids=lambda options: "-".join(map(str, options.values())),
+)
+def test_each_example_of_a_py_dataset_once(two_workers, options):
+    batches = 25
+    results = two_workers.run("passes_of_py_dataset", batches=batches, **options)
+    first, second = results
+    orders = []
+    for name, mine in first.items():
+        theirs = second[name]
+        # The shares of each batch: the same batches in the same order.
+        together = [sorted(a + b) for a, b in zip(mine, theirs, strict=True)]
+        assert all(
+            batch == list(range(batch[0], batch[0] + 4)) for batch in together
+        ), name
+        assert sorted(np.ravel(together)) == list(range(4 * batches)), name
+        if name.startswith("train"):
+            orders.append([batch[0] for batch in together])
+    different = {tuple(order) for order in orders}
+    changes = "shuffle" in options or "own_order" in options
+    assert len(different) == (3 if changes else 1)
+
+
+def test_the_order_of_a_py_dataset_is_that_of_one_device(two_workers, one_device):
+    settings = {"batches": 25, "shuffle": True, "workers": 2}
+    (one,) = one_device.run("passes_of_py_dataset", **settings)
+    first, second = two_workers.run("passes_of_py_dataset", **settings)
+    for name in ("train 0", "train 1", "train 2"):
+        together = [
+            sorted(a + b) for a, b in zip(first[name], second[name], strict=True)
+        ]
+        assert together == [sorted(batch) for batch in one[name]]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_py_dataset_without_an_end_goes_on(two_workers, workers):
+    shares = two_workers.run("passes_of_endless", workers=workers)
+    numbers = np.concatenate([np.array(share) for share in shares], axis=1)
+    assert numbers[:, 0].tolist() == [4 * (i % 12) for i in range(27)]
