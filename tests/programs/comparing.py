@@ -16,10 +16,12 @@ def largest_difference(ours: Any, theirs: Any, name: str = "") -> tuple[float, s
     if isinstance(theirs, dict):
         if set(ours) != set(theirs):
             return float("inf"), f"{name}: {sorted(ours)}, not {sorted(theirs)}"
-        pairs = [(ours[k], theirs[k], f"{name}/{k}") for k in theirs]
-        return max(largest_difference(*pair) for pair in pairs)
+        return max(
+            largest_difference(ours[k], theirs[k], f"{name}/{k}") for k in theirs
+        )
     ours, theirs = np.asarray(ours, "float64"), np.asarray(theirs, "float64")
-    if ours.shape != theirs.shape or not np.isfinite(theirs).all():
+    finite = np.isfinite(ours).all() and np.isfinite(theirs).all()
+    if ours.shape != theirs.shape or not finite:
         return float("inf"), f"{name}: {ours}, not {theirs}"
     scale = np.abs(theirs).max() or 1.0
     return float(np.abs(ours - theirs).max() / scale), name

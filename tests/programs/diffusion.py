@@ -1,4 +1,4 @@
-"""Denoising diffusion: own steps, a loss for each pixel and a moving average network."""
+"""Denoising diffusion: own steps, a loss for each pixel and a network of averages."""
 
 import keras
 import numpy as np

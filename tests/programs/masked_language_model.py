@@ -9,8 +9,7 @@ from tests.programs.made_data import sentences
 
 PUBLISHED = "keras.io/examples/nlp/masked_language_modeling"
 CHANGED = "no dropout"
-# Keras normalizes layers in single precision.
-TOLERANCE = 1e-6
+TOLERANCE = 1e-9
 
 WORDS, LENGTH, WIDTH = 20, 10, 8
 

@@ -9,8 +9,7 @@ from tests.programs.made_data import sentences
 
 PUBLISHED = "keras.io/examples/generative/text_generation_with_miniature_gpt"
 CHANGED = "no dropout; the likeliest word in place of a drawn one"
-# Keras normalizes layers in single precision.
-TOLERANCE = 1e-6
+TOLERANCE = 1e-9
 
 WORDS, LENGTH, WIDTH = 20, 10, 8
 

@@ -1,4 +1,4 @@
-"""Tagging words: a loss class of its own, a mean over the words that are not padding."""
+"""Tagging words: a loss class of its own, a mean over the words that are no padding."""
 
 import keras
 import tensorflow as tf
@@ -48,6 +48,6 @@ def tagged(count, seed):
 def train(strategy, folder):
     with strategy.scope():
         model = Tagger(tags=4, words=20)
-        model.compile(optimizer=keras.optimizers.SGD(0.05), loss=NonPaddingLoss())
+        model.compile(optimizer=keras.optimizers.SGD(0.005), loss=NonPaddingLoss())
     history = model.fit(tagged(36, 0), epochs=3, verbose=0).history
     return {"history": history, "evaluate": model.evaluate(tagged(10, 1), verbose=0)}

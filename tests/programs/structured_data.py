@@ -32,7 +32,7 @@ def numerical(values, name, dataset):
 
 def categorical(values, name, dataset, is_string):
     kind = layers.StringLookup if is_string else layers.IntegerLookup
-    lookup = kind(output_mode="binary" if False else "multi_hot")
+    lookup = kind(output_mode="multi_hot")
     feature = dataset.map(lambda x, y: x[name]).map(lambda x: tf.expand_dims(x, -1))
     lookup.adapt(feature)
     return lookup(values)
