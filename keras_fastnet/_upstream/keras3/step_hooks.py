@@ -16,7 +16,6 @@ from keras_fastnet._upstream.exact_losses import (
     of_added,
     of_scalar,
     of_sum,
-    of_target,
     scaled_to_valid,
 )
 from keras_fastnet._upstream.hooked import (
@@ -70,25 +69,14 @@ def _add_exactly(original, model, loss):
     return total if keras_step() is None else of_added(loss, total)
 
 
-# A step that the user has written gives the mean of each batch to a metric. On one device
-# every batch counts once; of a replica's mean, so does the replica's share of the batch.
+# A step that the user has written gives the mean of each batch to a metric. On one
+# device every batch counts once; here the replicas' shares of it add up to one.
 @hook(reduction_metrics.Mean, "update_state")
 def _count_by_share(original, metric, values, sample_weight=None):
     step = keras_step()
     if step is not None and sample_weight is None and not keras.ops.ndim(values):
         sample_weight = step.share
     return original(metric, values, sample_weight)
-
-
-# A step of the user's may ask for the gradient of a tensor, which is that of its sum.
-@hook(tf.GradientTape, "gradient")
-def _of_sums(original, tape, target, sources, output_gradients=None, *args, **kwargs):
-    if output_gradients is None and keras_step() is not None:
-        given = tf.nest.flatten(sources)
-        # Others, such as inputs, are not what replicas have in common.
-        if any(isinstance(source, keras.Variable | tf.Variable) for source in given):
-            output_gradients = tf.nest.map_structure(of_target, target)
-    return original(tape, target, sources, output_gradients, *args, **kwargs)
 
 
 # The sum over replicas comes first: Keras unscales, tests for overflow and clips each
