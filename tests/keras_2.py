@@ -68,6 +68,15 @@ LEFT_OUT = {
     "test_losses.py::test_losses[two_workers-mean_with_sample_weight": (
         "a reduction of Keras 3"
     ),
+    "test_losses.py::test_losses[two_workers-unreduced": (
+        "Keras 2 logs such a loss weighed by the square of the batch's size"
+    ),
+    "test_losses.py::test_losses[two_workers-added_by_example": (
+        "Keras 2 does not add up what `add_loss` is given"
+    ),
+    "test_losses.py::test_losses[two_workers-penalty": (
+        "Keras 2 does not add up what `add_loss` is given"
+    ),
     "test_losses.py::test_losses[one_by_two-mean_with_sample_weight": (
         "a reduction of Keras 3"
     ),

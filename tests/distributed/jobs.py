@@ -631,7 +631,7 @@ class AddedLoss(keras.layers.Layer):
         elif self.kind == "added_by_example":
             self.add_loss(tf.reduce_mean(x**2, axis=(1, 2)))
         else:
-            self.add_loss(0.1 * keras.ops.square(self.scale))
+            self.add_loss(0.1 * tf.square(tf.convert_to_tensor(self.scale)))
         return x * self.scale[0]
 
 
