@@ -70,8 +70,8 @@ def _add_exactly(original, model, loss):
     return total if keras_step() is None else of_added(loss, total)
 
 
-# A step that the user has written gives the mean of each batch to a metric. On one device
-# every batch counts once; of a replica's mean, so does the replica's share of the batch.
+# A step that the user has written gives the mean of each batch to a metric. On one
+# device every batch counts once; a replica's mean counts as much as its share of it.
 @hook(reduction_metrics.Mean, "update_state")
 def _count_by_share(original, metric, values, sample_weight=None):
     step = keras_step()
