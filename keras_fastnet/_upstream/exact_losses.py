@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_fastnet._upstream.hooked import in_replica, keras_step
+from keras_fastnet._upstream.hooking import hook
 
 
 def of_scalar(value: tf.Tensor) -> tf.Tensor:
@@ -45,12 +46,19 @@ def of_added(values: tf.Tensor, total: tf.Tensor) -> tf.Tensor:
     return _of_examples(values, total)
 
 
-def of_target(target: Any) -> Any:
-    """Returns the weights of a tensor's elements in a gradient, which is of their sum.
+# A step that the user has written may ask for the gradient of a loss that is not
+# reduced, which is that of its sum.
+@hook(tf.GradientTape, "gradient")
+def _of_sums(original, tape, target, sources, output_gradients=None, *args, **kwargs):
+    # Other sources, such as inputs, are no weights, whose gradients are weighed.
+    weights = any(hasattr(source, "assign") for source in tf.nest.flatten(sources))
+    if weights and output_gradients is None and keras_step() is not None:
+        output_gradients = tf.nest.map_structure(_weights_of, target)
+    return original(tape, target, sources, output_gradients, *args, **kwargs)
 
-    Args:
-        target: What the gradient is taken of, as for `of_added`.
-    """
+
+def _weights_of(target: Any) -> Any:
+    """Returns the weights of a loss's elements, as for `of_added`."""
     if not tf.is_tensor(target):
         return None
     return _of_examples(target, tf.ones_like(target))

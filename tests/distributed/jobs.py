@@ -648,7 +648,7 @@ def fit_loss(strategy: Any, *, kind: str, count: int = 33) -> dict[str, Any]:
             crossentropy, reduction="mean_with_sample_weight"
         ),
         "sum": functools.partial(crossentropy, reduction="sum"),
-        "unreduced": functools.partial(crossentropy, reduction=None),
+        "unreduced": functools.partial(crossentropy, reduction="none"),
         "scalar": lambda: (
             lambda y, p: tf.reduce_mean(
                 keras.losses.sparse_categorical_crossentropy(y, p)

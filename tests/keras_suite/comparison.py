@@ -113,10 +113,10 @@ class Comparison:
         self._known = {mode: known[mode] for mode in outcomes if mode in known}
 
     @property
-    def compared(self) -> int:
-        """Number of tests that ran under a strategy, in all modes."""
+    def passed(self) -> int:
+        """Number of tests that passed under a strategy, in all modes."""
         return sum(
-            text != "skipped"
+            text == "passed"
             for mode in self._known
             for text in self._outcomes[mode].texts.values()
         )
@@ -165,6 +165,8 @@ class Comparison:
         rows.append(("---",) + ("---:",) * 5)
         totals = [0] * 5
         for group, paths in files.items():
+            if not paths:
+                continue
             passing = plain.of("passed", paths)
             ran = passing | plain.of("failed", paths)
             columns = [len(ran), len(passing)]

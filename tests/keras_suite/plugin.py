@@ -118,6 +118,9 @@ class _Suite:
         original = test_case.TestCase.setUp
 
         def set_up(case: Any) -> None:
+            if self._entered is not None:
+                # A test that calls `setUp` again.
+                self._entered.close()
             original(case)
             if self._entered is not None:
                 self._entered.enter_context(self._strategy.scope())

@@ -437,6 +437,8 @@ def loop_outside_of_scope(kit: Any, folder: str) -> list[Any]:
     except ValueError as error:
         return [str(error)]
     return [float(model.get_weights()[0].item())]
+
+
 def saves_on_one_path(kit: Any, folder: str) -> list[Any]:
     """23: every worker calls `model.save` on one path"""
     with kit.strategy.scope():

@@ -16,7 +16,6 @@ from keras_fastnet._upstream.exact_losses import (
     of_added,
     of_scalar,
     of_sum,
-    of_target,
     scaled_to_valid,
 )
 from keras_fastnet._upstream.hooked import (
@@ -71,24 +70,13 @@ def _add_exactly(original, model, loss):
 
 
 # A step that the user has written gives the mean of each batch to a metric. On one
-# device every batch counts once; a replica's mean counts as much as its share of it.
+# device every batch counts once; here the replicas' shares of it add up to one.
 @hook(reduction_metrics.Mean, "update_state")
 def _count_by_share(original, metric, values, sample_weight=None):
     step = keras_step()
     if step is not None and sample_weight is None and not keras.ops.ndim(values):
         sample_weight = step.share
     return original(metric, values, sample_weight)
-
-
-# A step of the user's may ask for the gradient of a tensor, which is that of its sum.
-@hook(tf.GradientTape, "gradient")
-def _of_sums(original, tape, target, sources, output_gradients=None, *args, **kwargs):
-    if output_gradients is None and keras_step() is not None:
-        given = tf.nest.flatten(sources)
-        # Others, such as inputs, are not what replicas have in common.
-        if any(isinstance(source, keras.Variable | tf.Variable) for source in given):
-            output_gradients = tf.nest.map_structure(of_target, target)
-    return original(tape, target, sources, output_gradients, *args, **kwargs)
 
 
 # The sum over replicas comes first: Keras unscales, tests for overflow and clips each
@@ -137,8 +125,12 @@ def _own_stream(original, generator, *args, **kwargs):
 def _remember_own_rows(original, layer, sequences, initial_state=None, **kwargs):
     strategy = in_replica()
     batch = layer._expected_batch_size if layer.stateful else None
-    known = batch is not None and sequences.shape[0] != batch
-    if strategy is None or keras_step() is None or not known:
+    if (
+        strategy is None
+        or keras_step() is None
+        or batch is None
+        or sequences.shape[0] == batch
+    ):
         return original(layer, sequences, initial_state, **kwargs)
     start, stop = strategy.own_rows(batch)
     states = layer.states
