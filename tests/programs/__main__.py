@@ -20,7 +20,7 @@ def main(names: Iterable[str]) -> None:
     """
     one, two = WorkerPool(1), WorkerPool(2)
     try:
-        print("| Program | Shape of | Changed besides | Must be below | Seen |")
+        print("| Program | Shape of | Changed besides | Allowed | Difference |")
         print("| --- | --- | --- | --- | --- |")
         for name in names:
             results = []

@@ -9,7 +9,7 @@ from tests.programs.made_data import sentences
 PUBLISHED = "keras.io/examples/nlp/ner_transformers"
 CHANGED = "no dropout"
 # Each replica divides by its own number of words, one device by that of the batch.
-TOLERANCE = 0.05
+TOLERANCE = 0.2
 
 
 class NonPaddingLoss(keras.losses.Loss):
