@@ -12,7 +12,10 @@ from keras_fastnet._upstream import callback_hooks, chosen  # noqa: F401
 from keras_fastnet._upstream.hooked import HookedStrategy
 from keras_fastnet._upstream.hooking import install
 from keras_fastnet._upstream.made_in_scope import STRATEGIES
-from keras_fastnet._upstream.tensorflow import let_variables_convert
+from keras_fastnet._upstream.tensorflow import (
+    let_counts_be_assigned,
+    let_variables_convert,
+)
 
 __all__ = ["heed", "install"]
 
@@ -28,4 +31,5 @@ def heed(strategy: HookedStrategy) -> None:
     """
     STRATEGIES.add(strategy)
     let_variables_convert()
+    let_counts_be_assigned()
     install()

@@ -19,6 +19,7 @@ from tensorflow.python.distribute import (
     cross_device_ops,
     input_lib,
     tpu_strategy,
+    values_util,
 )
 from tensorflow.python.distribute import values as distributed_values
 from tensorflow.python.eager import context
@@ -150,6 +151,36 @@ def without_wrong_cardinality(dataset: Any) -> Any:
     if getattr(dataset, "_cardinality", -1) >= 0:
         dataset._cardinality = tf.data.UNKNOWN_CARDINALITY
     return dataset
+
+
+_plain_assign = values_util.on_read_assign_cross_replica
+
+
+def let_counts_be_assigned() -> None:
+    """Has integers that replicas add up keep their sum when they are assigned.
+
+    TensorFlow gives each replica an equal part, and drops what does not divide: of
+    counts in a metric (`keras.metrics.IoU`) that are loaded, some would be lost.
+    """
+
+    def assign(variable: Any, value: Any, read_value: bool = True) -> Any:
+        if not (
+            tf.distribute.in_cross_replica_context()
+            and variable.aggregation == tf.VariableAggregation.SUM
+            and variable.dtype.is_integer
+        ):
+            return _plain_assign(variable, value, read_value)
+        strategy = variable.distribute_strategy
+        total = tf.convert_to_tensor(value, variable.dtype)
+        part = total // strategy.num_replicas_in_sync
+        rest = total - part * (strategy.num_replicas_in_sync - 1)
+        for local, own in enumerate(strategy.experimental_local_results(variable)):
+            first = local == 0 and getattr(strategy, "rank", 0) == 0
+            with tf.device(own.device):
+                own.assign(rest if first else part)
+        return variable.read_value() if read_value else None
+
+    values_util.on_read_assign_cross_replica = assign
 
 
 def let_variables_convert() -> None:
