@@ -49,10 +49,10 @@ legacy-addons: $(ADDONS)/stamp
 # Both ended in 2024 or before: nobody mends what they are warned of.
 KERAS_2_WARNINGS := -o filterwarnings=default
 
-test-keras: $(KERAS)/stamp  ## Run Keras's own tests under TorusStrategy: about an hour.
+test-keras: $(KERAS)/all.stamp  ## Run Keras's own tests under TorusStrategy: about an hour.
 	$(KERAS)/bin/python -m tests.keras_suite $(KERAS_SUITE)
 
-test-keras-smoke: $(KERAS)/stamp  ## Run a subset of them, in a few minutes.
+test-keras-smoke: $(KERAS)/smoke.stamp  ## Run a subset of them, in a few minutes.
 	$(KERAS)/bin/python -m tests.keras_suite --smoke
 
 lint: $(VENV)/dev.stamp  ## Check style and types.
@@ -86,9 +86,14 @@ $(OLDEST)/dev.stamp: pyproject.toml
 	$(OLDEST)/bin/python -m pip install $(PIP_OPTIONS) -e ".[dev]" "tensorflow==2.18.*" "keras==3.10.*"
 	touch $@
 
-$(KERAS)/stamp: pyproject.toml
+$(KERAS)/smoke.stamp: pyproject.toml
 	test -x $(KERAS)/bin/python || $(PYTHON) -m venv $(KERAS)
 	$(KERAS)/bin/python -m pip install $(PIP_OPTIONS) -e ".[keras-tests]"
+	touch $@
+
+# Gigabytes, where the package index has no build for CPUs alone.
+$(KERAS)/all.stamp: $(KERAS)/smoke.stamp
+	$(KERAS)/bin/python -m pip install $(PIP_OPTIONS) "torch==2.13.0"
 	touch $@
 
 $(MODELS)/stamp: pyproject.toml
