@@ -112,3 +112,10 @@ def test_30_callbacks_of_several_steps(one_device, two_workers, steps, data):
     settings = {"steps": steps, "data": data}
     one = one_device.run("calls_of_callbacks", **settings)
     assert_equal(one, two_workers.run("calls_of_callbacks", **settings))
+
+
+@pytest.mark.parametrize("run_eagerly", [False, True], ids=["traced", "eager"])
+def test_collectives_in_a_loss(one_device, two_workers, run_eagerly):
+    settings = {"run_eagerly": run_eagerly}
+    one = one_device.run("fit_contrasted", **settings)
+    assert_equal(one, two_workers.run("fit_contrasted", **settings))

@@ -321,3 +321,35 @@ def fit_adversaries_in_micro_batches(strategy: Any) -> dict[str, Any]:
         )
     # Batches of one size: an optimizer that the model does not know weighs them alike.
     return trained(model, numbers(20)[0])
+
+
+class Contrasted(keras.Sequential):
+    """Compares every example of the global batch with all others.
+
+    Its loss also has the squares of the batch's means.
+    """
+
+    def compute_loss(
+        self, x=None, y=None, y_pred=None, sample_weight=None, training=True
+    ):
+        context = tf.distribute.get_replica_context()
+        if context is None:
+            # Keras builds the model, outside of any replica.
+            return keras.ops.mean(y_pred)
+        everybody = context.all_gather(y_pred, axis=0)
+        alike = tf.matmul(y_pred, everybody, transpose_b=True)
+        means = context.all_reduce(
+            tf.distribute.ReduceOp.MEAN, tf.reduce_mean(y_pred, axis=0)
+        )
+        return tf.reduce_mean(tf.reduce_logsumexp(alike, 1)) + tf.reduce_sum(means**2)
+
+
+def fit_contrasted(strategy: Any, *, run_eagerly: bool) -> dict[str, Any]:
+    """Trains with collectives in the loss, on unequal shares; one device has none."""
+    x, y = numbers(21)
+    single = tf.distribute.OneDeviceStrategy("/CPU:0")
+    with scope(strategy or single):
+        model = Contrasted([keras.Input((4,)), keras.layers.Dense(3, "tanh")])
+        model.compile(keras.optimizers.SGD(0.1), "mse", run_eagerly=run_eagerly)
+    history = model.fit(x, y, batch_size=7, epochs=2, shuffle=False, verbose=0)
+    return {**state(model), "history": history.history}
