@@ -124,7 +124,8 @@ def _own_stream(original, generator, *args, **kwargs):
 @hook(rnn.RNN, "call")
 def _remember_own_rows(original, layer, sequences, initial_state=None, **kwargs):
     strategy = in_replica()
-    batch = layer._expected_batch_size if layer.stateful else None
+    remembers = layer.stateful and layer.states is not None
+    batch = tree.flatten(layer.states)[0].shape[0] if remembers else None
     if (
         strategy is None
         or keras_step() is None
@@ -134,7 +135,7 @@ def _remember_own_rows(original, layer, sequences, initial_state=None, **kwargs)
         return original(layer, sequences, initial_state, **kwargs)
     start, stop = strategy.own_rows(batch)
     states = layer.states
-    # Past Keras, which tracks what is set.
+    # Past Keras, which tracks what is set; before 3.11 it does not compare sizes.
     changed = {
         "states": tree.map_structure(lambda v: _Rows(v, start, stop), states),
         "_expected_batch_size": stop - start,
