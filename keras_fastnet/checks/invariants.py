@@ -7,6 +7,7 @@ from keras_fastnet.checks.of_runs import (
     distinct_masks,
     each_example_once,
     outside_the_scope,
+    prepared_batches,
     resume,
     unequal_shards,
 )
@@ -28,6 +29,7 @@ ALL = (
     overflow_agreement,
     distinct_masks,
     each_example_once,
+    prepared_batches,
     unequal_shards,
     resume,
     callbacks_together,

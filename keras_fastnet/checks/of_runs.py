@@ -58,10 +58,7 @@ def each_example_once(probe: Probe, subject: Subject) -> str:
     """each example once in every epoch, every epoch in an order of its own"""
     count, epochs = 6 * probe.replicas + 1, 3
     x = np.arange(count, dtype="float32")[:, None]
-    with probe.on(cluster=True):
-        recorder = Recorder()
-        model = keras.Sequential([keras.Input((1,)), recorder, keras.layers.Dense(1)])
-        model.compile(keras.optimizers.SGD(0.0), "mse")
+    model, recorder = _recording(probe)
     # A seed, with which Keras by itself repeats the first epoch's order.
     keras.utils.set_random_seed(11)
     seen: list[list[float]] = []
@@ -74,11 +71,7 @@ def each_example_once(probe: Probe, subject: Subject) -> str:
     model.fit(
         x, x, batch_size=3 * probe.replicas, epochs=epochs, verbose=0, callbacks=[Cut()]
     )
-    numbers = np.zeros(count)
-    for order in seen:
-        for number in order:
-            numbers[int(number)] += 1
-    totals = np.sum([probe.of_all_workers(float(n)) for n in numbers], axis=1)
+    totals = _times_seen(probe, [n for order in seen for n in order], count)
     # A replica without an example of its own is given a filler.
     require(
         bool((totals >= epochs).all()), f"examples seen by nobody: {totals.tolist()}"
@@ -90,6 +83,42 @@ def each_example_once(probe: Probe, subject: Subject) -> str:
         "epochs come in the same order",
     )
     return f"{count} examples, {epochs} epochs"
+
+
+def prepared_batches(probe: Probe, subject: Subject) -> str:
+    """batches of a PyDataset that threads prepare come once in every epoch"""
+    batches, epochs = 25, 2
+
+    class Numbers(keras.utils.PyDataset):
+        def __len__(self) -> int:
+            return batches
+
+        def __getitem__(self, index: int) -> Any:
+            first = index * probe.replicas
+            x = np.arange(first, first + probe.replicas, dtype="float32")[:, None]
+            return x, x
+
+    model, recorder = _recording(probe)
+    model.fit(Numbers(workers=2), epochs=epochs, verbose=0)
+    totals = _times_seen(probe, recorder.seen, batches * probe.replicas)
+    wrong = int((totals != epochs).sum())
+    require(wrong == 0, f"{wrong} of {len(totals)} examples not once in each epoch")
+    return f"{batches} batches, {epochs} epochs"
+
+
+def _recording(probe: Probe) -> tuple[keras.Model, Recorder]:
+    """Returns a model on the cluster that notes its examples, and what notes them."""
+    with probe.on(cluster=True):
+        recorder = Recorder()
+        model = keras.Sequential([keras.Input((1,)), recorder, keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.0), "mse")
+    return model, recorder
+
+
+def _times_seen(probe: Probe, numbers: list[float], count: int) -> np.ndarray:
+    """Returns how often the workers have seen each of the numbers below `count`."""
+    own = np.bincount(np.asarray(numbers, int), minlength=count)
+    return np.sum([probe.of_all_workers(float(n)) for n in own], axis=1)
 
 
 def unequal_shards(probe: Probe, subject: Subject) -> str:
