@@ -181,6 +181,8 @@ def test_shared_cores_are_taken_out():
     )
 
 
+# The first example imports parts of SciPy.
+@settings(deadline=None)
 @given(st.integers(1, 8), st.integers(0, 2**32 - 1))
 def test_non_negative_least_squares_against_scipy(columns, seed):
     numbers = np.random.default_rng(seed)

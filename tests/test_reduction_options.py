@@ -36,7 +36,9 @@ BUCKET = 2**22
     ],
     ids=str,
 )
-def test_refused(options, words):
+def test_refused(options, words, monkeypatch):
+    # As in a process in which no other test has made one.
+    monkeypatch.setattr(TorusStrategy, "_made", None)
     with pytest.raises(ValueError) as refused:
         TorusStrategy(**options)
     for word in ["Received: ", *words]:

@@ -175,7 +175,9 @@ def _peek(original, model, iterator=None, data_batch=None):
     else:
         original(model, iterator=iterator, data_batch=data_batch)
         return
-    if is_overridden(model, "train_step") or is_overridden(model, "test_step"):
+    own_steps = is_overridden(model, "train_step") or is_overridden(model, "test_step")
+    # A TPU's step is traced as a program for its cores, in which none can be made.
+    if own_steps and not getattr(strategy, "compiles_all", False):
         # Past Keras, which tracks what is set.
         vars(model)["_fastnet_first"] = batch, examples
     else:
