@@ -77,7 +77,7 @@ def main() -> int:
     }
     run = _Run(source, options.processes, options.results)
     if options.smoke:
-        outcomes = run.modes(files, ("one", "two"))
+        outcomes = run.modes(files, ("two",))
         comparison = Comparison(outcomes, known)
         # Plain Keras is asked about what failed only.
         run.again("plain", comparison.failed_unlisted(), outcomes)
