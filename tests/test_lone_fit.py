@@ -68,8 +68,8 @@ def test_the_first_fit_ends_with_the_lines_to_add(fastnet, tmp_path, words):
     ("options", "words"),
     [
         (["--workers", 2, "--independent"], ["import"]),
-        (["--workers", 2], ["import", "alone"]),
-        (["--workers", 2], ["use"]),
+        pytest.param(["--workers", 2], ["import", "alone"], marks=pytest.mark.slow),
+        pytest.param(["--workers", 2], ["use"], marks=pytest.mark.slow),
         (["--workers", 1], []),
     ],
 )

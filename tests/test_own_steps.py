@@ -35,7 +35,13 @@ def _is_numbers(values):
     return all(isinstance(value, int | float | np.number) for value in values)
 
 
-@pytest.fixture(params=["two_workers", "one_by_two", "three_workers"])
+@pytest.fixture(
+    params=[
+        "two_workers",
+        "one_by_two",
+        pytest.param("three_workers", marks=pytest.mark.slow),
+    ]
+)
 def workers(request):
     """Two workers, two devices, and more workers than some batches have examples."""
     return request.getfixturevalue(request.param)
@@ -87,7 +93,15 @@ def test_an_optimizer_for_each_layer(one_device, two_workers):
     assert_equal([one], found)
 
 
-@pytest.mark.parametrize("kind", ["LSTM", "GRU", "SimpleRNN", "cells"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "LSTM",
+        pytest.param("GRU", marks=pytest.mark.slow),
+        pytest.param("SimpleRNN", marks=pytest.mark.slow),
+        "cells",
+    ],
+)
 def test_stateful_layers(one_device, two_workers, kind):
     settings = {"kind": kind, "batch_size": 4}
     one = one_device.run("fit_stateful", **settings)
@@ -103,8 +117,10 @@ def test_stateful_layers_on_unequal_shares(one_device, workers):
 @pytest.mark.parametrize(
     ("data", "steps"),
     [
-        *(("known", steps) for steps in (1, 2, 3, 7, 101)),
-        *(("unknown", steps) for steps in (2, 3, 7)),
+        *(("known", steps) for steps in (1, 3, 101)),
+        *(pytest.param("known", steps, marks=pytest.mark.slow) for steps in (2, 7)),
+        *(pytest.param("unknown", steps, marks=pytest.mark.slow) for steps in (2, 7)),
+        ("unknown", 3),
         ("endless", 3),
     ],
 )
