@@ -118,14 +118,14 @@ class MeanByHand(keras.Model):
 
 def own_train_step(kit: Any) -> Seen:
     """22: a train_step that takes its own mean"""
-    x = column(1, 1, 2)
+    x = column(1, 1, 2, 2)
     moved = []
     for scope in (kit.strategy.scope(), kit.one_device()):
         with scope:
             model = MeanByHand()
             model(x[:1])
             model.compile(SGD(0.01))
-        model.fit(x, 0 * x, batch_size=3, verbose=0)
+        model.fit(x, 0 * x, batch_size=4, verbose=0)
         moved.append(1.0 - float(model.get_weights()[0].item()))
     several, one = moved
     text = f"update {several:.4g}; {one:.4g} on one device"
@@ -491,7 +491,13 @@ def judged(name: str, by_worker: list[list[Any]]) -> Seen:
     return f"16 examples seen {len(ids)} times, {said}", counted == len(ids)
 
 
-ON_TWO_WORKERS = (unseeded_shuffle, unequal_shards, unsharded, loop_outside_of_scope)
+ON_TWO_WORKERS = (
+    unseeded_shuffle,
+    unequal_shards,
+    unsharded,
+    saves_on_one_path,
+    loop_outside_of_scope,
+)
 
 
 def without_strategy(exit_code: int, folder: pathlib.Path) -> Seen:
@@ -510,7 +516,6 @@ def without_strategy(exit_code: int, folder: pathlib.Path) -> Seen:
 LONE_SCRIPT = str(
     pathlib.Path(__file__).parents[1] / "launcher_scripts/train_without_strategy.py"
 )
-ON_TWO_WORKERS = (unseeded_shuffle, unequal_shards, unsharded, saves_on_one_path)
 
 
 def write_shards(folder: pathlib.Path) -> None:
