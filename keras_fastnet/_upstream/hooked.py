@@ -145,7 +145,7 @@ def in_replica() -> HookedStrategy | None:
 
 
 def in_scope_only() -> Any:
-    """Returns the strategy of ours in whose scope, and no replica, this code runs."""
+    """Returns the `HookedStrategy` in whose scope, outside replicas, this code runs."""
     if not tf.distribute.in_cross_replica_context():
         return None
     strategy = tf.distribute.get_strategy()

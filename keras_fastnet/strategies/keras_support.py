@@ -228,11 +228,7 @@ class KerasSupport(DataSupport):
         Args:
             batch: Number of examples of the batch.
         """
-        context = tf.distribute.get_replica_context()
-        replica = int(tf.get_static_value(context.replica_id_in_sync_group))
-        local = self.extended._get_local_replica_id(replica)
-        position = self.extended.position(local)
-        start, stop = bounds(batch, position, self.num_replicas_in_sync)
+        start, stop = bounds(batch, self._own_position(), self.num_replicas_in_sync)
         # One row for the filler of a replica without examples.
         return start, max(stop, start + 1)
 
@@ -252,6 +248,12 @@ class KerasSupport(DataSupport):
     def who(self) -> str:
         """Returns who trains, for people."""
         raise NotImplementedError
+
+    def _own_position(self) -> int:
+        """Returns which share of a global batch the replica of this thread takes."""
+        context = tf.distribute.get_replica_context()
+        replica = int(tf.get_static_value(context.replica_id_in_sync_group))
+        return self.extended.position(self.extended._get_local_replica_id(replica))
 
     def _own_share(self, batch: Any) -> GlobalBatch:
         """Returns a replica's share of what Keras gives its step.

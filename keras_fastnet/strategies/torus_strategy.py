@@ -159,12 +159,7 @@ class TorusStrategy(
     def _own_share(self, batch: Any) -> GlobalBatch:
         if isinstance(batch, GlobalBatch):
             return batch
-        context = tf.distribute.get_replica_context()
-        replica = int(tf.get_static_value(context.replica_id_in_sync_group))
-        local = self.extended._get_local_replica_id(replica)
-        return with_examples(
-            batch, self.extended.position(local), self.num_replicas_in_sync
-        )
+        return with_examples(batch, self._own_position(), self.num_replicas_in_sync)
 
     def _predictions(self, step: ModelStep, batch: GlobalBatch) -> Any:
         outputs = step(batch.data)
