@@ -152,7 +152,7 @@ def save_without_overwriting(strategy: Any, *, folder: str) -> dict[str, Any]:
     try:
         model.save(path, overwrite=False)
     except EOFError as error:
-        # There is nobody to answer.
+        # No other worker answers.
         asked = str(error)
     strategy.any_worker(False)
     return {"asked": bool(asked), "kept": os.stat(path).st_ino == first}

@@ -102,7 +102,7 @@ def _is_chief() -> bool:
 def _save(
     write: Callable[[Any], Any], path: Any, *, makes_folders: bool = False
 ) -> Any:
-    """Has this worker save by itself, whatever the other workers do.
+    """Saves on this worker, whatever the other workers do.
 
     Args:
         write: Writes to a path.

@@ -41,7 +41,7 @@ def move_own_into_scope(model: keras.Model) -> None:
     once after each `compile`: attributes may be as large as a replay buffer.
 
     Args:
-        model: A compiled model of a strategy of ours.
+        model: A compiled model of a keras_fastnet strategy.
     """
     if model.train_function is not None or model.test_function is not None:
         return
