@@ -26,10 +26,29 @@ def test_files_are_whole(two_workers, tmp_path, chief_alone, in_scope):
         "model.h5",
         "model",
         "exported",
+        "saved",
     }
     assert {"assets", "fingerprint.pb", "saved_model.pb", "variables"} == set(
         os.listdir(tmp_path / "exported")
     )
+
+
+@pytest.mark.parametrize("chief_alone", [False, True], ids=["all", "chief"])
+def test_checkpoints_of_tensorflow_are_whole(two_workers, tmp_path, chief_alone):
+    results = two_workers.run(
+        "save_checkpoints", folder=str(tmp_path), chief_alone=chief_alone
+    )
+    rounds = [6, 0 if chief_alone else 6]
+    assert results == [[""] * count for count in rounds]
+    # Nothing is left beside them.
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "checkpoint",
+        *(
+            f"ckpt-{i}.{kind}"
+            for i in (5, 6)
+            for kind in ("index", "data-00000-of-00001")
+        ),
+    }
 
 
 def test_each_worker_has_the_file_on_its_own_disk(two_workers, tmp_path):

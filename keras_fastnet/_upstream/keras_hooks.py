@@ -8,7 +8,7 @@ ended, and so have its changes.
 """
 
 # They register their wrappers when they are imported.
-from keras_fastnet._upstream import callback_hooks, chosen  # noqa: F401
+from keras_fastnet._upstream import callback_hooks, chosen, whole_files  # noqa: F401
 from keras_fastnet._upstream.hooked import HookedStrategy
 from keras_fastnet._upstream.hooking import install
 from keras_fastnet._upstream.made_in_scope import STRATEGIES

@@ -22,6 +22,7 @@ _FILES = {
     "h5": "model.h5",
     "folder": "model",
     "export": "exported",
+    "saved model": "saved",
 }
 
 
@@ -49,6 +50,8 @@ def save(model: keras.Model, kind: str, folder: str, **options: Any) -> str:
     path = os.path.join(folder, _FILES[kind])
     if kind == "export":
         model.export(path, verbose=False)
+    elif kind == "saved model":
+        tf.saved_model.save(model, path)
     elif kind == "weights":
         model.save_weights(path, **options)
     elif kind == "shards":
@@ -70,6 +73,12 @@ def damage(model: keras.Model, kind: str, path: str) -> str:
             # Outside of a strategy's scope it is loaded for this worker alone.
             loaded = tf.saved_model.load(path)
             same = np.allclose(loaded.serve(x), model(x), atol=1e-5)
+        elif kind == "saved model":
+            x = np.ones((3, 8), "float32")
+            serve = tf.saved_model.load(path).signatures["serving_default"]
+            _, (name,) = map(tuple, serve.structured_input_signature)
+            (answer,) = serve(**{name: x}).values()
+            same = np.allclose(answer, model(x), atol=1e-5)
         else:
             loaded = _copy(model)
             if kind == "folder":
@@ -111,6 +120,38 @@ def save_often(
             with scope(strategy if in_scope else None):
                 path = save(model, kind, folder)
             found[kind].append(damage(model, kind, path))
+    strategy.any_worker(False)
+    return found
+
+
+def save_checkpoints(strategy: Any, *, folder: str, chief_alone: bool) -> list[str]:
+    """Saves with `tf.train` on all workers, or the chief; returns what was wrong."""
+    model = large_network(strategy)
+    with strategy.scope():
+        total = tf.Variable(
+            0.0,
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=tf.VariableAggregation.SUM,
+        )
+    strategy.run(lambda: total.assign(strategy.rank + 1.0))
+    parts = {"model": model} if chief_alone else {"model": model, "total": total}
+    checkpoint = tf.train.Checkpoint(**parts)
+    manager = tf.train.CheckpointManager(checkpoint, folder, max_to_keep=2)
+    found = []
+    for _ in range(6):
+        strategy.any_worker(False)
+        if strategy.rank and chief_alone:
+            continue
+        manager.save()
+        copy = _copy(model)
+        read = tf.Variable(0.0)
+        tf.train.Checkpoint(
+            **({"model": copy} if chief_alone else {"model": copy, "total": read})
+        ).restore(manager.latest_checkpoint).expect_partial()
+        same = map(np.array_equal, copy.get_weights(), model.get_weights())
+        found.append("" if all(same) else "other weights")
+        if not chief_alone and float(read) != 3.0:
+            found.append(f"a sum of {float(read)}")
     strategy.any_worker(False)
     return found
 
