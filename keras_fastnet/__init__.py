@@ -7,8 +7,8 @@ Public names are loaded on first use, so that the `fastnet` command and
 import importlib
 from typing import TYPE_CHECKING
 
-from keras_fastnet._upstream.lone_fit import watch
-from keras_fastnet.discovery.environment import who_started
+from keras_fastnet._keras.lone_fit import watch
+from keras_fastnet.cluster.environment import who_started
 
 if TYPE_CHECKING:
     from keras_fastnet import (
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
         schedules,
         strategies,
     )
-    from keras_fastnet._upstream.keras_api import keras
-    from keras_fastnet._upstream.made_in_scope import train_alone
+    from keras_fastnet._keras.keras_api import keras
+    from keras_fastnet._keras.scopes import train_alone
     from keras_fastnet.optimizers import LARS, LargeBatchOptimizer
     from keras_fastnet.strategies import TorusStrategy, TPUStrategy, strategy
 
@@ -34,8 +34,8 @@ _HOME = {
     "TPUStrategy": "keras_fastnet.strategies",
     "TorusStrategy": "keras_fastnet.strategies",
     "strategy": "keras_fastnet.strategies",
-    "keras": "keras_fastnet._upstream.keras_api",
-    "train_alone": "keras_fastnet._upstream.made_in_scope",
+    "keras": "keras_fastnet._keras.keras_api",
+    "train_alone": "keras_fastnet._keras.scopes",
 }
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Errors that keras_fastnet raises about the cluster and the data."""
+"""Errors that keras_fastnet raises about the cluster, the data and the command line."""
 
 
 class ClusterError(RuntimeError):
@@ -7,3 +7,11 @@ class ClusterError(RuntimeError):
 
 class ShardingError(RuntimeError):
     """The workers do not hold the data that one global batch needs."""
+
+
+class UsageError(ValueError):
+    """The user asked for something that cannot be done.
+
+    The message states the rule, what was received and what to do. `fastnet`
+    prints it on stderr without a traceback and exits with code 2.
+    """

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from keras_fastnet._upstream.keras_api import IS_KERAS_2
+from keras_fastnet._keras.keras_api import IS_KERAS_2
 from tests.distributed.worker_pool import WorkerPool
 from tests.keras_2 import COVERED, reason_to_leave_out
 

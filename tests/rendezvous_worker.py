@@ -5,9 +5,9 @@ import socket
 import threading
 import time
 
+from keras_fastnet.cluster.cluster_spec import Cluster
+from keras_fastnet.cluster.rendezvous import meet
 from keras_fastnet.errors import ClusterError
-from keras_fastnet.strategies.cluster import Cluster
-from keras_fastnet.strategies.rendezvous import meet
 
 FACTS = {"tensorflow": "2.21"}
 PATIENCE = 60.0  # against hangs only

@@ -1,6 +1,6 @@
 """A way to end trainings before their time."""
 
-from keras_fastnet._upstream.keras_api import keras
+from keras_fastnet._keras.keras_api import keras
 
 
 class Stop(Exception):

@@ -12,9 +12,9 @@ import pytest
 import tensorflow as tf
 
 from keras_fastnet import LARS, LargeBatchOptimizer, TorusStrategy
-from keras_fastnet._upstream.keras_api import keras
+from keras_fastnet._keras.keras_api import keras
+from keras_fastnet.batches.epoch_data import EpochData
 from keras_fastnet.callbacks import BackupAndRestore, backup_file
-from keras_fastnet.strategies.epoch_data import EpochData
 from tests.stopping import Stop, StopAfter
 
 

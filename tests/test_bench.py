@@ -7,15 +7,15 @@ import re
 import pytest
 
 from keras_fastnet import cli
-from keras_fastnet.cli import launcher
-from keras_fastnet.cli.applications import application_named
-from keras_fastnet.cli.bench_options import BenchOptions
-from keras_fastnet.cli.bench_report import as_text
-from keras_fastnet.cli.bench_timing import time_in_turn
-from keras_fastnet.cli.errors import UsageError
 from keras_fastnet.collectives.cost_model import Topology
 from keras_fastnet.collectives.grid import Grid
-from keras_fastnet.collectives.price_fit import read_measurements, read_weak_scaling
+from keras_fastnet.errors import UsageError
+from keras_fastnet.launcher import launcher
+from keras_fastnet.scaling.applications import application_named
+from keras_fastnet.scaling.bench_options import BenchOptions
+from keras_fastnet.scaling.bench_report import as_text
+from keras_fastnet.scaling.bench_timing import time_in_turn
+from keras_fastnet.scaling.price_fit import read_measurements, read_weak_scaling
 
 SHORT = ("--sizes", "4KiB,2MB", "--repeats", 2)
 

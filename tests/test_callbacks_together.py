@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_fastnet._upstream.keras_api import keras
+from keras_fastnet._keras.keras_api import keras
 
 pytestmark = pytest.mark.distributed
 

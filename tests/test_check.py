@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_fastnet._upstream.keras_api import keras
+from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.checks import invariants
 
 pytestmark = pytest.mark.distributed
@@ -79,7 +79,7 @@ def test_a_fix_that_is_switched_off_is_named(two_workers, fix, invariant):
 
 
 SCRIPT = """
-from keras_fastnet._upstream.keras_api import keras
+from keras_fastnet._keras.keras_api import keras
 
 def make_model(loss="mse"):
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_fastnet.errors import ClusterError
-from keras_fastnet.strategies.cluster import (
+from keras_fastnet.cluster.cluster_spec import (
     Cluster,
     make_cluster,
     read_tf_config,
     split_address,
 )
+from keras_fastnet.errors import ClusterError
 
 TWO = ["host0:12345", "host1:12345"]
 

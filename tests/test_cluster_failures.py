@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from keras_fastnet.cli.ports import reserved_ports
+from keras_fastnet.launcher.ports import reserved_ports
 
 pytestmark = [
     pytest.mark.distributed,
@@ -24,7 +24,7 @@ import json, os, sys, time
 import tensorflow as tf
 import keras_fastnet
 from keras_fastnet.errors import ClusterError
-from keras_fastnet.strategies.rendezvous import own_port
+from keras_fastnet.cluster.rendezvous import own_port
 
 own, other = sys.argv[1:]
 resolvers = tf.distribute.cluster_resolver
@@ -96,7 +96,7 @@ print(json.dumps(outcomes))
 FIT = """
 import signal, sys
 import numpy as np
-from keras_fastnet._upstream.keras_api import keras
+from keras_fastnet._keras.keras_api import keras
 import tensorflow as tf
 import keras_fastnet
 

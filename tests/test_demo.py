@@ -6,7 +6,8 @@ import re
 import pytest
 
 from keras_fastnet import cli
-from keras_fastnet.cli import demo, launcher
+from keras_fastnet.cli import demo
+from keras_fastnet.launcher import launcher
 
 
 @pytest.fixture

@@ -6,24 +6,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensorflow.python.distribute.cluster_resolver import slurm_cluster_resolver
 
-from keras_fastnet.discovery.environment import in_a_cluster, scheduler_places
-from keras_fastnet.discovery.kubernetes import (
+from keras_fastnet.cluster.cluster_spec import Cluster
+from keras_fastnet.cluster.environment import in_a_cluster, scheduler_places
+from keras_fastnet.cluster.finding import resolver_of
+from keras_fastnet.cluster.kubernetes import (
     check_workers_are_counted,
     kubernetes_addresses,
     kubernetes_place,
 )
-from keras_fastnet.discovery.place import Place
-from keras_fastnet.discovery.slurm import slurm_addresses, slurm_place
-from keras_fastnet.discovery.slurm_gpus import own_gpus
-from keras_fastnet.discovery.slurm_layout import (
+from keras_fastnet.cluster.place import Place
+from keras_fastnet.cluster.slurm import slurm_addresses, slurm_place
+from keras_fastnet.cluster.slurm_gpus import own_gpus
+from keras_fastnet.cluster.slurm_layout import (
     expand_counts,
     expand_hosts,
     nodes_of_tasks,
 )
-from keras_fastnet.discovery.slurm_ports import ports_on_a_node
+from keras_fastnet.cluster.slurm_ports import ports_on_a_node
 from keras_fastnet.errors import ClusterError
-from keras_fastnet.strategies.cluster import Cluster
-from keras_fastnet.strategies.finding import resolver_of
 
 # As Slurm 22.05 gave them to the last of four tasks.
 STEP = {

@@ -5,7 +5,7 @@ import threading
 import pytest
 import tensorflow as tf
 
-from keras_fastnet.strategies.epoch_data import EpochData
+from keras_fastnet.batches.epoch_data import EpochData
 
 
 class Watched:

@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from keras_fastnet import LARS
-from keras_fastnet._upstream.keras_api import keras
+from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.optimizers.exclusion_rules import treatments
 from keras_fastnet.optimizers.layer_roles import biases_and_norms
 from tests.variables import new_variable

@@ -8,8 +8,7 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_fastnet.errors import ShardingError
-from keras_fastnet.strategies.global_batch import (
+from keras_fastnet.batches.global_batch import (
     bounds,
     count_examples,
     dealt_evenly,
@@ -19,6 +18,7 @@ from keras_fastnet.strategies.global_batch import (
     tell_the_same,
     with_examples,
 )
+from keras_fastnet.errors import ShardingError
 
 
 @given(rows=st.integers(0, 10_000), replicas=st.integers(1, 300))

@@ -2,8 +2,8 @@
 
 import pytest
 
+from keras_fastnet.cluster.gpus import share_of_gpus
 from keras_fastnet.errors import ClusterError
-from keras_fastnet.strategies.gpus import share_of_gpus
 
 
 @pytest.mark.distributed

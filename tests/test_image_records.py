@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from keras_fastnet import LargeBatchOptimizer
-from keras_fastnet._upstream.keras_api import keras
+from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.callbacks import BackupAndRestore
 from keras_fastnet.datasets import ImageRecords
 from tests.image_record_files import (

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from keras_fastnet._upstream.keras_api import IS_KERAS_2, keras
+from keras_fastnet._keras.keras_api import IS_KERAS_2, keras
 
 OTHER = "keras" if keras.__name__ == "tf_keras" else "tf_keras"
 needs_both = pytest.mark.skipif(

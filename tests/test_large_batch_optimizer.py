@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 
 from keras_fastnet import LARS, LargeBatchOptimizer, TorusStrategy
-from keras_fastnet._upstream.chosen import optimizers
-from keras_fastnet._upstream.keras_api import keras
+from keras_fastnet._keras.chosen import optimizers
+from keras_fastnet._keras.keras_api import keras
 from tests.distributed import jobs
 from tests.test_parity import assert_parity
 from tests.variables import new_variable

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from keras_fastnet import LARS
-from keras_fastnet._upstream.keras_api import keras
+from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.schedules import WarmupPolynomialDecay
 from tests.variables import new_variable
 

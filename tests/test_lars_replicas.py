@@ -10,7 +10,7 @@ import pytest
 
 SCRIPT = """
 import sys
-from keras_fastnet._upstream.keras_api import keras
+from keras_fastnet._keras.keras_api import keras
 import numpy as np
 import tensorflow as tf
 from keras_fastnet import LARS

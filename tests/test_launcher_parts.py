@@ -12,13 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_fastnet import __version__
-from keras_fastnet.cli import launcher, main
-from keras_fastnet.cli.cluster_environment import divide_gpus, worker_environments
-from keras_fastnet.cli.errors import UsageError
-from keras_fastnet.cli.line_editor import LONGEST_LINE, LineEditor
-from keras_fastnet.cli.machine import parse_listing, parse_visible_devices
-from keras_fastnet.cli.output import Display, WorkerOutput, is_information
-from keras_fastnet.cli.ports import reserved_ports
+from keras_fastnet.cli import main
+from keras_fastnet.errors import UsageError
+from keras_fastnet.launcher import launcher
+from keras_fastnet.launcher.cluster_environment import divide_gpus, worker_environments
+from keras_fastnet.launcher.line_editor import LONGEST_LINE, LineEditor
+from keras_fastnet.launcher.machine import parse_listing, parse_visible_devices
+from keras_fastnet.launcher.output import Display, WorkerOutput, is_information
+from keras_fastnet.launcher.ports import reserved_ports
 
 PIECES = st.sampled_from(
     [*"ab é━\t\n\r\b\x1b[m(K2;", "\x1b[32m", "\x1b[0m", "\x1b[K", "\x1b[2K", "\x07"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from keras_fastnet import LARS, LargeBatchOptimizer
-from keras_fastnet._upstream.keras_api import IS_KERAS_2, keras
+from keras_fastnet._keras.keras_api import IS_KERAS_2, keras
 from tests.distributed import jobs
 from tests.test_parity import assert_parity
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_fastnet.discovery.environment import who_started
+from keras_fastnet.cluster.environment import who_started
 
 SCRIPTS = Path(__file__).with_name("launcher_scripts")
 TRAIN = str(SCRIPTS / "train_without_strategy.py")

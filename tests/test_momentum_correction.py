@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from keras_fastnet import LARS, LargeBatchOptimizer
-from keras_fastnet._upstream.keras_api import keras
+from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.callbacks import BatchGrowth, LearningRateWarmup
 from keras_fastnet.schedules import Steps
 

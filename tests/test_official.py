@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from keras_fastnet import LARS
-from keras_fastnet._upstream.keras_api import IS_KERAS_2
+from keras_fastnet._keras.keras_api import IS_KERAS_2
 
 if not IS_KERAS_2:
     pytest.skip("tf-models-official is of Keras 2", allow_module_level=True)

@@ -12,7 +12,7 @@ import pytest
 
 from keras_fastnet import cli
 from keras_fastnet.collectives.cost_model import Topology
-from keras_fastnet.collectives.published import PUBLISHED_SYSTEMS, predict
+from keras_fastnet.scaling.published import PUBLISHED_SYSTEMS, predict
 
 PRICES = [
     *("--latency-us", "100", "--overhead-us", "0", "--bandwidth-gb", "1"),
@@ -211,7 +211,7 @@ def test_plot(tmp_path, answer):
 
 
 def test_plot_fills_a_host_before_the_next():
-    from keras_fastnet.cli.plan_plot import _growing
+    from keras_fastnet.scaling.plan_plot import _growing
 
     assert _growing(Topology(4, 6, cards=2)) == [
         *(Topology(1, n, cards=2) for n in (1, 2, 4, 6)),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from keras_fastnet.collectives.cost_model import Prices, Topology
 from keras_fastnet.collectives.grid import Grid
-from keras_fastnet.collectives.price_fit import (
+from keras_fastnet.scaling.price_fit import (
     Measurement,
     WeakScaling,
     _non_negative_least_squares,

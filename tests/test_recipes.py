@@ -9,7 +9,7 @@ import pytest
 
 import keras_fastnet as fastnet
 from keras_fastnet import recipes
-from keras_fastnet._upstream.keras_api import keras
+from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.recipes import RECIPES
 from keras_fastnet.schedules import linear_scaling
 from tests.variables import new_variable

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from keras_fastnet.strategies.rendezvous import limits, own_port
+from keras_fastnet.cluster.rendezvous import limits, own_port
 from tests.rendezvous_worker import Worker, connect, hello, outcomes, say
 
 pytest_plugins = ["tests.rendezvous_fixtures"]
@@ -91,8 +91,8 @@ package = types.ModuleType("keras_fastnet.strategies")
 package.__path__ = [keras_fastnet.__path__[0] + "/strategies"]
 sys.modules[package.__name__] = package
 
-from keras_fastnet.strategies.cluster import Cluster
-from keras_fastnet.strategies.rendezvous import meet
+from keras_fastnet.cluster.cluster_spec import Cluster
+from keras_fastnet.cluster.rendezvous import meet
 
 rank, *addresses = sys.argv[1:]
 meet(Cluster(tuple(addresses), int(rank)), {"tensorflow": "2.21"}, 7, 60.0, "a")

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from keras_fastnet.strategies.rendezvous import own_port
+from keras_fastnet.cluster.rendezvous import own_port
 from tests.rendezvous_worker import (
     Worker,
     connect,

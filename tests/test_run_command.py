@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_fastnet.cli import launcher
+from keras_fastnet.launcher import launcher
 
 SCRIPTS = Path(__file__).with_name("launcher_scripts")
 ACT = str(SCRIPTS / "act.py")

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keras_fastnet.discovery.slurm_layout import expand_hosts
+from keras_fastnet.cluster.slurm_layout import expand_hosts
 from tests.clusters.slurm import slurm
 
 pytestmark = [pytest.mark.distributed, pytest.mark.clusters]
@@ -22,7 +22,7 @@ DEMO = str(ROOT / "examples" / "digits.py")
 BATCH = str(ROOT / "examples" / "clusters" / "slurm.sbatch")
 ADDRESSES = """
 import os
-from keras_fastnet.discovery.slurm import slurm_addresses, slurm_place
+from keras_fastnet.cluster.slurm import slurm_addresses, slurm_place
 place = slurm_place(os.environ)
 print(place.rank, os.environ["SLURMD_NODENAME"], *slurm_addresses(os.environ, place))
 """

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from keras_fastnet import LARS, LargeBatchOptimizer
-from keras_fastnet._upstream.keras_api import keras
+from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.callbacks import ThroughputMonitor
 
 SPEEDS = {

@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_fastnet._upstream.keras_api import IS_KERAS_2, keras
+from keras_fastnet._keras.keras_api import IS_KERAS_2, keras
 
 
 def new_variable(value: Any, dtype: Any = "float32", name: str | None = None) -> Any:

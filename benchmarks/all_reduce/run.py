@@ -15,9 +15,9 @@ import statistics
 import subprocess
 import sys
 
-from keras_fastnet.cli.bench_report import as_text
 from keras_fastnet.collectives.cost_model import Prices, all_reduce_seconds
-from keras_fastnet.collectives.price_fit import (
+from keras_fastnet.scaling.bench_report import as_text
+from keras_fastnet.scaling.price_fit import (
     FROM_PYTHON,
     MPI_ITSELF,
     Measurement,

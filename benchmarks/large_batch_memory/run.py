@@ -12,8 +12,8 @@ import pathlib
 import sys
 import tempfile
 
-from keras_fastnet.cli import launcher
-from keras_fastnet.cli.machine import available_cpus, processor_name
+from keras_fastnet.launcher import launcher
+from keras_fastnet.launcher.machine import available_cpus, processor_name
 
 HERE = pathlib.Path(__file__).parent
 # Of one micro-batch each, by when memory has stopped growing.

@@ -11,7 +11,7 @@ import pathlib
 import platform
 import re
 
-from keras_fastnet.cli import launcher
+from keras_fastnet.launcher import launcher
 
 HERE = pathlib.Path(__file__).parent
 COMMAND = "python benchmarks/multi_worker_tutorial/run.py"

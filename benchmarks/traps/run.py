@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 
-from keras_fastnet.cli import launcher
+from keras_fastnet.launcher import launcher
 
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parents[1]

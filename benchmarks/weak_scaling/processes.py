@@ -16,9 +16,9 @@ from collections.abc import Sequence
 
 from contestants import KERAS, Contestant
 
-from keras_fastnet.cli.cluster_environment import worker_environments
-from keras_fastnet.cli.mpi_places import MpiPlace, mpi_places
-from keras_fastnet.cli.ports import reserved_ports
+from keras_fastnet.launcher.cluster_environment import worker_environments
+from keras_fastnet.launcher.mpi_places import MpiPlace, mpi_places
+from keras_fastnet.launcher.ports import reserved_ports
 
 HERE = pathlib.Path(__file__).parent
 PARAMETERS = 25_583_592

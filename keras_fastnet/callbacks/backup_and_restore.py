@@ -5,18 +5,18 @@ from typing import Any, Literal
 
 import numpy as np
 
-from keras_fastnet._upstream import tensorflow as upstream
-from keras_fastnet._upstream.chosen import models as keras_models
-from keras_fastnet._upstream.chosen import values
-from keras_fastnet._upstream.hooked import HookedCallback, HookedStrategy, strategy_of
-from keras_fastnet._upstream.keras_api import keras
-from keras_fastnet._upstream.training_data import data_of
+from keras_fastnet._keras import tensorflow as upstream
+from keras_fastnet._keras.chosen import models as keras_models
+from keras_fastnet._keras.chosen import values
+from keras_fastnet._keras.keras_api import keras
+from keras_fastnet._keras.protocols import HookedCallback, HookedStrategy, strategy_of
+from keras_fastnet._keras.training_data import data_of
+from keras_fastnet.arguments import check_bool, checked_integer
 from keras_fastnet.callbacks import backup_file
 from keras_fastnet.callbacks.backup_state import check_same, seen, stateful
 from keras_fastnet.callbacks.progress import batches_per_update, updates_of
 from keras_fastnet.callbacks.reporting import is_chief, say
 from keras_fastnet.callbacks.termination import EXIT_CODE, Termination
-from keras_fastnet.optimizers.arguments import check_bool, checked_integer
 
 # As long as a checksum, which no file will begin with by chance.
 _REFUSAL = b"keras_fastnet refuses to restore"

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_fastnet._upstream.chosen import values
-from keras_fastnet._upstream.keras_api import keras
+from keras_fastnet._keras.chosen import values
+from keras_fastnet._keras.keras_api import keras
 
 # What Keras's callbacks count, and compare with.
 _SEEN = ("best", "best_epoch", "wait", "cooldown_counter", "stopped_epoch")

@@ -3,16 +3,16 @@
 from collections.abc import Mapping
 from typing import Any
 
-from keras_fastnet._upstream.keras_api import keras
-from keras_fastnet._upstream.training_data import data_of
-from keras_fastnet.callbacks.learning_rate import learning_rate_of, set_learning_rate
-from keras_fastnet.callbacks.reporting import say
-from keras_fastnet.optimizers import LargeBatchOptimizer
-from keras_fastnet.optimizers.arguments import (
+from keras_fastnet._keras.keras_api import keras
+from keras_fastnet._keras.training_data import data_of
+from keras_fastnet.arguments import (
     check_bool,
     checked_integer,
     multiples_near,
 )
+from keras_fastnet.callbacks.learning_rate import learning_rate_of, set_learning_rate
+from keras_fastnet.callbacks.reporting import say
+from keras_fastnet.optimizers import LargeBatchOptimizer
 from keras_fastnet.optimizers.momentum_correction import MomentumCorrection
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from keras_fastnet._upstream.chosen import optimizers, values
+from keras_fastnet._keras.chosen import optimizers, values
 from keras_fastnet.optimizers.momentum_correction import MomentumCorrection
 
 

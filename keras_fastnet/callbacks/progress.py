@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from keras_fastnet._upstream.chosen import values
-from keras_fastnet._upstream.training_data import TrainingData
+from keras_fastnet._keras.chosen import values
+from keras_fastnet._keras.training_data import TrainingData
 from keras_fastnet.optimizers import LargeBatchOptimizer
 
 

@@ -1,6 +1,6 @@
 """What the callbacks tell the user."""
 
-from keras_fastnet._upstream.keras_api import keras
+from keras_fastnet._keras.keras_api import keras
 
 
 def is_chief(model: keras.Model) -> bool:

@@ -9,8 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_fastnet._upstream.hooked import strategy_of
-from keras_fastnet._upstream.keras_api import keras
+from keras_fastnet._keras.keras_api import keras
+from keras_fastnet._keras.protocols import strategy_of
 
 EXIT_CODE = 128 + signal.SIGTERM
 """That of a process which SIGTERM ended, in shells, Slurm and Kubernetes."""

@@ -3,9 +3,9 @@
 import time
 from typing import Any
 
-from keras_fastnet._upstream.keras_api import keras
+from keras_fastnet._keras.keras_api import keras
+from keras_fastnet.batches.epoch_data import INPUT_METER
 from keras_fastnet.callbacks.progress import updates_of
-from keras_fastnet.strategies.epoch_data import INPUT_METER
 
 
 class ThroughputMonitor(keras.callbacks.Callback):

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from keras_fastnet._upstream import callback_hooks
-from keras_fastnet._upstream.chosen import models as keras_models
-from keras_fastnet._upstream.chosen import optimizers
-from keras_fastnet._upstream.keras_api import keras
+from keras_fastnet._keras import callbacks as callback_hooks
+from keras_fastnet._keras.chosen import models as keras_models
+from keras_fastnet._keras.chosen import optimizers
+from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.optimizers.lars import LARS
 from keras_fastnet.optimizers.trust_ratio_record import TrustRatioRecord
 

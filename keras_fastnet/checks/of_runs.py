@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_fastnet._upstream.keras_api import keras
+from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.callbacks import BackupAndRestore, LearningRateWarmup
 from keras_fastnet.checks.probes import (
     Probe,

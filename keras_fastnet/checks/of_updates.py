@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_fastnet._upstream.keras_api import keras
+from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.checks.probes import (
     OwnSteps,
     Probe,

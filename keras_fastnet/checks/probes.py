@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_fastnet._upstream.keras_api import keras
-from keras_fastnet._upstream.made_in_scope import train_alone
+from keras_fastnet._keras.keras_api import keras
+from keras_fastnet._keras.scopes import train_alone
 from keras_fastnet.strategies import TorusStrategy, TPUStrategy
 
 

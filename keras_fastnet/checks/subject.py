@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_fastnet._upstream.keras_api import keras
+from keras_fastnet._keras.keras_api import keras
 
 Data = tuple[Any, Any]
 

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from keras_fastnet import __version__
 from keras_fastnet.cli import bench, check, demo, plan, run
-from keras_fastnet.cli.errors import UsageError
+from keras_fastnet.errors import UsageError
 
 COMMANDS = (run, demo, check, bench, plan)
 

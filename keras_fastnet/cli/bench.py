@@ -8,22 +8,22 @@ import sys
 import tempfile
 from pathlib import Path
 
-from keras_fastnet.cli import launcher
-from keras_fastnet.cli.applications import application_named
-from keras_fastnet.cli.bench_options import (
+from keras_fastnet.cluster.environment import in_a_cluster, scheduler_places
+from keras_fastnet.cluster.mpi_environment import rank_in
+from keras_fastnet.collectives.cost_model import WIRE_BYTES
+from keras_fastnet.errors import UsageError
+from keras_fastnet.launcher import launcher
+from keras_fastnet.launcher.machine import visible_gpus
+from keras_fastnet.launcher.mpi_places import add_transport
+from keras_fastnet.scaling.applications import application_named
+from keras_fastnet.scaling.bench_options import (
     DEFAULT_SIZES,
     BenchOptions,
     check_output,
     check_ranks,
     options_of,
 )
-from keras_fastnet.cli.bench_report import as_text, write
-from keras_fastnet.cli.errors import UsageError
-from keras_fastnet.cli.machine import visible_gpus
-from keras_fastnet.cli.mpi_places import add_transport
-from keras_fastnet.collectives.cost_model import WIRE_BYTES
-from keras_fastnet.collectives.mpi_environment import rank_in
-from keras_fastnet.discovery.environment import in_a_cluster, scheduler_places
+from keras_fastnet.scaling.bench_report import as_text, write
 
 _DESCRIPTION = """\
 Time how long it takes to sum a vector over all ranks: with TensorFlow's own
@@ -157,7 +157,7 @@ def _launch(workers: int, options: BenchOptions) -> int:
     with tempfile.TemporaryDirectory() as folder:
         # The user's file is written here, when all workers have succeeded.
         found = Path(folder) / "found.json"
-        command = ["-m", "keras_fastnet.cli.bench_worker", str(found)]
+        command = ["-m", "keras_fastnet.scaling.bench_worker", str(found)]
         environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ}
         code = launcher.run(
             workers,
@@ -173,9 +173,9 @@ def _launch(workers: int, options: BenchOptions) -> int:
 
 def _take_part(options: BenchOptions) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    from keras_fastnet.cli.bench_worker import measure
+    from keras_fastnet.cluster.cluster_spec import read_tf_config
     from keras_fastnet.errors import ClusterError
-    from keras_fastnet.strategies.cluster import read_tf_config
+    from keras_fastnet.scaling.bench_worker import measure
 
     try:
         cluster = read_tf_config()
@@ -202,7 +202,7 @@ def _finish(document: dict, output: str) -> None:
 def _names_of_models() -> list[str]:
     # In a process of its own: TensorFlow is talkative, and would stay in memory.
     program = (
-        "from keras_fastnet._upstream.keras_api import keras\n"
+        "from keras_fastnet._keras.keras_api import keras\n"
         "print(*dir(keras.applications))"
     )
     command = [sys.executable, "-c", program]

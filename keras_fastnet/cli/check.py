@@ -6,10 +6,10 @@ import os
 import tempfile
 from pathlib import Path
 
-from keras_fastnet.cli import launcher
-from keras_fastnet.cli.errors import UsageError
-from keras_fastnet.cli.mpi_places import add_transport
-from keras_fastnet.discovery.environment import in_a_cluster
+from keras_fastnet.cluster.environment import in_a_cluster
+from keras_fastnet.errors import UsageError
+from keras_fastnet.launcher import launcher
+from keras_fastnet.launcher.mpi_places import add_transport
 
 DEFAULT_WORKERS = 2
 
@@ -86,14 +86,14 @@ def execute(arguments: argparse.Namespace) -> int:
         )
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if arguments.workers is None and in_a_cluster():
-        from keras_fastnet.cli.check_worker import take_part
+        from keras_fastnet.checks.worker import take_part
 
         return take_part(source, seconds)
     workers = DEFAULT_WORKERS if arguments.workers is None else arguments.workers
     with tempfile.TemporaryDirectory() as folder:
         found = Path(folder) / "found"
         words = [source, str(seconds), str(found)]
-        command = ["-m", "keras_fastnet.cli.check_worker", *words]
+        command = ["-m", "keras_fastnet.checks.worker", *words]
         # A worker that found something amiss has not failed.
         mpi = arguments.transport == "mpi"
         failure = launcher.run(workers, command, mpi=mpi)

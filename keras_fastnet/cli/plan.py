@@ -3,11 +3,11 @@
 import argparse
 import json
 
-from keras_fastnet.cli import plan_plot, plan_published, plan_report
-from keras_fastnet.cli.errors import UsageError
-from keras_fastnet.cli.plan_question import DEFAULT_PRICES, question_of
 from keras_fastnet.collectives.choice import DEFAULT_BUCKET_BYTES
 from keras_fastnet.collectives.cost_model import WIRE_BYTES
+from keras_fastnet.errors import UsageError
+from keras_fastnet.scaling import plan_plot, plan_published, plan_report
+from keras_fastnet.scaling.plan_question import DEFAULT_PRICES, question_of
 
 _DESCRIPTION = """\
 Predict what summing the gradients costs on a cluster, which grid TorusStrategy would

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_fastnet.optimizers.arguments import checked_number, multiples_near
+from keras_fastnet.arguments import checked_number, multiples_near
 
 # Of ImageNet's training images, in red, green and blue, from 0 to 255.
 IMAGENET_MEAN = (123.675, 116.28, 103.53)

@@ -6,6 +6,11 @@ from typing import Literal
 import numpy as np
 import tensorflow as tf
 
+from keras_fastnet.arguments import (
+    check_bool,
+    checked_integer,
+    checked_number,
+)
 from keras_fastnet.datasets.arguments import (
     IMAGENET_MEAN,
     IMAGENET_STD,
@@ -18,11 +23,6 @@ from keras_fastnet.datasets.batches import Batches
 from keras_fastnet.datasets.reading import read
 from keras_fastnet.datasets.record_split import RecordSplit
 from keras_fastnet.datasets.sharding import Readers, Share
-from keras_fastnet.optimizers.arguments import (
-    check_bool,
-    checked_integer,
-    checked_number,
-)
 from keras_fastnet.strategies import TorusStrategy, TPUStrategy
 
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 import tensorflow as tf
 
+from keras_fastnet.arguments import checked_integer
 from keras_fastnet.datasets.arguments import check_choice
 from keras_fastnet.datasets.batches import LABEL_HINT
 from keras_fastnet.datasets.checks import (
@@ -19,7 +20,6 @@ from keras_fastnet.datasets.checks import (
 from keras_fastnet.datasets.corruption import CorruptRecord, examine
 from keras_fastnet.datasets.record_files import Place, count_records, in_threads
 from keras_fastnet.datasets.sharding import Share, describe, share_of
-from keras_fastnet.optimizers.arguments import checked_integer
 
 
 class RecordSplit:

@@ -1,6 +1,6 @@
 """AlexNet with batch normalization, on which You et al. showed LARS."""
 
-from keras_fastnet._upstream.keras_api import keras
+from keras_fastnet._keras.keras_api import keras
 
 layers = keras.layers
 

@@ -1,7 +1,7 @@
 """The residual networks for small images of He et al. 2016."""
 
-from keras_fastnet._upstream.keras_api import keras
-from keras_fastnet.optimizers.arguments import checked_integer
+from keras_fastnet._keras.keras_api import keras
+from keras_fastnet.arguments import checked_integer
 
 layers = keras.layers
 

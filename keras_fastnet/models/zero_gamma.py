@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_fastnet._upstream.keras_api import keras
+from keras_fastnet._keras.keras_api import keras
 
 
 def zero_gamma(model: keras.Model) -> list[str]:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from keras_fastnet._upstream.chosen import values
-from keras_fastnet._upstream.keras_api import keras
+from keras_fastnet._keras.chosen import values
+from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.optimizers.layer_roles import biases_and_norms
 from keras_fastnet.optimizers.treatment import Treatment
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from keras_fastnet._upstream.keras_api import keras
-from keras_fastnet.optimizers.arguments import check_bool
+from keras_fastnet._keras.keras_api import keras
+from keras_fastnet.arguments import check_bool
 from keras_fastnet.optimizers.exclusion_rules import (
     Exclusion,
     checked_exclusion,

@@ -6,16 +6,17 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_fastnet._upstream import hooked, keras_hooks
-from keras_fastnet._upstream.chosen import optimizers, values
-from keras_fastnet._upstream.hooked import HookedOptimizer, HookedStrategy
-from keras_fastnet._upstream.keras_api import keras
-from keras_fastnet._upstream.made_in_scope import refuse_lone_update
-from keras_fastnet._upstream.mixing import refuse_in_other_models
-from keras_fastnet.optimizers.arguments import checked_integer, checked_number
+from keras_fastnet._keras import active as keras_hooks
+from keras_fastnet._keras import protocols as hooked
+from keras_fastnet._keras.chosen import optimizers, values
+from keras_fastnet._keras.keras_api import keras
+from keras_fastnet._keras.mixing import refuse_in_other_models
+from keras_fastnet._keras.protocols import HookedOptimizer, HookedStrategy
+from keras_fastnet._keras.scopes import refuse_lone_update
+from keras_fastnet.arguments import checked_integer, checked_number
+from keras_fastnet.batches.epoch_data import EpochData
+from keras_fastnet.batches.global_batch import count_examples
 from keras_fastnet.optimizers.dense_gradient import dense
-from keras_fastnet.strategies.epoch_data import EpochData
-from keras_fastnet.strategies.global_batch import count_examples
 
 
 @keras.saving.register_keras_serializable(package="keras_fastnet")

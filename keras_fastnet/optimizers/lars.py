@@ -5,10 +5,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_fastnet._upstream.chosen import optimizers, values
-from keras_fastnet._upstream.keras_api import keras
-from keras_fastnet._upstream.mixing import refuse_in_other_models
-from keras_fastnet.optimizers.arguments import check_bool, checked_number
+from keras_fastnet._keras.chosen import optimizers, values
+from keras_fastnet._keras.keras_api import keras
+from keras_fastnet._keras.mixing import refuse_in_other_models
+from keras_fastnet.arguments import check_bool, checked_number
 from keras_fastnet.optimizers.dense_gradient import dense
 from keras_fastnet.optimizers.exclusion_rules import Exclusion
 from keras_fastnet.optimizers.exclusions import Exclusions

@@ -9,7 +9,7 @@ import gc
 from collections.abc import Iterable
 from typing import Any
 
-from keras_fastnet._upstream.keras_api import keras
+from keras_fastnet._keras.keras_api import keras
 
 # SpectralNormalization is absent on purpose: it wraps a layer, and what it
 # shares with that layer is the kernel.

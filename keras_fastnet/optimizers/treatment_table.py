@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from keras_fastnet.optimizers.treatment import Treatment
-from keras_fastnet.tables import table
+from keras_fastnet.text import table
 
 
 def treatment_table(treatments: Iterable[Treatment], weight_decay: float) -> str:

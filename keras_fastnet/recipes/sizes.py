@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterable
 
-from keras_fastnet.optimizers.arguments import checked_integer, multiples_near
+from keras_fastnet.arguments import checked_integer, multiples_near
 from keras_fastnet.recipes.setting import Setting, chosen, paper, rule
 
 IMAGENET = 1_281_167

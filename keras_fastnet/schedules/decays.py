@@ -8,7 +8,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 
-from keras_fastnet.optimizers.arguments import checked_number
+from keras_fastnet.arguments import checked_number
 from keras_fastnet.schedules.warmup_polynomial import polynomial_decay
 
 Decay = Callable[[float], float]

@@ -2,7 +2,7 @@
 
 import math
 
-from keras_fastnet.optimizers.arguments import checked_integer, checked_number
+from keras_fastnet.arguments import checked_integer, checked_number
 
 
 class ScaledRate(float):

@@ -5,8 +5,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_fastnet._upstream.keras_api import keras
-from keras_fastnet.optimizers.arguments import checked_number
+from keras_fastnet._keras.keras_api import keras
+from keras_fastnet.arguments import checked_number
 from keras_fastnet.schedules.warmup_polynomial import gradual_warmup, polynomial_decay
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_fastnet._upstream.keras_api import IS_KERAS_2
+from keras_fastnet._keras.keras_api import IS_KERAS_2
 from keras_fastnet.errors import ClusterError
 from keras_fastnet.strategies.torus_strategy import TorusStrategy
 from keras_fastnet.strategies.tpu_strategy import TPUStrategy

@@ -7,11 +7,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_fastnet._upstream.hooked import HookedStrategy
-from keras_fastnet._upstream.tensorflow import empty_batch, worker_dataset
-from keras_fastnet.errors import ShardingError
-from keras_fastnet.strategies.epoch_data import EpochData
-from keras_fastnet.strategies.global_batch import (
+from keras_fastnet._keras.protocols import HookedStrategy
+from keras_fastnet._keras.tensorflow import empty_batch, worker_dataset
+from keras_fastnet.batches.epoch_data import EpochData
+from keras_fastnet.batches.global_batch import (
     GlobalBatch,
     count_examples,
     dealt_evenly,
@@ -20,6 +19,7 @@ from keras_fastnet.strategies.global_batch import (
     tell_the_same,
     without_optionals,
 )
+from keras_fastnet.errors import ShardingError
 from keras_fastnet.strategies.keras_extended import KerasExtended, alone
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from keras_fastnet._upstream import tensorflow as upstream
-from keras_fastnet.strategies.global_batch import take_share, with_examples
+from keras_fastnet._keras import tensorflow as upstream
+from keras_fastnet.batches.global_batch import take_share, with_examples
 from keras_fastnet.strategies.replica_step import ReplicaStep
 
 _POLICY = tf.data.experimental.AutoShardPolicy

@@ -6,9 +6,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_fastnet._upstream.chosen import models, values
-from keras_fastnet._upstream.hooked import ModelStep
-from keras_fastnet.strategies.global_batch import GlobalBatch
+from keras_fastnet._keras.chosen import models, values
+from keras_fastnet._keras.protocols import ModelStep
+from keras_fastnet.batches.global_batch import GlobalBatch
 from keras_fastnet.strategies.replica_step import ReplicaStep
 
 

@@ -7,18 +7,18 @@ from typing import Any, Literal
 import numpy as np
 import tensorflow as tf
 
-from keras_fastnet._upstream.chosen import compiling
-from keras_fastnet._upstream.chosen import models as keras_models
-from keras_fastnet._upstream.hooked import ModelStep, compiles_parts, seed_offset
-from keras_fastnet._upstream.keras_api import keras
-from keras_fastnet._upstream.mixing import refuse_other_step
-from keras_fastnet._upstream.training_data import TrainingData
-from keras_fastnet.strategies.data_support import DataSupport
-from keras_fastnet.strategies.global_batch import (
+from keras_fastnet._keras.chosen import compiling
+from keras_fastnet._keras.chosen import models as keras_models
+from keras_fastnet._keras.keras_api import keras
+from keras_fastnet._keras.mixing import refuse_other_step
+from keras_fastnet._keras.protocols import ModelStep, compiles_parts, seed_offset
+from keras_fastnet._keras.training_data import TrainingData
+from keras_fastnet.batches.global_batch import (
     GlobalBatch,
     bounds,
     without_optionals,
 )
+from keras_fastnet.strategies.data_support import DataSupport
 from keras_fastnet.strategies.keras_step import (
     differentiable_sums,
     run_step,

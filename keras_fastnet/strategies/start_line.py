@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from keras_fastnet._upstream.chosen import optimizers, values
-from keras_fastnet._upstream.keras_api import keras
-from keras_fastnet._upstream.training_data import TrainingData
+from keras_fastnet._keras.chosen import optimizers, values
+from keras_fastnet._keras.keras_api import keras
+from keras_fastnet._keras.training_data import TrainingData
+from keras_fastnet.text import count
 
 
 def start_line(who: str, replicas: int, model: keras.Model, data: TrainingData) -> str:
@@ -59,13 +60,3 @@ def _accumulation(model: keras.Model) -> int:
         if steps:
             return int(steps)
     return 1
-
-
-def count(number: int, thing: str) -> str:
-    """Returns a number of things, in the singular or the plural.
-
-    Args:
-        number: How many.
-        thing: In the singular.
-    """
-    return f"{number:,} {thing}" + ("" if number == 1 else "s")

@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_fastnet._upstream import tensorflow as upstream
+from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet.collectives.all_reducer import AllReducer
 
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_fastnet._upstream import tensorflow as upstream
+from keras_fastnet._keras import tensorflow as upstream
+from keras_fastnet.cluster.mpi_world import MpiWorld
 from keras_fastnet.collectives.all_reducer import AllReducer
 from keras_fastnet.collectives.choice import Choice, Engine, choose
 from keras_fastnet.collectives.cost_model import Algorithm
@@ -14,7 +15,6 @@ from keras_fastnet.collectives.mpi_transport import MpiTransport
 from keras_fastnet.collectives.tensorflow_transport import TensorFlowTransport
 from keras_fastnet.collectives.transport import Transport
 from keras_fastnet.strategies.keras_extended import KerasExtended
-from keras_fastnet.strategies.mpi_world import MpiWorld
 from keras_fastnet.strategies.reduction_options import ReductionOptions
 from keras_fastnet.strategies.replica_step import ReplicaStep
 from keras_fastnet.strategies.torus_cross_device_ops import TorusCrossDeviceOps

@@ -4,27 +4,27 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from keras_fastnet._upstream import keras_hooks
-from keras_fastnet._upstream import tensorflow as upstream
-from keras_fastnet._upstream.hooked import ModelStep
-from keras_fastnet._upstream.keras_api import keras
-from keras_fastnet._upstream.training_data import TrainingData
-from keras_fastnet.collectives.grid import Grid
-from keras_fastnet.strategies.description import describe
-from keras_fastnet.strategies.finding import (
+from keras_fastnet._keras import active as keras_hooks
+from keras_fastnet._keras import tensorflow as upstream
+from keras_fastnet._keras.keras_api import keras
+from keras_fastnet._keras.protocols import ModelStep
+from keras_fastnet._keras.training_data import TrainingData
+from keras_fastnet.batches.global_batch import GlobalBatch, with_examples
+from keras_fastnet.cluster.finding import (
     Membership,
     check_described_in_time,
     find_cluster,
 )
-from keras_fastnet.strategies.global_batch import GlobalBatch, with_examples
-from keras_fastnet.strategies.gpus import let_memory_grow
-from keras_fastnet.strategies.joining import join, start_watched
+from keras_fastnet.cluster.gpus import let_memory_grow
+from keras_fastnet.cluster.joining import join, start_watched
+from keras_fastnet.collectives.grid import Grid
+from keras_fastnet.strategies.description import describe
 from keras_fastnet.strategies.keras_support import KerasSupport, checked_scalar_losses
 from keras_fastnet.strategies.memory import keep_freed_memory
 from keras_fastnet.strategies.one_in_process import OneInProcess
 from keras_fastnet.strategies.reduction_options import check_options
-from keras_fastnet.strategies.start_line import count
 from keras_fastnet.strategies.torus_extended import TorusExtended
+from keras_fastnet.text import count
 
 
 class TorusStrategy(

@@ -7,25 +7,25 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from keras_fastnet._upstream import keras_hooks
-from keras_fastnet._upstream import tensorflow as upstream
-from keras_fastnet._upstream.hooked import HookedOptimizer, ModelStep
-from keras_fastnet._upstream.keras_api import keras, require_keras_3
-from keras_fastnet._upstream.training_data import TrainingData
-from keras_fastnet.errors import ClusterError, ShardingError
-from keras_fastnet.strategies.global_batch import (
+from keras_fastnet._keras import active as keras_hooks
+from keras_fastnet._keras import tensorflow as upstream
+from keras_fastnet._keras.keras_api import keras, require_keras_3
+from keras_fastnet._keras.protocols import HookedOptimizer, ModelStep
+from keras_fastnet._keras.training_data import TrainingData
+from keras_fastnet.batches.global_batch import (
     GlobalBatch,
     rows_of,
     static_rows,
     with_examples,
 )
+from keras_fastnet.errors import ClusterError, ShardingError
 from keras_fastnet.strategies.keras_extended import KerasExtended
 from keras_fastnet.strategies.keras_support import (
     KerasSupport,
     checked_scalar_losses,
 )
 from keras_fastnet.strategies.replica_step import ReplicaStep
-from keras_fastnet.strategies.start_line import count
+from keras_fastnet.text import count
 
 
 class TorusTPUExtended(KerasExtended, upstream.TPUExtended):

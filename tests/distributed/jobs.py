@@ -16,9 +16,9 @@ import numpy as np
 import tensorflow as tf
 
 import keras_fastnet
-from keras_fastnet._upstream import hooking
-from keras_fastnet._upstream.chosen import optimizers
-from keras_fastnet._upstream.keras_api import keras
+from keras_fastnet._keras import wrapping as hooking
+from keras_fastnet._keras.chosen import optimizers
+from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.checks import check, invariants
 from keras_fastnet.strategies import keras_step
 from tests.traps import scenarios

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_fastnet._upstream.keras_api import keras
+from keras_fastnet._keras.keras_api import keras
 
 
 def program(strategy: Any, *, name: str, folder: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from unittest import mock
 import numpy as np
 import tensorflow as tf
 
-from keras_fastnet._upstream.keras_api import keras
+from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.strategies import keras_extended
 from tests.distributed.jobs import compiled_network, examples, scope
 

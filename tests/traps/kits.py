@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 import keras_fastnet
-from keras_fastnet._upstream.keras_api import keras
+from keras_fastnet._keras.keras_api import keras
 
 
 class Ours:

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 import keras_fastnet
-from keras_fastnet._upstream.keras_api import keras
+from keras_fastnet._keras.keras_api import keras
 from tests.traps.kits import Ours
 
 Seen = tuple[str, bool]

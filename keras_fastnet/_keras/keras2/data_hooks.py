@@ -1,0 +1,181 @@
+"""Where Keras 2 fetches data: shares of a global batch, whose end is no step."""
+
+import contextlib
+import contextvars
+import types
+from typing import Any
+
+import tensorflow as tf
+
+from keras_fastnet._keras.keras2.internals import internal
+from keras_fastnet._keras.keras2.training_data import HandlerData
+from keras_fastnet._keras.protocols import HookedStrategy, counts_alone, strategy_of
+from keras_fastnet._keras.tensorflow import shuffled_by_epoch
+from keras_fastnet._keras.training_data import data_of, note_data
+from keras_fastnet._keras.wrapping import hook
+
+_adapters = internal("engine.data_adapter")
+_Model = internal("engine.training").Model
+
+
+def takes_epoch_data(model: Any) -> bool:
+    """Whether a model's steps are given what a strategy or optimizer of ours fetches.
+
+    Args:
+        model: A compiled model.
+    """
+    return strategy_of(model) is not None or counts_alone(model)
+
+
+# Arrays: Keras makes one dataset of all epochs, in which no epoch has an end.
+_epoch_variable: contextvars.ContextVar[tf.Variable | None]
+_epoch_variable = contextvars.ContextVar("_epoch_variable", default=None)
+
+
+@hook(_adapters.DataHandler, "__init__")
+def _by_epoch(original, handler, *args, **kwargs):
+    model = kwargs.get("model")
+    handler._fastnet_data = None
+    # `Layer.adapt` names no model.
+    if model is not None and not takes_epoch_data(model):
+        model = None
+    handler._fastnet_model = model
+    if model is None or kwargs.get("steps_per_epoch") is not None:
+        return original(handler, *args, **kwargs)
+    with tf.device("/CPU:0"):
+        variable = tf.Variable(0, dtype=tf.int64, trainable=False)
+    token = _epoch_variable.set(variable)
+    try:
+        with contextlib.ExitStack() as order:
+            if strategy_of(model) is not None:
+                # Keras 2 has a `tf` of its own.
+                order.enter_context(shuffled_by_epoch(_adapters.tf.random, variable))
+            original(handler, *args, **kwargs)
+    finally:
+        _epoch_variable.reset(token)
+
+
+@hook(_adapters.TensorLikeDataAdapter, "__init__")
+def _one_epoch(original, adapter, *args, **kwargs):
+    if _epoch_variable.get() is not None:
+        kwargs["epochs"] = 1
+    original(adapter, *args, **kwargs)
+
+
+# Keras wants to be told how many steps a distributed dataset has. Ours ends.
+@hook(_adapters.DatasetAdapter, "_validate_args")
+def _of_any_length(original, adapter, y, sample_weights, steps, *args):
+    ours = _epoch_variable.get() is not None
+    if ours and _adapters._is_distributed_dataset(adapter._dataset):
+        steps = 1
+    original(adapter, y, sample_weights, steps, *args)
+
+
+@hook(_adapters.DataHandler, "_configure_dataset_and_inferred_steps")
+def _with_epoch_data(original, handler, strategy, *args, **kwargs):
+    original(handler, strategy, *args, **kwargs)
+    model = handler._fastnet_model
+    if model is None:
+        return
+    dataset = handler._dataset
+    if isinstance(strategy, HookedStrategy):
+        data = strategy.epoch_data(dataset)
+        if handler._steps_per_epoch is None:
+            handler._inferred_steps = strategy.agreed_batches(
+                dataset, handler._inferred_steps
+            )
+    else:
+        data = model.optimizer.epoch_data(dataset)
+    epoch = _epoch_variable.get()
+    if epoch is not None:
+        data.on_epoch = epoch.assign
+    handler._dataset = handler._fastnet_data = data
+    handler._fastnet_given = HandlerData(handler, data)
+    note_data(model, handler._fastnet_given)
+
+
+@hook(_adapters.DataHandler, "enumerate_epochs")
+def _epochs(original, handler):
+    if handler._fastnet_data is None:
+        yield from original(handler)
+        return
+    adapter = handler._adapter
+    # Keras goes on with one iterator over arrays and distributed datasets.
+    anew = adapter.should_recreate_iterator() or (
+        handler._steps_per_epoch is None
+        and type(adapter) is not _adapters.GeneratorDataAdapter
+    )
+    with handler._truncate_execution_to_epoch():
+        iterator = None
+        for epoch in range(handler._initial_epoch, handler._epochs):
+            if handler._insufficient_data:
+                break
+            if iterator is None or anew:
+                iterator = iter(handler._dataset)
+            yield epoch, iterator
+            adapter.on_epoch_end()
+
+
+# Batches are counted as the data has them, also where a step takes several together.
+@hook(_adapters.DataHandler, "steps")
+def _steps(original, handler):
+    data = handler._fastnet_data
+    if data is None:
+        yield from original(handler)
+        return
+    given = handler._fastnet_given
+    if given.first_batch:
+        _trained_before.set(handler._fastnet_model)
+    given.first_batch = 0
+    handler._current_step, handler._initial_step = handler._initial_step, 0
+    executed = handler._steps_per_execution.numpy().item()
+    try:
+        while not handler._insufficient_data:
+            together = data.batches_per_step
+            taken = executed * together
+            if handler._inferred_steps is not None:
+                taken = min(taken, handler._inferred_steps - handler._current_step)
+            if taken <= 0:
+                break
+            # The last steps of an epoch may be fewer.
+            steps = -(-taken // together)
+            if steps != handler._steps_per_execution.numpy():
+                handler._steps_per_execution.assign(steps)
+            handler._step_increment = taken - 1
+            yield handler._current_step
+            handler._current_step += taken
+    finally:
+        handler._steps_per_execution.assign(executed)
+
+
+@hook(_Model, "_maybe_load_initial_counters_from_ckpt")
+def _resume(original, model, *args, **kwargs):
+    epoch, step = original(model, *args, **kwargs)
+    data = data_of(model)
+    if data is None:
+        return epoch, step
+    resumed = getattr(model, "_fastnet_initial_epoch", None)
+    return (epoch if resumed is None else resumed), data.first_batch
+
+
+# An epoch of which a run before has trained every batch: Keras wants logs of a step.
+_trained_before: contextvars.ContextVar[Any]
+_trained_before = contextvars.ContextVar("_trained_before", default=None)
+
+
+@hook(internal("engine.training").tf_utils, "sync_to_numpy_or_python_type")
+def _logs(original, tensors):
+    model = _trained_before.get()
+    if model is not None:
+        _trained_before.set(None)
+        if tensors is None:
+            tensors = model.get_metrics_result()
+    return original(tensors)
+
+
+# `train_on_batch` and its relatives: the strategy shares out the batch of each step.
+@hook(_adapters, "single_batch_iterator")
+def _single_batch(original, strategy, *args, **kwargs):
+    if isinstance(strategy, HookedStrategy):
+        strategy = types.SimpleNamespace(experimental_distribute_dataset=lambda d: d)
+    return original(strategy, *args, **kwargs)

@@ -1,0 +1,133 @@
+"""Where a step of Keras 2 computes: losses, metrics, updates and random numbers."""
+
+import contextlib
+import itertools
+from typing import Any
+
+import tensorflow as tf
+
+from keras_fastnet._keras.keras2.internals import internal
+from keras_fastnet._keras.losses import of_scalar, of_sum, scaled_to_valid
+from keras_fastnet._keras.protocols import (
+    HookedOptimizer,
+    in_replica,
+    keras_step,
+    seed_offset,
+)
+from keras_fastnet._keras.wrapping import hook
+
+_losses_utils = internal("utils.losses_utils")
+_reductions = _losses_utils.ReductionV2
+_MEANS = (_reductions.AUTO, _reductions.SUM_OVER_BATCH_SIZE)
+
+
+# Keras gives every replica's loss the weight 1/N, however few examples it has. Here
+# losses are means over the replica's own examples, as on one device, and the gradients
+# are weighed.
+@hook(_losses_utils, "scale_loss_for_distribution")
+def _as_on_one_device(original, value):
+    return original(value) if keras_step() is None else value
+
+
+@hook(_losses_utils, "reduce_weighted_loss")
+def _reduce_exactly(original, values, reduction=_reductions.SUM_OVER_BATCH_SIZE):
+    reduced_values = original(values, reduction)
+    if keras_step() is None:
+        return reduced_values
+    if values.shape.rank == 0 and reduction in _MEANS:
+        return of_scalar(values)
+    return of_sum(reduced_values) if reduction == _reductions.SUM else reduced_values
+
+
+@hook(_losses_utils, "apply_valid_mask")
+def _mask_exactly(original, losses, sample_weight, mask, reduction):
+    if keras_step() is None or mask is None or reduction not in _MEANS:
+        return original(losses, sample_weight, mask, reduction)
+    masked = original(losses, sample_weight, mask, _reductions.SUM)
+    return scaled_to_valid(masked, mask)
+
+
+class _NotCounted:
+    """Stands for a metric whose updates are another's affair."""
+
+    def update_state(self, *args: Any, **kwargs: Any) -> None:
+        """Does nothing."""
+
+
+# Keras multiplies sums by the number of replicas, to show them in a mean over the
+# replicas: right for equal shares only.
+@hook(internal("engine.compile_utils").LossesContainer, "__call__")
+def _show_exact_sums(original, losses, y_true, y_pred, *args, **kwargs):
+    step = keras_step()
+    if step is not None and not losses._built:
+        losses.build(y_pred)
+    given = [] if step is None else [loss for loss in losses._losses if loss]
+    if not any(loss.reduction == _reductions.SUM for loss in given):
+        return original(losses, y_true, y_pred, *args, **kwargs)
+    mean, losses._total_loss_mean = losses._total_loss_mean, _NotCounted()
+    try:
+        total = original(losses, y_true, y_pred, *args, **kwargs)
+    finally:
+        losses._total_loss_mean = mean
+    rows = tf.shape(tf.nest.flatten(y_true)[0])[0]
+    mean.update_state(total, sample_weight=rows)
+    return total
+
+
+# Results of metrics within a step are those of the replica: the sums over all follow,
+# in one reduction.
+@hook(
+    internal("utils.metrics_utils").tf.__internal__.distribute,
+    "variable_sync_on_read_context",
+)
+def _read_own(original, *args, **kwargs):
+    if keras_step() is not None:
+        return contextlib.nullcontext()
+    return original(*args, **kwargs)
+
+
+# An optimizer that is given sums over the replicas does not sum once more.
+@hook(internal("optimizers.utils"), "all_reduce_sum_gradients")
+def _reduce_once(original, grads_and_vars):
+    strategy = in_replica()
+    if strategy is not None and strategy.step.reduced:
+        return list(grads_and_vars)
+    step = keras_step()
+    if step is not None:
+        grads_and_vars = [
+            (g if g is None else step.weigh(g), v) for g, v in grads_and_vars
+        ]
+    return original(grads_and_vars)
+
+
+# Ours scales the loss by itself.
+@hook(internal("engine.training").Model, "_get_optimizer")
+def _as_it_is(original, model, optimizer):
+    if isinstance(optimizer, HookedOptimizer):
+        return optimizer
+    return original(model, optimizer)
+
+
+_draws = itertools.count(1)
+
+
+def _place() -> int:
+    """Returns a number for an operation, as TensorFlow seeds it by its place."""
+    if tf.executing_eagerly():
+        return next(_draws)
+    return len(tf.compat.v1.get_default_graph().get_operations())
+
+
+# Random streams: with one seed all replicas would drop the same units.
+@hook(internal("backend").RandomGenerator, "make_legacy_seed")
+def _own_stream(original, generator):
+    seed = original(generator)
+    strategy = in_replica()
+    if strategy is None:
+        return seed
+    context = tf.distribute.get_replica_context()
+    replica = int(tf.get_static_value(context.replica_id_in_sync_group))
+    if replica == 0:
+        return seed
+    own = _place() if seed is None else seed
+    return (own + seed_offset(replica)) % 2**31

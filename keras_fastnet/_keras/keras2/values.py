@@ -1,0 +1,61 @@
+"""Keras 2's variables, which are TensorFlow's, and scopes."""
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from keras_fastnet._keras.keras_api import keras
+
+
+def tensorflow_variable(variable: Any) -> Any:
+    """Returns the variable itself.
+
+    Args:
+        variable: A variable.
+    """
+    return variable
+
+
+def as_tensor(value: Any) -> Any:
+    """Returns what a variable or an array holds; anything else as it is.
+
+    Args:
+        value: Anything.
+    """
+    holds = isinstance(value, tf.Variable | np.ndarray | np.generic)
+    return tf.convert_to_tensor(value) if holds else value
+
+
+def new_variable(initial_value: Any, name: str) -> Any:
+    """Returns a variable that is not trained.
+
+    Args:
+        initial_value: Its first value.
+        name: Its name.
+    """
+    return tf.Variable(initial_value, trainable=False, name=name)
+
+
+def to_numpy(value: Any) -> np.ndarray:
+    """Returns the value of a variable or a tensor.
+
+    Args:
+        value: TensorFlow's.
+    """
+    return tf.convert_to_tensor(value).numpy()
+
+
+def path(variable: Any) -> str:
+    """Returns the name of a variable, which begins with its layer's.
+
+    Args:
+        variable: A variable.
+    """
+    # `:0` is the number of an operation's output.
+    return variable.name.removesuffix(":0")
+
+
+def compute_dtype() -> str:
+    """Returns the dtype that layers compute in, by the global policy."""
+    return keras.mixed_precision.global_policy().compute_dtype

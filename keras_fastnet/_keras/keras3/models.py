@@ -1,0 +1,258 @@
+"""What Keras does not tell of its models."""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+import keras
+import tensorflow as tf
+from keras.src.backend.common import global_state
+from keras.src.backend.common.stateless_scope import in_stateless_scope
+from keras.src.backend.tensorflow import trainer as tf_trainer
+
+from keras_fastnet._keras.keras3 import values
+from keras_fastnet._keras.protocols import HookedOptimizer, ModelStep, keras_step
+from keras_fastnet._keras.tensorflow import converted, scratch_graph
+from keras_fastnet._keras.training_state import metric_variables, named
+from keras_fastnet._keras.wrapping import unwrapped
+
+
+def layer_state(model: keras.Model) -> list[keras.Variable]:
+    """Returns what layers keep for themselves, such as moving statistics.
+
+    Not the weights of frozen layers, which Keras also calls non-trainable; nor
+    counters and random states, which are integers; nor what a stateful recurrent
+    layer remembers of each example.
+
+    Args:
+        model: A built model.
+
+    Returns:
+        Variables that a step may set to another value on every replica.
+    """
+    return [
+        variable
+        for layer in model._flatten_layers()
+        if not isinstance(layer, keras.layers.RNN)
+        for variable in layer._non_trainable_variables
+        if variable.aggregation == "none"
+        and keras.backend.is_float_dtype(variable.dtype)
+    ]
+
+
+def is_summed(variable: keras.Variable) -> bool:
+    """Whether the replicas' values of a metric's variable make one by a sum.
+
+    Args:
+        variable: Of a metric.
+    """
+    return variable.aggregation == "sum"
+
+
+def all_metric_variables(model: keras.Model) -> list[keras.Variable]:
+    """Returns the variables of all metrics that a model knows.
+
+    Also of those that are left out where a model names its metrics itself.
+
+    Args:
+        model: A compiled model.
+    """
+    variables = [v for metric in _all_metrics(model) for v in metric.variables]
+    return list({id(v): v for v in variables}.values())
+
+
+def _all_metrics(model: keras.Model) -> list[keras.Metric]:
+    known = tf_trainer.TensorFlowTrainer.metrics.fget(model)
+    return list({id(m): m for m in [*model.metrics, *known]}.values())
+
+
+@contextlib.contextmanager
+def results_over_replicas(model: keras.Model) -> Iterator[None]:
+    """Has a model's metrics return results over all replicas, where a step asks so.
+
+    Args:
+        model: A compiled model, whose step is run on all replicas in this context.
+    """
+
+    def over_replicas(metric: keras.Metric, result: Callable[[], Any]) -> Any:
+        step = keras_step()
+        variables = metric.variables
+        asked = step is not None and step.totals is not None
+        if not asked or in_stateless_scope() or not all(map(is_summed, variables)):
+            return result()
+        mapping = list(zip(variables, step.totals(variables), strict=True))
+        with keras.StatelessScope(state_mapping=mapping):
+            return _read(result())
+
+    metrics = _all_metrics(model)
+    before = [vars(metric).get("result") for metric in metrics]
+    for metric in metrics:
+        # Past Keras, which tracks what is set.
+        vars(metric)["result"] = functools.partial(over_replicas, metric, metric.result)
+    try:
+        yield
+    finally:
+        for metric, own in zip(metrics, before, strict=True):
+            vars(metric)["result"] = own
+            if own is None:
+                del vars(metric)["result"]
+
+
+def _read(results: Any) -> Any:
+    """Returns the values of variables, which a scope may have other ones for."""
+    return keras.tree.map_structure(values.as_tensor, results)
+
+
+def is_overridden(model: keras.Model, name: str) -> bool:
+    """Whether a model has another method than Keras's.
+
+    Args:
+        model: The model.
+        name: Of the method.
+    """
+    keras_own = getattr(tf_trainer.TensorFlowTrainer, name)
+    return name in vars(model) or getattr(type(model), name) is not keras_own
+
+
+def metrics_result(
+    model: keras.Model, totals: list[tuple[keras.Variable, Any]]
+) -> dict[str, Any]:
+    """Returns what a model's metrics say of other values of their variables.
+
+    Args:
+        model: A compiled model.
+        totals: Each variable of its metrics, and the value.
+    """
+    with keras.StatelessScope(state_mapping=totals):
+        return _read(model.get_metrics_result())
+
+
+def step_of(function: Callable[..., Any]) -> ModelStep | None:
+    """Returns the step of a model that a function is, or `None`.
+
+    Args:
+        function: What was given to `Strategy.run`: a `ModelStep`; a bound `train_step`
+            or `test_step`, where a model makes its train function itself; or the local
+            function in which Keras wraps `predict_step`.
+    """
+    if isinstance(function, ModelStep):
+        return function
+    plain = unwrapped(function)
+    owner = getattr(plain, "__self__", None)
+    # A `tf.function` holds its object through another one.
+    owner = getattr(owner, "target", owner)
+    if isinstance(owner, tf_trainer.TensorFlowTrainer):
+        trains = plain.__name__ == "train_step"
+        return model_step(owner, function, "train" if trains else "test")
+    if getattr(plain, "__module__", "") != tf_trainer.__name__:
+        return None
+    for cell in getattr(plain, "__closure__", None) or ():
+        if isinstance(cell.cell_contents, tf_trainer.TensorFlowTrainer):
+            return ModelStep(cell.cell_contents, function, "predict")
+    return None
+
+
+def model_step(
+    model: keras.Model, function: Callable[[Any], Any], kind: Literal["train", "test"]
+) -> ModelStep:
+    """Returns a step of a model, which a replica can run.
+
+    Args:
+        model: The model.
+        function: Its step; a `tf.function` as well.
+        kind: What it does.
+    """
+    if model.distribute_strategy.num_replicas_in_sync < 2 or not isinstance(
+        function, tf.types.experimental.PolymorphicFunction
+    ):
+        return ModelStep(model, function, kind)
+
+    # What is traced once would hold the first replica's share for all of them.
+    return ModelStep(model, converted(function.python_function), kind)
+
+
+def build_by_step(model: keras.Model, step: Callable[[Any], Any], batch: Any) -> None:
+    """Makes all variables that a step makes when it is first run.
+
+    Within a replica's step, which is traced as a part of another function, they could
+    not be known before it.
+
+    Args:
+        model: A compiled model.
+        step: Its step.
+        batch: What Keras gives it.
+    """
+
+    def traced(value: Any) -> Any:
+        is_optional = isinstance(value, tf.experimental.Optional)
+        return None if is_optional else values.as_tensor(value)
+
+    # An eager step may look at values, which are not there. It makes its variables.
+    errors = [Exception] if model.run_eagerly else []
+    # Traced, not run.
+    with contextlib.suppress(*errors), scratch_graph():
+        model.distribute_strategy.run(step, (tf.nest.map_structure(traced, batch),))
+
+
+def build_optimizer(model: keras.Model) -> None:
+    """Makes the optimizer's variables; on one device Keras leaves it to the first step.
+
+    Args:
+        model: A compiled and built model.
+    """
+    if not model.optimizer.built:
+        with model.distribute_strategy.scope():
+            model.optimizer.build(model.trainable_variables)
+
+
+def build_state(model: keras.Model, elements: Any) -> None:
+    """Makes all variables that training changes; all but the optimizer's are there.
+
+    Args:
+        model: A compiled and built model.
+        elements: The `EpochData` of its training.
+    """
+    build_optimizer(model)
+
+
+def begin_fit_at(model: keras.Model, epoch: int | None) -> None:
+    """Sets the epoch that `fit` begins with; for a callback's `on_train_begin`.
+
+    Args:
+        model: The model.
+        epoch: The epoch; `None` for what `fit` was told.
+    """
+    model._initial_epoch = epoch
+
+
+def whole_state(model: keras.Model) -> dict[str, keras.Variable]:
+    """Returns all that training changes, by a name that a restart gives again.
+
+    Args:
+        model: A model whose optimizer is built.
+
+    Returns:
+        Weights, states of layers, metrics and random streams, and the optimizer's
+        variables. Values of metrics have to be read by all workers.
+    """
+    groups = {
+        "metrics": metric_variables(model),
+        "model": model.variables,
+        "optimizer": model.optimizer.variables,
+    }
+    generator = global_state.get_global_attribute("global_seed_generator")
+    if generator is not None:
+        groups["random"] = [generator.state]
+    return named(groups)
+
+
+def retrace(model: keras.Model) -> None:
+    """Has the train function traced anew, for an optimizer that has changed.
+
+    Args:
+        model: A compiled model, such as a callback's in `on_train_begin`.
+    """
+    model.make_train_function(force=True)
+    if isinstance(model.optimizer, HookedOptimizer):
+        model.optimizer.retrace()

@@ -1,0 +1,176 @@
+"""Where a step computes: losses, the optimizer's update and random numbers."""
+
+import keras
+import tensorflow as tf
+from keras.src import tree
+from keras.src.backend.tensorflow import optimizer as tf_optimizer
+from keras.src.backend.tensorflow import trainer as tf_trainer
+from keras.src.layers.rnn import rnn
+from keras.src.losses import loss as keras_loss
+from keras.src.metrics import reduction_metrics
+from keras.src.optimizers import base_optimizer, loss_scale_optimizer
+from keras.src.random import seed_generator
+
+from keras_fastnet._keras.losses import (
+    mean_over_weights,
+    of_added,
+    of_scalar,
+    of_sum,
+    scaled_to_valid,
+)
+from keras_fastnet._keras.protocols import (
+    compiled,
+    in_replica,
+    in_scope_only,
+    keras_step,
+    reduced,
+)
+from keras_fastnet._keras.scopes import refuse_lone_update
+from keras_fastnet._keras.wrapping import hook
+
+
+# Keras gives every replica's loss the weight 1/N, however few examples it has. Here
+# losses are means over the replica's own examples, as on one device, and the gradients
+# are weighed. Outside of any replica they are means over the whole batch.
+@hook(keras_loss, "scale_loss_for_distribution")
+@hook(keras_loss, "unscale_loss_for_distribution")
+def _as_on_one_device(original, value):
+    plain = keras_step() is not None or in_scope_only() is not None
+    return value if plain else original(value)
+
+
+_MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
+
+
+@hook(keras_loss, "reduce_values")
+def _reduce_exactly(original, values, sample_weight=None, reduction="mean"):
+    step = keras_step()
+    if step is None or reduction not in (*_MEANS, "sum"):
+        return original(values, sample_weight, reduction)
+    if values.shape.rank == 0 and reduction in _MEANS:
+        return of_scalar(values)
+    if reduction == "mean_with_sample_weight" and sample_weight is not None:
+        return mean_over_weights(tf.reduce_sum(values), tf.reduce_sum(sample_weight))
+    reduced_values = original(values, sample_weight, reduction)
+    return of_sum(reduced_values) if reduction == "sum" else reduced_values
+
+
+@hook(keras_loss, "apply_mask")
+def _mask_exactly(original, sample_weight, mask, dtype, reduction):
+    if keras_step() is None or mask is None or reduction not in _MEANS[:2]:
+        return original(sample_weight, mask, dtype=dtype, reduction=reduction)
+    masked = original(sample_weight, mask, dtype=dtype, reduction="sum")
+    return scaled_to_valid(masked, mask)
+
+
+@hook(tf_trainer.TensorFlowTrainer, "_aggregate_additional_loss")
+def _add_exactly(original, model, loss):
+    total = original(model, loss)
+    return total if keras_step() is None else of_added(loss, total)
+
+
+# A step that the user has written gives the mean of each batch to a metric. On one
+# device every batch counts once; here the replicas' shares of it add up to one.
+@hook(reduction_metrics.Mean, "update_state")
+def _count_by_share(original, metric, values, sample_weight=None):
+    step = keras_step()
+    if step is not None and sample_weight is None and not keras.ops.ndim(values):
+        sample_weight = step.share
+    return original(metric, values, sample_weight)
+
+
+# The sum over replicas comes first: Keras unscales, tests for overflow and clips each
+# replica's own gradients (tensorflow#33929, horovod#1346).
+@hook(base_optimizer.BaseOptimizer, "apply")
+@hook(loss_scale_optimizer.LossScaleOptimizer, "apply")
+def _reduce_first(original, optimizer, grads, trainable_variables=None):
+    refuse_lone_update(optimizer, trainable_variables)
+    with reduced(grads) as sums:
+        compiled(lambda: original(optimizer, sums, trainable_variables))()
+
+
+# Other optimizers update in a scope without a step too, with gradients of all examples.
+@hook(loss_scale_optimizer.LossScaleOptimizer, "_tf_apply")
+def _apply_in_replicas(original, optimizer, grads, trainable_variables=None):
+    strategy = in_scope_only()
+    if strategy is None:
+        return original(optimizer, grads, trainable_variables)
+
+    def update(grads):
+        with strategy.step.with_reduced_gradients():
+            original(optimizer, grads, trainable_variables)
+
+    return strategy.run(update, args=(grads,))
+
+
+@hook(tf_optimizer.TFOptimizer, "_all_reduce_sum_gradients")
+def _reduce_once(original, optimizer, grads_and_vars):
+    strategy = in_replica()
+    if strategy is not None and strategy.step.reduced:
+        return list(grads_and_vars)
+    return original(optimizer, grads_and_vars)
+
+
+# Random streams: all replicas hold the same seed state, and so drop the same units.
+@hook(seed_generator.SeedGenerator, "next")
+def _own_stream(original, generator, *args, **kwargs):
+    seed = original(generator, *args, **kwargs)
+    strategy = in_replica()
+    return seed if strategy is None else strategy.replica_seed(seed)
+
+
+# What a stateful recurrent layer remembers is of a whole batch; a replica keeps and
+# changes the rows of its share, in its own copy.
+@hook(rnn.RNN, "call")
+def _remember_own_rows(original, layer, sequences, initial_state=None, **kwargs):
+    strategy = in_replica()
+    remembers = layer.stateful and layer.states is not None
+    batch = tree.flatten(layer.states)[0].shape[0] if remembers else None
+    if (
+        strategy is None
+        or keras_step() is None
+        or batch is None
+        or sequences.shape[0] == batch
+    ):
+        return original(layer, sequences, initial_state, **kwargs)
+    start, stop = strategy.own_rows(batch)
+    states = layer.states
+    # Past Keras, which tracks what is set; before 3.11 it does not compare sizes.
+    changed = {
+        "states": tree.map_structure(lambda v: _Rows(v, start, stop), states),
+        "_expected_batch_size": stop - start,
+    }
+    vars(layer).update(changed)
+    try:
+        return original(layer, sequences, initial_state, **kwargs)
+    finally:
+        vars(layer).update(states=states, _expected_batch_size=batch)
+
+
+class _Rows:
+    """Some rows of a variable, as Keras reads and assigns its variables.
+
+    Args:
+        variable: Keras's.
+        start: The first row.
+        stop: The one after the last.
+    """
+
+    def __init__(self, variable, start, stop):
+        self._variable = variable
+        self._rows = slice(start, stop)
+
+    def __tf_tensor__(self, dtype=None, name=None):
+        return tf.convert_to_tensor(self._variable[self._rows], dtype, name=name)
+
+    def assign(self, value):
+        """Sets the rows.
+
+        Args:
+            value: Their values.
+        """
+        before, after = slice(self._rows.start), slice(self._rows.stop, None)
+        value = tf.cast(value, self._variable.dtype)
+        self._variable.assign(
+            tf.concat([self._variable[before], value, self._variable[after]], 0)
+        )

@@ -1,0 +1,104 @@
+"""Ends a training that each worker of a launch would do alone.
+
+Several processes of a script without a strategy train a model each, on all data, and
+succeed. In the workers of `fastnet run` this file is loaded before the script, by its
+path; otherwise by `import keras_fastnet`, where a cluster is described. It imports
+neither TensorFlow nor Keras, nor anything of this package.
+"""
+
+import functools
+import importlib.abc
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+_TRAINER = "keras.src.backend.tensorflow.trainer"
+_SCOPES = "keras_fastnet._keras.scopes"
+INDEPENDENT = "FASTNET_INDEPENDENT"
+"""The environment variable that allows it."""
+
+
+def watch(source: str) -> None:
+    """Refuses, from now on, to train a model without a strategy.
+
+    Args:
+        source: By whom several workers were started, for the message.
+    """
+    if os.environ.get(INDEPENDENT):
+        return
+    trainer = sys.modules.get(_TRAINER)
+    if hasattr(trainer, "TensorFlowTrainer"):
+        _wrap(trainer, source)
+    else:
+        sys.meta_path.insert(0, _Finder(source))
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Wraps Keras's trainer when the script imports it."""
+
+    def __init__(self, source: str):
+        self._source = source
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name != _TRAINER:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return None
+        load = spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            load(module)
+            _wrap(module, self._source)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def _wrap(trainer: Any, source: str) -> None:
+    # `fit` and `train_on_batch` call it; `evaluate` and `predict` do not.
+    original = trainer.TensorFlowTrainer.make_train_function
+    if getattr(original, "_fastnet_watches", False):
+        return
+
+    @functools.wraps(original)
+    def make_train_function(model: Any, *args: Any, **kwargs: Any) -> Any:
+        _refuse(model, source)
+        return original(model, *args, **kwargs)
+
+    make_train_function._fastnet_watches = True  # type: ignore[attr-defined]
+    trainer.TensorFlowTrainer.make_train_function = make_train_function
+
+
+def _refuse(model: Any, source: str) -> None:
+    scopes = sys.modules.get(_SCOPES)
+    if scopes is not None and (scopes.STRATEGIES or scopes.may_train_alone()):
+        return
+    # It has made the workers' optimizers one.
+    if "horovod" in sys.modules or not _of_one_host(model._distribute_strategy):
+        return
+    raise ValueError(
+        "A script that several workers run must train in the scope of a strategy; "
+        "otherwise each worker trains a model of its own. Received: training of "
+        f"{model.name!r} without such a strategy, in one of several workers started by "
+        f"{source}. Add these two lines, and move the making of the model and "
+        "`compile` under the second:\n\n"
+        "    strategy = keras_fastnet.TorusStrategy()  # at the start of the program\n"
+        "    with strategy.scope():\n\n"
+        "To train a separate model on each worker on purpose, use `fastnet run "
+        f"--independent`, set {INDEPENDENT}=1, or train within `with "
+        "keras_fastnet.train_alone():`."
+    )
+
+
+def _of_one_host(strategy: Any) -> bool:
+    distribute = sys.modules["tensorflow"].distribute
+    kinds = (distribute.MirroredStrategy, distribute.OneDeviceStrategy)
+    return strategy is None or isinstance(strategy, kinds)

@@ -1,0 +1,107 @@
+"""What a replica's loss is where it is no mean over the replica's own examples.
+
+A replica's gradient is multiplied by its share `n_r / n` of the global batch before the
+sum over the replicas. So means need nothing, and the rest is divided by the share here.
+"""
+
+from typing import Any
+
+import tensorflow as tf
+
+from keras_fastnet._keras.protocols import in_replica, keras_step
+from keras_fastnet._keras.wrapping import hook
+
+
+def of_scalar(value: tf.Tensor) -> tf.Tensor:
+    """Returns what a scalar counts for that a loss function returned.
+
+    Args:
+        value: The scalar: a mean over the replica's examples, or a sum where the
+            strategy was told so.
+    """
+    strategy = in_replica()
+    if strategy is None:
+        return value
+    strategy.note_scalar_loss()
+    return of_sum(value) if strategy.scalar_losses == "sum" else value
+
+
+def of_sum(value: tf.Tensor) -> tf.Tensor:
+    """Returns what a sum over the replica's examples counts for.
+
+    Args:
+        value: The sum.
+    """
+    return keras_step().unweigh(value)
+
+
+def of_added(values: tf.Tensor, total: tf.Tensor) -> tf.Tensor:
+    """Returns what a tensor counts for that was given to `add_loss`.
+
+    Args:
+        values: The tensor. With a value for each example it is a sum over the replica's
+            examples; otherwise, as for a penalty on weights, the same on all replicas.
+        total: The sum of its elements.
+    """
+    return _of_examples(values, total)
+
+
+# A step that the user has written may ask for the gradient of a loss that is not
+# reduced, which is that of its sum.
+@hook(tf.GradientTape, "gradient")
+def _of_sums(original, tape, target, sources, output_gradients=None, *args, **kwargs):
+    # Other sources, such as inputs, are no weights, whose gradients are weighed.
+    weights = any(hasattr(source, "assign") for source in tf.nest.flatten(sources))
+    if weights and output_gradients is None and keras_step() is not None:
+        output_gradients = tf.nest.map_structure(_weights_of, target)
+    return original(tape, target, sources, output_gradients, *args, **kwargs)
+
+
+def _weights_of(target: Any) -> Any:
+    """Returns the weights of a loss's elements, as for `of_added`."""
+    if not tf.is_tensor(target):
+        return None
+    return _of_examples(target, tf.ones_like(target))
+
+
+def _of_examples(values: tf.Tensor, summed: tf.Tensor) -> tf.Tensor:
+    """Returns what counts as a sum if the values have one for each example."""
+    if values.shape.rank == 0:
+        return summed
+    rows = tf.maximum(keras_step().own, 1)
+    for_each_example = tf.shape(values, out_type=rows.dtype)[0] == rows
+    return tf.where(for_each_example, of_sum(summed), summed)
+
+
+def mean_over_weights(total: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
+    """Returns what a weighted sum counts for in the mean over the weights of all.
+
+    Args:
+        total: The weighted sum over the replica's examples.
+        weight: The sum of their weights.
+    """
+    (weights,) = _sums_of_own([tf.cast(weight, total.dtype)])
+    return of_sum(tf.math.divide_no_nan(total, weights))
+
+
+def scaled_to_valid(masked: tf.Tensor, mask: Any) -> tf.Tensor:
+    """Has the mean over all values become one over those that a mask leaves.
+
+    Args:
+        masked: Values or weights, 0 where the mask is.
+        mask: Where this replica's values are valid.
+    """
+    counted = tf.cast(mask, masked.dtype)
+    total, valid = _sums_of_own(
+        [tf.cast(tf.size(counted), masked.dtype), tf.reduce_sum(counted)]
+    )
+    return masked * tf.math.divide_no_nan(total, valid)
+
+
+def _sums_of_own(values: list[tf.Tensor]) -> list[tf.Tensor]:
+    """Sums over the replicas that have examples."""
+    own = keras_step().own > 0
+    return tf.distribute.get_replica_context().all_reduce(
+        tf.distribute.ReduceOp.SUM,
+        [tf.where(own, value, tf.zeros_like(value)) for value in values],
+    )

@@ -1,0 +1,145 @@
+"""Refuses training outside of the scope of a strategy, and outside of its `run`."""
+
+import contextlib
+import contextvars
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from keras_fastnet._keras.protocols import HookedStrategy, in_replica
+
+STRATEGIES: "weakref.WeakSet[Any]" = weakref.WeakSet()
+"""Those in which models have to be made."""
+
+_alone_on_purpose = contextvars.ContextVar("_alone_on_purpose", default=False)
+
+_RULE = "A model must be made within `with strategy.scope():` to be trained on "
+_OR_ALONE = (
+    "To train a model on each worker by itself on purpose, do so within `with "
+    "keras_fastnet.train_alone():`."
+)
+
+
+@contextlib.contextmanager
+def train_alone() -> Iterator[None]:
+    """Lets models that were made outside of a strategy's scope train.
+
+    Beside a strategy of several replicas such a training raises `ValueError`, since
+    each worker would train a model of its own. Use this for models of which that is
+    meant, such as a baseline to compare with. It also allows training without a
+    strategy in a script that several workers run.
+
+    Example:
+
+    ```python
+    baseline = keras.Sequential([...])  # outside of `strategy.scope()`
+    baseline.compile(...)
+    with keras_fastnet.train_alone():
+        baseline.fit(x, y)
+    ```
+    """
+    token = _alone_on_purpose.set(True)
+    try:
+        yield
+    finally:
+        _alone_on_purpose.reset(token)
+
+
+def may_train_alone() -> bool:
+    """Whether this code runs within `train_alone`."""
+    return _alone_on_purpose.get()
+
+
+def refuse_no_scope(model: Any, in_scope: bool) -> None:
+    """Raises where a model would train on every worker by itself, in silence.
+
+    Args:
+        model: The model that is about to be trained.
+        in_scope: Whether it was made in the scope of a strategy.
+
+    Raises:
+        ValueError: It belongs to no strategy, while one with several replicas exists.
+    """
+    replicas = _replicas()
+    if replicas > 1 and not (in_scope or may_train_alone()):
+        raise ValueError(
+            f"{_RULE}several replicas. Received: {model.name!r}, made outside, while a "
+            f"strategy with {replicas} replicas exists. Move its layers and `compile` "
+            f"into the scope. {_OR_ALONE}"
+        )
+
+
+def refuse_compiled_in_scope(model: Any, strategy: Any) -> None:
+    """Raises where a scope is entered too late for a model.
+
+    Args:
+        model: A model that is about to be compiled.
+        strategy: That of the scope that it was made in; `None` for none.
+
+    Raises:
+        ValueError: It was made outside of the scope of a strategy of ours, in which it
+            is compiled.
+    """
+    if strategy is None and isinstance(tf.distribute.get_strategy(), HookedStrategy):
+        raise ValueError(
+            f"{_RULE}its replicas. Received: {model.name!r}, compiled within, and made "
+            "outside. Move its layers into the scope too."
+        )
+
+
+def refuse_lone_update(optimizer: Any, variables: Any) -> None:
+    """Raises where a training loop's update would not be that of all replicas.
+
+    Args:
+        optimizer: The optimizer, of Keras 3.
+        variables: What it is about to update; `None` for what it was built for.
+
+    Raises:
+        ValueError: The variables or the optimizer were made outside of the scope, or
+            the update is outside of `strategy.run`.
+    """
+    strategy = in_replica()
+    if strategy is not None:
+        if optimizer._distribution_strategy is not strategy:
+            raise ValueError(
+                "An optimizer must be made within `with strategy.scope():` to be used "
+                f"in `strategy.run`. Received: {optimizer.name!r}, made outside. Move "
+                "its making into the scope."
+            )
+        return
+    if tf.distribute.has_strategy() or _replicas() < 2:
+        return
+    if variables is None:
+        variables = optimizer._trainable_variables
+    owners = [
+        getattr(getattr(variable, "_value", variable), "_distribute_strategy", None)
+        for variable in variables
+    ]
+    if any(isinstance(owner, HookedStrategy) for owner in owners):
+        raise outside_of_run(f"an update by {optimizer.name!r}")
+    if all(owner is None for owner in owners) and not may_train_alone():
+        raise ValueError(
+            f"{_RULE}several replicas. Received: an update by {optimizer.name!r} of "
+            f"variables that were made outside, while a strategy with {_replicas()} "
+            "replicas exists. Make model and optimizer in the scope, and call the step "
+            f"with `strategy.run(step, args=(batch,))`. {_OR_ALONE}"
+        )
+
+
+def outside_of_run(what: str) -> ValueError:
+    """Returns the error of a training step that `strategy.run` does not call.
+
+    Args:
+        what: What was asked for there.
+    """
+    return ValueError(
+        "A custom training step must run in `strategy.run`, which calls it once "
+        f"for each replica. Received: {what}, outside of it. Call the step with "
+        "`strategy.run(step, args=(batch,))`, or train with `fit`."
+    )
+
+
+def _replicas() -> int:
+    return max((s.num_replicas_in_sync for s in STRATEGIES), default=1)

@@ -1,0 +1,123 @@
+"""Validation of arguments and of options."""
+
+import math
+from numbers import Integral, Real
+from typing import Any
+
+from keras_fastnet.errors import UsageError
+
+
+def checked_number(
+    argument: str,
+    value: Any,
+    *,
+    at_least: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+) -> float:
+    """Returns `value` as a float, if it is a finite number in its range.
+
+    Args:
+        argument: The name to use in an error.
+        value: What the user gave for it.
+        at_least: The smallest value allowed. Defaults to `None`.
+        above: A bound that the value must exceed. Defaults to `None`.
+        below: A bound that the value must stay below. Defaults to `None`.
+
+    Raises:
+        TypeError: If `value` is not a real number.
+        ValueError: If it is not finite or out of range.
+    """
+    bounds = [
+        f"{words} {bound:g}"
+        for words, bound in (("at least", at_least), ("above", above), ("below", below))
+        if bound is not None
+    ]
+    rule = f"`{argument}` must be a number {' and '.join(bounds)}".rstrip()
+    hint = f"Pass a float in that range as `{argument}`."
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{rule}. Received: {argument}={value!r}. {hint}")
+    number = float(value)
+    if not (
+        math.isfinite(number)
+        and (at_least is None or number >= at_least)
+        and (above is None or number > above)
+        and (below is None or number < below)
+    ):
+        raise ValueError(f"{rule}. Received: {argument}={value!r}. {hint}")
+    return number
+
+
+def checked_integer(argument: str, value: Any, *, at_least: int) -> int:
+    """Returns `value` if it is an integer in its range.
+
+    Args:
+        argument: The name to use in an error.
+        value: What the user gave for it.
+        at_least: The smallest value allowed.
+
+    Raises:
+        TypeError: If `value` is not an integer.
+        ValueError: If it is out of range.
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        kind: type[Exception] = TypeError
+    elif value < at_least:
+        kind = ValueError
+    else:
+        return int(value)
+    raise kind(
+        f"`{argument}` must be an integer >= {at_least}. Received: {argument}="
+        f"{value!r}. Pass, for example, `{argument}={at_least}`."
+    )
+
+
+def check_bool(argument: str, value: Any) -> bool:
+    """Returns `value` if it is a bool.
+
+    Args:
+        argument: The name to use in an error.
+        value: What the user gave for it.
+
+    Raises:
+        TypeError: If it is not.
+    """
+    if not isinstance(value, bool):
+        raise TypeError(
+            f"`{argument}` must be a bool. Received: {argument}={value!r}. "
+            "Pass True or False."
+        )
+    return value
+
+
+def multiples_near(number: int, factor: int) -> str:
+    """Returns what an error offers in place of a number that is no multiple.
+
+    Args:
+        number: What the user gave.
+        factor: What it should have been a multiple of.
+
+    Returns:
+        The multiple below, unless it is 0, and the one above.
+    """
+    below = number // factor * factor
+    return " and ".join(f"{n:,}" for n in (below, below + factor) if n)
+
+
+def check_integer(option: str, value: object, minimum: int, example: int = 2) -> None:
+    """Refuses what is no integer of at least `minimum`.
+
+    Args:
+        option: Whose value it is.
+        value: What the user gave.
+        minimum: The smallest that is allowed.
+        example: A value to propose. Defaults to `2`.
+
+    Raises:
+        UsageError: It is refused.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+        raise UsageError(
+            f"{option} must be an integer >= {minimum}. Received: {value}. "
+            f"Pass, for example, `{option} {example}`."
+        )

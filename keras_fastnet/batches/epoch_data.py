@@ -1,0 +1,259 @@
+"""What Keras iterates over in one epoch under a strategy of ours."""
+
+import dataclasses
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import tensorflow as tf
+
+from keras_fastnet.batches.global_batch import GlobalBatch, count_examples, joined
+
+
+@dataclasses.dataclass
+class InputMeter:
+    """What this process has fetched for Keras's loops, since its start.
+
+    Attributes:
+        seconds: How long the loops waited for it.
+        examples: Examples, of all replicas.
+    """
+
+    seconds: float = 0.0
+    examples: int = 0
+
+
+INPUT_METER = InputMeter()
+
+
+class EpochData:
+    """The elements of every epoch, as Keras's loops need them.
+
+    Args:
+        begin: Returns an iterator over an epoch's elements.
+        check_first: Called with the first element of every epoch. Defaults to
+            nothing.
+        join: Makes one element of several.
+        sharding: How the data come to the workers, for people. Defaults to nothing.
+
+    Attributes:
+        batches_per_step: How many elements a step takes at once, joined to one; the
+            last step of an epoch takes what is left. Defaults to 1.
+        steps_per_call: How many steps Keras takes in one call of its train function.
+            Defaults to 1.
+        on_epoch: Called with the number of an epoch before its data are begun.
+        peeking: A context in which the data hold their first element only; `peek` then
+            does not begin an epoch. Defaults to `None`: `peek` begins the next epoch,
+            as data that cannot be read twice need it.
+    """
+
+    def __init__(
+        self,
+        begin: Callable[[], Iterator[Any]],
+        check_first: Callable[[Any], None] = lambda _: None,
+        join: Callable[[list[Any]], Any] = joined,
+        sharding: str = "",
+    ):
+        self.sharding = sharding
+        self._begin = begin
+        self._check_first = check_first
+        self._join = join
+        self._epoch = 0
+        self._examples_of_first: int | None = None
+        self._begun: EpochDataIterator | None = None
+        self.batches_per_step = 1
+        self.steps_per_call = 1
+        self.on_epoch: Callable[[int], None] = lambda _: None
+        self.peeking: Callable[[], AbstractContextManager[None]] | None = None
+        self._peeked: EpochDataIterator | None = None
+
+    def peek(self) -> Any:
+        """Returns the first element, which the next iteration yields again.
+
+        With `peeking` the next iteration may have another order.
+
+        Returns:
+            The element.
+
+        Raises:
+            ValueError: There is none.
+        """
+        try:
+            return self._peek()
+        except tf.errors.OutOfRangeError:
+            raise ValueError(
+                "The data must hold at least one batch. Received: none. Look at the "
+                "files or arrays it is made from, and whether `drop_remainder=True` "
+                "drops the only batch."
+            ) from None
+
+    def _peek(self) -> Any:
+        if self.peeking is None:
+            self._begun = self._begun or self._new_iterator()
+            return self._begun.peek()
+        if self._peeked is None:
+            self._peeked = self._new_iterator()
+        with self.peeking():
+            return self._peeked.peek()
+
+    def examples_of_first(self) -> int:
+        """Returns the number of examples in the first element, over all replicas.
+
+        All workers must ask, when the first element has not been taken yet; later it
+        is remembered.
+        """
+        if self._examples_of_first is None:
+            self._examples_of_first = _examples_of(self.peek())
+        return self._examples_of_first
+
+    def __iter__(self) -> "EpochDataIterator":
+        iterator = self._begun or self._new_iterator()
+        self._begun = self._peeked = None
+        return iterator
+
+    def pass_epoch(self) -> None:
+        """Leaves an epoch out that an earlier run has trained.
+
+        Its first element is read nevertheless: a `Dataset.shuffle` counts how often it
+        is begun, which for one behind another happens then, and a `PyDataset` is
+        shuffled by Python's random numbers when it is read.
+        """
+        iter(self).skip(1)
+
+    def skip(self, elements: int) -> None:
+        """Leaves out the next elements of the epoch that comes next.
+
+        Args:
+            elements: How many an earlier run has trained.
+        """
+        self._begun = self._begun or self._new_iterator()
+        self._begun.skip(elements)
+
+    def join(self, elements: list[Any]) -> Any:
+        """Returns what one step takes.
+
+        Args:
+            elements: One or more.
+        """
+        return elements[0] if len(elements) == 1 else self._join(elements)
+
+    def _new_iterator(self) -> "EpochDataIterator":
+        return EpochDataIterator(self, self._begin_epoch, self._check_first)
+
+    def _begin_epoch(self) -> Iterator[Any]:
+        self.on_epoch(self._epoch)
+        self._epoch += 1
+        return self._begin()
+
+
+class EpochDataIterator:
+    """Fetches outside of the train function, so that its end is no step.
+
+    Keras's own way fetches within the compiled function, which counts an update for
+    the batch that is not there (trap: a dataset of unknown cardinality).
+    """
+
+    def __init__(
+        self,
+        data: EpochData,
+        begin: Callable[[], Iterator[Any]],
+        check_first: Callable[[Any], None],
+    ):
+        self._data = data
+        self._begin = begin
+        # Begun when it is needed: Keras makes one iterator more than it uses.
+        self._iterator: list[Iterator[Any]] = []
+        weakref.finalize(self, _let_go, self._iterator)
+        self._ended = False
+        self._steps = 0
+        self._check: Callable[[Any], None] | None = check_first
+        self._peeked: list[Any] = []
+
+    def __iter__(self) -> "EpochDataIterator":
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            elements = [self._peeked.pop() if self._peeked else self._fetch()]
+        except tf.errors.OutOfRangeError:
+            if self._steps % self._data.steps_per_call == 0:
+                raise
+            # The last call has fewer steps than others, and ends as they do.
+            self._steps = 0
+            raise StopIteration from None
+        self._steps += 1
+        while len(elements) < self._data.batches_per_step:
+            try:
+                elements.append(self._fetch())
+            except tf.errors.OutOfRangeError:
+                break
+        element = self._data.join(elements)
+        INPUT_METER.examples += _examples_of(element)
+        return element
+
+    def peek(self) -> Any:
+        """Returns the next element without taking it."""
+        if not self._peeked:
+            self._peeked.append(self._fetch())
+        return self._peeked[0]
+
+    def skip(self, elements: int) -> None:
+        """Leaves out the next elements.
+
+        Args:
+            elements: How many.
+        """
+        peeked = min(elements, len(self._peeked))
+        del self._peeked[:peeked]
+        iterator = self._begun()
+        for _ in range(elements - peeked):
+            next(iterator)
+
+    def _begun(self) -> Iterator[Any]:
+        if self._ended:
+            return iter(())
+        if not self._iterator:
+            self._iterator.append(self._begin())
+        return self._iterator[0]
+
+    def _fetch(self) -> Any:
+        begun = time.perf_counter()
+        try:
+            # Not by a name, nor by an exception: it could not be let go.
+            element = next(self._begun())
+        except StopIteration:
+            self._ended = True
+        if self._ended:
+            _let_go(self._iterator)
+            # Keras ends an epoch on either; this one also passes through `zip`.
+            raise tf.errors.OutOfRangeError(None, None, "End of data")
+        INPUT_METER.seconds += time.perf_counter() - begun
+        if self._check is not None:
+            self._check(element)
+            self._check = None
+        return element
+
+
+def _let_go(iterators: list[Iterator[Any]]) -> None:
+    """Forgets iterators in a thread of its own.
+
+    The end of a TensorFlow iterator with `tf.data.AUTOTUNE` may wait for its sleeping
+    autotuner, for as long as a minute: it is woken before it is told to end, and then
+    sleeps on. All other workers would wait as well.
+
+    Args:
+        iterators: Nobody else may hold them.
+    """
+    if iterators:
+        threading.Thread(target=iterators.clear, daemon=True).start()
+
+
+def _examples_of(element: Any) -> int:
+    """Returns the number of examples in an element, over all replicas."""
+    if not isinstance(element, GlobalBatch):
+        return int(count_examples(element))
+    # With several devices, a value for each of this worker's.
+    return int(getattr(element.examples, "values", [element.examples])[0])

@@ -1,0 +1,295 @@
+"""A replica's share of one global batch.
+
+One device takes the mean over the examples of a batch. Replicas that hold unequal
+numbers of examples take the same mean when each weighs as much as its share:
+
+    mean over the batch = sum over replicas r of (n_r / n) * (mean over r's examples)
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from keras_fastnet._keras.chosen import values
+from keras_fastnet.errors import ShardingError
+
+# Fractions of a tensor's length: multiples of the golden ratio modulo 1. An even
+# stride would hit the same feature of every example, such as a black corner.
+_SPREAD = np.arange(1, 65) * ((5**0.5 - 1) / 2) % 1
+
+
+class GlobalBatch(NamedTuple):
+    """What Keras hands to a strategy in each step of `fit` and its relatives.
+
+    Attributes:
+        data: The replica's own examples, in the user's structure. A replica that
+            has none holds one filler: several TensorFlow kernels fail on empty
+            batches, and a batch statistic of nothing is NaN.
+        own: Number of its own examples, fillers not counted. Scalar `int64`.
+        examples: Number of examples in the whole global batch. Scalar `int64`.
+        fingerprint: `int64`, a number for each tensor of the data.
+    """
+
+    data: Any
+    own: Any
+    examples: Any
+    fingerprint: Any
+
+
+def count_examples(data: Any) -> tf.Tensor:
+    """Returns the number of examples in a batch.
+
+    Args:
+        data: A structure of tensors whose first axis is the batch.
+
+    Returns:
+        A scalar `int64` tensor.
+    """
+    for leaf in _leaves(data):
+        if has_examples(leaf):
+            return _rows(leaf)
+    raise ShardingError(
+        "A batch must contain at least one tensor with a batch axis. "
+        f"Received: {data}. Call `dataset.batch(global_batch)`."
+    )
+
+
+def bounds(rows: Any, position: int, replicas: int) -> tuple[Any, Any]:
+    """Returns where a share of `rows` examples begins and ends: as equal as can be."""
+    return rows * position // replicas, rows * (position + 1) // replicas
+
+
+def take_share(data: Any, position: int, replicas: int) -> Any:
+    """Returns the examples of one replica, contiguous ones.
+
+    Args:
+        data: The global batch.
+        position: Which share, from 0.
+        replicas: How many shares.
+
+    Returns:
+        The same structure with `n // replicas` or one more examples; one filler
+        where that is 0.
+
+    Raises:
+        ShardingError: A tensor has no batch axis.
+    """
+
+    def share(leaf: Any) -> Any:
+        if not has_examples(leaf):
+            return leaf
+        rows = _rows(leaf) if leaf.shape[0] is None else leaf.shape[0]
+        start, stop = bounds(rows, position, replicas)
+        if isinstance(stop, tf.Tensor):
+            stop = tf.maximum(stop, start + 1)
+        else:
+            stop = max(stop, start + 1)
+        return _sliced(leaf, start, stop)
+
+    return tf.nest.map_structure(share, data)
+
+
+def rows_of(data: Any, start: int, stop: int) -> Any:
+    """Returns some of a batch's examples.
+
+    Args:
+        data: The batch.
+        start: The first.
+        stop: The one after the last.
+    """
+    return tf.nest.map_structure(
+        lambda leaf: _sliced(leaf, start, stop) if has_examples(leaf) else leaf, data
+    )
+
+
+def static_rows(data: Any) -> int:
+    """Returns the number of examples in a batch, fillers counted.
+
+    Args:
+        data: A batch whose shapes are known.
+    """
+    return next(leaf.shape[0] for leaf in _leaves(data) if has_examples(leaf))
+
+
+def _sliced(leaf: Any, start: Any, stop: Any) -> Any:
+    if isinstance(leaf, tf.SparseTensor):
+        rest = leaf.dense_shape[1:]
+        return tf.sparse.slice(
+            leaf,
+            tf.concat([[start], tf.zeros_like(rest)], 0),
+            tf.concat([[stop - start], rest], 0),
+        )
+    return leaf[start:stop]
+
+
+def fill_if_empty(data: Any) -> Any:
+    """Gives an empty batch one filler example, all zeros.
+
+    Args:
+        data: A batch of dense tensors, outside of a `tf.function`.
+
+    Returns:
+        The batch itself where it has examples.
+    """
+
+    def fill(leaf: Any) -> Any:
+        if not isinstance(leaf, tf.Tensor) or leaf.shape[0] != 0:
+            return leaf
+        return tf.zeros([1, *leaf.shape[1:]], leaf.dtype)
+
+    return tf.nest.map_structure(fill, data)
+
+
+def with_examples(data: Any, position: int, replicas: int) -> GlobalBatch:
+    """Returns one replica's share, and what it must know of the whole batch."""
+    # A step that is not traced gets arrays from `train_on_batch`.
+    data = tf.nest.map_structure(values.as_tensor, data)
+    examples = count_examples(data)
+    start, stop = bounds(examples, position, replicas)
+    return GlobalBatch(
+        data=take_share(data, position, replicas),
+        own=stop - start,
+        examples=examples,
+        fingerprint=fingerprint(data),
+    )
+
+
+def joined(batches: list[Any]) -> Any:
+    """Returns one batch with the examples of several.
+
+    Args:
+        batches: Batches of one structure, outside of a `tf.function`.
+    """
+
+    def join(*leaves: Any) -> Any:
+        if not has_examples(leaves[0]):
+            return leaves[0]
+        if isinstance(leaves[0], tf.SparseTensor):
+            return tf.sparse.concat(0, list(leaves))
+        return tf.concat(leaves, 0)
+
+    return tf.nest.map_structure(join, *batches)
+
+
+def dealt_evenly(batches: list[Any]) -> list[Any]:
+    """Returns as many batches of the same examples, as equal in size as can be.
+
+    Args:
+        batches: Batches of one structure, outside of a `tf.function`.
+    """
+    counts = [int(count_examples(batch)) for batch in batches]
+    if max(counts) - min(counts) < 2:
+        return batches
+    together = joined([batch for batch, n in zip(batches, counts, strict=True) if n])
+    return [
+        rows_of(together, *bounds(sum(counts), position, len(batches)))
+        for position in range(len(batches))
+    ]
+
+
+def joined_shares(shares: list[GlobalBatch]) -> GlobalBatch:
+    """Returns a replica's share of the global batch that several make together.
+
+    Args:
+        shares: Its shares of each of them.
+    """
+    # Not the fillers.
+    with_examples = [share.data for share in shares if share.own > 0]
+    return GlobalBatch(
+        data=joined(with_examples or [shares[0].data]),
+        own=tf.add_n([share.own for share in shares]),
+        examples=tf.add_n([share.examples for share in shares]),
+        fingerprint=shares[0].fingerprint,
+    )
+
+
+def fingerprint(data: Any) -> tf.Tensor:
+    """Returns numbers of which one differs, most likely, where the batches do.
+
+    It reads a few elements only, spread over the batch, as it is taken in every
+    step and compared in the first of an epoch.
+
+    Args:
+        data: The global batch.
+
+    Returns:
+        An `int64` tensor with a number >= 0 for each tensor in `data`, or -1 where
+        examples that were looked at are all alike and tell nothing of their order.
+    """
+    examples = tf.strings.as_string(count_examples(data))
+    return tf.stack([_mark(leaf, examples) for leaf in _leaves(data)])
+
+
+def _mark(leaf: Any, examples: tf.Tensor) -> tf.Tensor:
+    if isinstance(leaf, tf.RaggedTensor):
+        leaf = leaf.flat_values
+    elif isinstance(leaf, tf.SparseTensor):
+        leaf = leaf.values
+    if not isinstance(leaf, tf.Tensor):
+        return tf.constant(-1, tf.int64)
+    flat = tf.reshape(leaf, [-1])
+    size = tf.size(flat, out_type=tf.int64)
+    features = tf.size(leaf[:1], out_type=tf.int64)
+    places = tf.cast(_SPREAD * tf.cast(size, tf.float64), tf.int64)
+    places = places[: tf.minimum(size, len(_SPREAD))]
+    sample = tf.gather(flat, places)
+    first = tf.gather(flat, tf.math.floormod(places, tf.maximum(features, 1)))
+    text = tf.strings.join([examples, tf.io.serialize_tensor(sample)])
+    number = tf.strings.to_hash_bucket_fast(text, 2**62)
+    return tf.where(tf.reduce_any(sample != first), number, -1)
+
+
+def tell_the_same(fingerprints: list[list[int]]) -> bool:
+    """Whether batches hold the same examples in the same order, as far as one sees.
+
+    One tensor that tells is enough: others may be augmented, with random numbers that
+    are each worker's own.
+
+    Args:
+        fingerprints: Of each worker's batch.
+    """
+    telling = [marks for marks in zip(*fingerprints, strict=True) if max(marks) >= 0]
+    return not telling or any(len(set(marks)) == 1 for marks in telling)
+
+
+def _leaves(data: Any) -> list[Any]:
+    return tf.nest.flatten(data)
+
+
+def without_optionals(data: Any) -> Any:
+    """Returns a batch with `None` for the inputs that its generator left out.
+
+    Keras puts empty optionals in their place, and takes them out of what it sees; they
+    may be within `PerReplica` values.
+
+    Args:
+        data: One replica's batch.
+    """
+    return tf.nest.map_structure(
+        lambda leaf: None if isinstance(leaf, tf.experimental.Optional) else leaf, data
+    )
+
+
+def has_examples(leaf: Any) -> bool:
+    """Whether a part of a batch has a row for each example.
+
+    Args:
+        leaf: A tensor, or something else that is in the batch.
+    """
+    if leaf is None or isinstance(leaf, tf.experimental.Optional):
+        return False
+    if leaf.shape.rank == 0:
+        raise ShardingError(
+            "Every tensor of a batch must have the batch as its first axis. "
+            f"Received a scalar: {leaf}. Call `dataset.batch(global_batch)`."
+        )
+    return True
+
+
+def _rows(leaf: Any) -> tf.Tensor:
+    if isinstance(leaf, tf.RaggedTensor):
+        return leaf.nrows(out_type=tf.int64)
+    if isinstance(leaf, tf.SparseTensor):
+        return leaf.dense_shape[0]
+    return tf.shape(leaf, out_type=tf.int64)[0]

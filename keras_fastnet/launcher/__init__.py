@@ -1,0 +1,1 @@
+"""Starts worker processes on one machine, and watches them until they end."""

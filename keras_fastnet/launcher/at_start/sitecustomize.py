@@ -1,0 +1,48 @@
+"""Has Python watch for lone trainings, in the workers that `fastnet run` starts.
+
+Python imports it before the script, as `bootstrap.py` puts its folder first in
+`PYTHONPATH`. It undoes that, and lets the environment's own `sitecustomize` follow, so
+that the script finds everything as `python script.py` makes it.
+"""
+
+import importlib.machinery
+import importlib.util
+import os
+import sys
+
+_FOLDER = os.path.dirname(os.path.abspath(__file__))
+_WATCH = os.path.join(
+    os.path.dirname(os.path.dirname(_FOLDER)), "_keras", "lone_fit.py"
+)
+
+
+def _leave_path() -> None:
+    """Takes this folder out of the path, for this process and those that it starts."""
+    rest = os.environ.get("PYTHONPATH", "").removeprefix(_FOLDER)
+    if rest:
+        os.environ["PYTHONPATH"] = rest.removeprefix(os.pathsep)
+    else:
+        os.environ.pop("PYTHONPATH", None)
+    sys.path[:] = [entry for entry in sys.path if entry != _FOLDER]
+
+
+def _watch() -> None:
+    # By its file: which keras_fastnet the script imports, if any, is its own affair.
+    spec = importlib.util.spec_from_file_location("_fastnet_lone_fit", _WATCH)
+    if spec is not None and spec.loader is not None:
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        module.watch("`fastnet run`")
+
+
+def _run_the_next() -> None:
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
+    if spec is not None and spec.loader is not None:
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["sitecustomize"] = module
+        spec.loader.exec_module(module)
+
+
+_leave_path()
+_watch()
+_run_the_next()

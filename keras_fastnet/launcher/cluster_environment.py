@@ -1,0 +1,118 @@
+"""The environment of each worker, as a pure function of the machine and options."""
+
+import json
+from collections.abc import Mapping, Sequence
+
+from keras_fastnet._keras.lone_fit import INDEPENDENT
+from keras_fastnet.errors import UsageError
+
+HOST = "127.0.0.1"
+
+_OPERATIONS = "TF_NUM_INTEROP_THREADS"
+# TensorFlow sizes its two pools from the first two (see
+# tensorflow/core/common_runtime/process_util.cc); OpenMP and OpenBLAS, hence
+# NumPy, read the third.
+THREAD_VARIABLES = (
+    "TF_NUM_INTRAOP_THREADS",
+    _OPERATIONS,
+    "OMP_NUM_THREADS",
+)
+
+
+def cluster_configuration(ports: Sequence[int], rank: int) -> str:
+    """Returns the TF_CONFIG of worker `rank` of a cluster on this machine."""
+    return json.dumps(
+        {
+            "cluster": {"worker": [f"{HOST}:{port}" for port in ports]},
+            "task": {"type": "worker", "index": rank},
+        }
+    )
+
+
+def divide_gpus(
+    gpus: Sequence[str], workers: int, per_worker: int | None = None
+) -> list[list[str]] | None:
+    """Divides GPUs into one contiguous block of equal length for each worker.
+
+    Args:
+        gpus: Names of the visible GPUs, in order.
+        workers: The number of workers.
+        per_worker: GPUs for each worker; those left over stay idle. Defaults to
+            `None`, which divides all of them.
+
+    Returns:
+        A list of names for each worker, or `None` when there is nothing to set,
+        since the machine has no GPU.
+    """
+    if per_worker is None:
+        if len(gpus) % workers:
+            raise UsageError(
+                "The number of visible GPUs must be a multiple of the number of "
+                f"workers. Received: {len(gpus)} GPUs ({','.join(gpus)}) and "
+                f"{workers} workers. Change --workers, or pass --gpus-per-worker "
+                "(0 trains on the CPU), or list fewer GPUs in CUDA_VISIBLE_DEVICES."
+            )
+        per_worker = len(gpus) // workers
+    elif per_worker * workers > len(gpus):
+        raise UsageError(
+            "--gpus-per-worker times --workers must not exceed the number of visible "
+            f"GPUs. Received: {per_worker} x {workers} with {len(gpus)} visible GPUs. "
+            "Lower one of the two, or list more GPUs in CUDA_VISIBLE_DEVICES."
+        )
+    if not gpus:
+        return None
+    return [
+        list(gpus[rank * per_worker : (rank + 1) * per_worker])
+        for rank in range(workers)
+    ]
+
+
+def worker_environments(
+    ports: Sequence[int],
+    environment: Mapping[str, str],
+    *,
+    cpus: int,
+    gpus: Sequence[str] = (),
+    threads_per_worker: int | None = None,
+    gpus_per_worker: int | None = None,
+    independent: bool = False,
+) -> list[dict[str, str]]:
+    """Returns, for each worker, the variables to set on top of `environment`.
+
+    Args:
+        ports: The port of each worker; their number is the number of workers.
+        environment: What the workers inherit. Its thread counts and log level
+            take precedence over the defaults computed here.
+        cpus: The number of CPUs to divide.
+        gpus: The GPUs to divide. Defaults to none.
+        threads_per_worker: Overrides the division of the CPUs and the thread
+            counts of `environment`. Defaults to `cpus` divided by the number of
+            workers, and at least 1.
+        gpus_per_worker: See `divide_gpus`. Defaults to `None`.
+        independent: Whether the workers may train without a strategy. Defaults to
+            `False`.
+    """
+    workers = len(ports)
+    gpu_blocks = divide_gpus(gpus, workers, gpus_per_worker)
+    threads = threads_per_worker or max(1, cpus // workers)
+    shared = {"PYTHONUNBUFFERED": "1"}
+    if independent:
+        shared[INDEPENDENT] = "1"
+    for variable in THREAD_VARIABLES:
+        if threads_per_worker is not None or variable not in environment:
+            shared[variable] = str(threads)
+    if threads_per_worker is None and _OPERATIONS not in environment:
+        # A single thread would compute or communicate, never both at once.
+        shared[_OPERATIONS] = str(max(2, threads))
+    if "TF_CPP_MIN_LOG_LEVEL" not in environment:
+        # Leaves out the C++ information lines, which each worker repeats.
+        shared["TF_CPP_MIN_LOG_LEVEL"] = "1"
+
+    result = []
+    for rank in range(workers):
+        variables = {"TF_CONFIG": cluster_configuration(ports, rank), **shared}
+        if gpu_blocks is not None:
+            # CUDA sees no device at all with -1.
+            variables["CUDA_VISIBLE_DEVICES"] = ",".join(gpu_blocks[rank]) or "-1"
+        result.append(variables)
+    return result

@@ -1,0 +1,165 @@
+"""What the user sees of the workers: prefixed lines and one progress bar."""
+
+import codecs
+import os
+import re
+import shutil
+from collections import deque
+from typing import IO, TextIO
+
+from keras_fastnet.launcher.line_editor import Line, LineEditor
+
+LAST_LINES = 20
+
+_ERASE = "\r\x1b[K"
+# Lines of stderr that tell nothing wrong: TensorFlow's C++ information lines in
+# its older and its present form, and two that accompany them; Python's logging.
+_INFORMATION = re.compile(
+    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: I |"
+    r"I\d{4} \d\d:\d\d:[\d.]+ +\d+ \S+:\d+\] |"
+    r"WARNING: All log messages before absl::InitializeLog\(\) is called|"
+    r"To enable the following instructions: |"
+    r"(INFO|DEBUG):"
+)
+
+
+def is_information(line: str) -> bool:
+    """Tells whether a line of stderr is neither a warning nor an error."""
+    return not line.strip() or _INFORMATION.match(line) is not None
+
+
+class Display:
+    """The launcher's own stdout and stderr.
+
+    Whole lines are written with their prefix. On a terminal the unfinished line of
+    one worker, such as its progress bar, stands below them and is redrawn in place.
+
+    Args:
+        stdout: Where the workers' stdout goes.
+        stderr: Where the workers' stderr and the launcher's messages go.
+
+    Attributes:
+        broken: Whether a reader has gone away (`fastnet run … | head`).
+    """
+
+    def __init__(self, stdout: TextIO, stderr: TextIO) -> None:
+        self.broken = False
+        self._streams = {"stdout": stdout, "stderr": stderr}
+        dumb = os.environ.get("TERM") == "dumb"
+        self._terminals = {
+            name: stream.isatty() and not dumb for name, stream in self._streams.items()
+        }
+        self._live = ""
+        self._live_stream = ""
+
+    def print_line(self, stream: str, text: str) -> None:
+        """Prints one line on `stream`, "stdout" or "stderr"."""
+        if self._terminals[stream] and self._live:
+            self._write(self._live_stream, _ERASE)
+            self._write(stream, f"{text}\n")
+            self._write(self._live_stream, self._live)
+        else:
+            self._write(stream, f"{text}\n")
+
+    def print_worker_line(self, stream: str, rank: int, line: Line) -> None:
+        """Prints a line of a worker, in colours only on a terminal."""
+        text = line.styled if self._terminals[stream] else line.plain
+        self.print_line(stream, f"[{rank}] {text}")
+
+    def draw(self, stream: str, rank: int, editor: LineEditor) -> None:
+        """Shows an unfinished line in place, where `stream` is a terminal."""
+        if not self._terminals[stream]:
+            return
+        prefix = f"[{rank}] "
+        # The last column stays free: some terminals wrap once it is filled.
+        columns = shutil.get_terminal_size().columns - len(prefix) - 1
+        text = editor.clipped(columns).replace("\t", " ")
+        if not text:
+            self.erase(stream)
+            return
+        live = prefix + text
+        if live == self._live:
+            return
+        if self._live:
+            self._write(self._live_stream, _ERASE)
+        self._live, self._live_stream = live, stream
+        self._write(stream, live)
+
+    def erase(self, stream: str) -> None:
+        """Removes the unfinished line of `stream`."""
+        if self._live_stream == stream:
+            self._write(stream, _ERASE)
+            self._live = self._live_stream = ""
+
+    def _write(self, name: str, text: str) -> None:
+        stream = self._streams[name]
+        encoding = stream.encoding or "utf-8"
+        try:
+            stream.write(text.encode(encoding, "replace").decode(encoding))
+            stream.flush()
+        except BrokenPipeError:
+            self.broken = True
+            # What is still buffered would raise again when the launcher exits.
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, stream.fileno())
+            os.close(null)
+
+
+class WorkerOutput:
+    """Takes the bytes that one worker writes and shows, logs and remembers lines.
+
+    Args:
+        rank: The worker.
+        display: Where lines are shown. Rank 0 is shown whole, the others only with
+            what is not information on stderr.
+        show_all: Shows everything of this worker too. Defaults to `False`.
+        log: Receives every line. Defaults to none.
+
+    Attributes:
+        last_lines: The newest lines of stdout and stderr together.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        display: Display,
+        *,
+        show_all: bool = False,
+        log: IO[str] | None = None,
+    ) -> None:
+        self.rank = rank
+        self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
+        self._display = display
+        self._shown_whole = show_all or rank == 0
+        self._log = log
+        self._editors = {"stdout": LineEditor(), "stderr": LineEditor()}
+        make_decoder = codecs.getincrementaldecoder("utf-8")
+        self._decoders = {name: make_decoder("replace") for name in self._editors}
+
+    def feed(self, stream: str, data: bytes) -> None:
+        """Takes bytes of `stream`, "stdout" or "stderr"; none means its end."""
+        editor = self._editors[stream]
+        lines = editor.feed(self._decoders[stream].decode(data, final=not data))
+        if not data:
+            lines += editor.finish()
+        if self.rank == 0 and lines:
+            # The line that was in the making is now printed as a whole.
+            self._display.erase(stream)
+        for line in lines:
+            self.last_lines.append(line.plain)
+            if self._log is not None:
+                self._log.write(f"{line.plain}\n")
+            if self._is_shown(stream, line):
+                self._display.print_worker_line(stream, self.rank, line)
+        if self._log is not None and lines:
+            self._log.flush()
+        if self.rank == 0:
+            self._display.draw(stream, self.rank, editor)
+
+    def _is_shown(self, stream: str, line: Line) -> bool:
+        if self._shown_whole:
+            return True
+        # A line that was redrawn is a progress bar: one is enough.
+        return (
+            stream == "stderr" and not line.redrawn and not is_information(line.plain)
+        )

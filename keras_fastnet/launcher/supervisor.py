@@ -1,0 +1,179 @@
+"""`Supervisor`, which watches the workers of one launch until none is left."""
+
+import os
+import selectors
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from keras_fastnet.launcher.output import Display, WorkerOutput
+from keras_fastnet.launcher.worker_process import WorkerProcess, living_groups
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_READ_SIZE = 1 << 16
+# Together more than a pipe holds (64 KiB unless changed). There is a limit since a
+# process that the worker left behind may write for ever.
+_READS_OF_A_FULL_PIPE = 16
+_POLL_SECONDS = 0.05
+# How long processes may outlive SIGKILL, in the kernel, before they are left alone.
+_KILL_SECONDS = 5.0
+
+
+class Supervisor:
+    """Passes output on, and ends all workers when one fails or a signal comes.
+
+    Everything happens in one loop in the calling thread, which must stay alive as
+    long as the workers: the kernel ends them with the thread that started them.
+
+    Args:
+        display: Where the launcher's messages go.
+        grace_seconds: The time between SIGTERM and SIGKILL.
+
+    Attributes:
+        first_failure: The first worker that ended with a failure by itself.
+    """
+
+    def __init__(self, display: Display, grace_seconds: float) -> None:
+        self.first_failure: WorkerProcess | None = None
+        self._display = display
+        self._grace_seconds = grace_seconds
+        self._workers: list[WorkerProcess] = []
+        self._outputs: list[WorkerOutput] = []
+        self._signal: int | None = None
+        self._stopping = False
+        # `epoll` reports descriptors in the order in which they became ready. That
+        # is what tells which worker ended first, however late this process wakes.
+        self._selector = selectors.DefaultSelector()
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Handles signals inside, and leaves no process behind."""
+        readable, writable = os.pipe()
+        os.set_blocking(writable, False)
+        self._selector.register(readable, selectors.EVENT_READ)
+
+        def wake(number: int, frame: FrameType | None) -> None:
+            os.write(writable, bytes([number]))
+
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        previous = {}
+        for number in _SIGNALS:
+            # A signal that is ignored, as by nohup, stays ignored.
+            if in_main_thread and signal.getsignal(number) is not signal.SIG_IGN:
+                previous[number] = signal.signal(number, wake)
+        try:
+            yield
+        finally:
+            try:
+                self._finish()
+            finally:
+                for number, handler in previous.items():
+                    signal.signal(number, handler)
+                self._selector.close()
+                os.close(readable)
+                os.close(writable)
+
+    def add(self, worker: WorkerProcess, output: WorkerOutput) -> None:
+        """Takes charge of a worker that was just started."""
+        self._workers.append(worker)
+        self._outputs.append(output)
+        self._selector.register(worker, selectors.EVENT_READ, worker)
+        for stream, pipe in worker.pipes.items():
+            self._selector.register(pipe, selectors.EVENT_READ, (worker.rank, stream))
+
+    def wait(self) -> int:
+        """Returns the exit code of the launch, when all workers have ended."""
+        while not all(worker.ended for worker in self._workers):
+            self._step()
+            if self._display.broken:
+                self._stop()
+        if self._signal is not None:
+            return 128 + self._signal
+        if self.first_failure is not None:
+            code = self.first_failure.exit_code or 0
+            return code if code > 0 else 128 - code
+        return 128 + signal.SIGPIPE if self._display.broken else 0
+
+    def last_lines(self, rank: int) -> list[str]:
+        """Returns the newest lines that a worker has written."""
+        return list(self._outputs[rank].last_lines)
+
+    def _step(self) -> None:
+        ending = any(worker.ending for worker in self._workers)
+        for key, _ in self._selector.select(_POLL_SECONDS if ending else None):
+            if isinstance(key.data, WorkerProcess):
+                self._handle_exit(key.data)
+            elif key.data is not None:
+                rank, stream = key.data
+                self._read(rank, stream)
+            else:
+                self._handle_signal(os.read(key.fd, 1)[0])
+        if any(worker.ending for worker in self._workers):
+            living = living_groups()
+            for worker in self._workers:
+                worker.pursue(living)
+
+    def _handle_signal(self, number: int) -> None:
+        if self._signal is not None:
+            # Asked for a second time: no more patience.
+            for worker in self._workers:
+                worker.kill()
+            return
+        self._signal = number
+        name = signal.Signals(number).name
+        self._display.print_line("stderr", f"fastnet: {name}, ending the workers")
+        self._stop()
+
+    def _handle_exit(self, worker: WorkerProcess) -> None:
+        self._selector.unregister(worker)
+        worker.note_exit()
+        # What it wrote last is in the pipes by now.
+        for stream in worker.pipes:
+            self._read(worker.rank, stream, _READS_OF_A_FULL_PIPE)
+        if worker.exit_code != 0 and not self._stopping:
+            self.first_failure = worker
+            self._display.print_line(
+                "stderr",
+                f"fastnet: worker {worker.rank} failed, ending the others",
+            )
+            self._stop()
+        # Its own children end with it, whatever its exit code.
+        worker.end(self._grace_seconds)
+
+    def _stop(self) -> None:
+        self._stopping = True
+        for worker in self._workers:
+            worker.end(self._grace_seconds)
+
+    def _read(self, rank: int, stream: str, times: int = 1) -> None:
+        pipe = self._workers[rank].pipes[stream]
+        for _ in range(times):
+            if pipe.closed:
+                return
+            try:
+                data = os.read(pipe.fileno(), _READ_SIZE)
+            except BlockingIOError:
+                return
+            if not data:
+                self._selector.unregister(pipe)
+                pipe.close()
+            self._outputs[rank].feed(stream, data)
+
+    def _finish(self) -> None:
+        """Ends what is left, also after an error of the launcher itself."""
+        for worker in self._workers:
+            if not worker.ended:
+                worker.kill()
+        deadline = time.monotonic() + _KILL_SECONDS
+        while time.monotonic() < deadline and any(w.ending for w in self._workers):
+            self._step()
+        for worker in self._workers:
+            for stream, pipe in worker.pipes.items():
+                self._read(worker.rank, stream, _READS_OF_A_FULL_PIPE)
+                if not pipe.closed:
+                    # A process that left the group still holds the other end.
+                    self._outputs[worker.rank].feed(stream, b"")
+            worker.close()

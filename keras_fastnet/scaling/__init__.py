@@ -1,0 +1,1 @@
+"""Predicts and measures how training scales: `fastnet plan` and `fastnet bench`."""
