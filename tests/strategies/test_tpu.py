@@ -6,8 +6,8 @@ import pytest
 from keras_fastnet import TPUStrategy
 from keras_fastnet.checks import invariants
 from tests.distributed.worker_pool import WorkerError
+from tests.equality.test_parity import assert_parity
 from tests.image_record_files import write_split
-from tests.test_parity import assert_parity
 
 pytestmark = pytest.mark.distributed
 

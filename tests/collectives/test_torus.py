@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from keras_fastnet.collectives.grid import grids_of
 from tests.distributed.reduction_jobs import values
-from tests.test_parity import assert_parity
+from tests.equality.test_parity import assert_parity
 
 pytestmark = pytest.mark.distributed
 

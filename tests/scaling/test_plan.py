@@ -330,7 +330,7 @@ def test_published_table(fastnet):
 
 
 def test_documentation_shows_what_is_printed(capsys):
-    text = (Path(__file__).parents[1] / "docs" / "plan.md").read_text("utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "plan.md").read_text("utf-8")
     blocks = re.findall(r"^```\n\$ fastnet (plan .*?)\n```$", text, re.M | re.DOTALL)
     assert len(blocks) == 2
     for block in blocks:

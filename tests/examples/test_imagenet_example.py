@@ -17,7 +17,7 @@ import pytest
 from keras_fastnet.datasets import ImageRecords
 from tests.image_record_files import example, jpeg, write
 
-SCRIPT = Path(__file__).parents[1] / "examples" / "imagenet.py"
+SCRIPT = Path(__file__).parents[2] / "examples" / "imagenet.py"
 CLASSES = 10
 
 

@@ -9,8 +9,8 @@ import time
 import pytest
 
 from tests.distributed.worker_pool import WorkerError, WorkerPool
+from tests.equality.test_parity import assert_parity
 from tests.hosts.network import Network
-from tests.test_parity import assert_parity
 
 pytestmark = [pytest.mark.distributed, pytest.mark.hosts]
 

@@ -13,7 +13,7 @@ from kubeflow_trainer_api import models
 
 from tests.clusters.hosts import NamedHosts
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 CLUSTERS = ROOT / "examples" / "clusters"
 SCRIPT = str(ROOT / "tests" / "clusters" / "train.py")
 SCHEMAS = {

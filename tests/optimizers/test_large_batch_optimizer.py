@@ -8,7 +8,7 @@ from keras_fastnet import LARS, LargeBatchOptimizer, TorusStrategy
 from keras_fastnet._keras.chosen import optimizers
 from keras_fastnet._keras.keras_api import keras
 from tests.distributed import jobs
-from tests.test_parity import assert_parity
+from tests.equality.test_parity import assert_parity
 from tests.variables import new_variable
 
 # Two updates of 8 micro-batches of 32 in an epoch, and one of what is left: three

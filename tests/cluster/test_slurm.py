@@ -16,7 +16,7 @@ from tests.clusters.slurm import slurm
 
 pytestmark = [pytest.mark.distributed, pytest.mark.clusters]
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SCRIPT = str(ROOT / "tests" / "clusters" / "train.py")
 DEMO = str(ROOT / "examples" / "digits.py")
 BATCH = str(ROOT / "examples" / "clusters" / "slurm.sbatch")

@@ -8,7 +8,7 @@ import pytest
 from keras_fastnet import LARS, LargeBatchOptimizer
 from keras_fastnet._keras.keras_api import IS_KERAS_2, keras
 from tests.distributed import jobs
-from tests.test_parity import assert_parity
+from tests.equality.test_parity import assert_parity
 
 if not IS_KERAS_2:
     pytest.skip("Keras 3 has no optimizers of this kind", allow_module_level=True)

@@ -10,7 +10,7 @@ import pytest
 
 pytestmark = pytest.mark.distributed
 
-SCRIPT = str(Path(__file__).with_name("mpi_scripts") / "train.py")
+SCRIPT = str(Path(__file__).parents[1] / "mpi_scripts" / "train.py")
 MPIEXEC = str(Path(sys.executable).with_name("mpiexec"))
 PATIENCE = 120.0  # against hangs only
 

@@ -13,7 +13,7 @@ import pytest
 
 from keras_fastnet.launcher import launcher
 
-SCRIPTS = Path(__file__).with_name("launcher_scripts")
+SCRIPTS = Path(__file__).parents[1] / "launcher_scripts"
 ACT = str(SCRIPTS / "act.py")
 FASTNET = [sys.executable, "-m", "keras_fastnet.cli"]
 PATIENCE = 120.0  # against hangs only

@@ -11,7 +11,7 @@ import pytest
 
 from keras_fastnet.cluster.environment import who_started
 
-SCRIPTS = Path(__file__).with_name("launcher_scripts")
+SCRIPTS = Path(__file__).parents[1] / "launcher_scripts"
 TRAIN = str(SCRIPTS / "train_without_strategy.py")
 TF_CONFIG = json.dumps(
     {
@@ -103,7 +103,7 @@ def test_the_script_finds_the_environment_as_it_was(fastnet, tmp_path, path):
         "print(os.environ.get('PYTHONPATH'), getattr(sys, 'own', None))\n"
         "print([p for p in sys.path if 'at_start' in p])\n"
     )
-    root = str(Path(__file__).parents[1])
+    root = str(Path(__file__).parents[2])
     value = root if path is None else f"{root}{os.pathsep}{folder}"
     result = fastnet("--workers", 2, script, PYTHONPATH=value)
     own = None if path is None else folder / "sitecustomize.py"

@@ -9,7 +9,7 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-SCRIPT = Path(__file__).parents[1] / "benchmarks" / "compilers" / "export.py"
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "compilers" / "export.py"
 
 
 def exported(environment, file, *options):

@@ -12,7 +12,7 @@ import pytest
 pytestmark = [pytest.mark.distributed, pytest.mark.clusters, pytest.mark.slow]
 pytest.importorskip("ray", reason="Ray is not installed: `make test-clusters`")
 
-SCRIPT = str(Path(__file__).parents[1] / "examples" / "clusters" / "ray_train.py")
+SCRIPT = str(Path(__file__).parents[2] / "examples" / "clusters" / "ray_train.py")
 EPOCHS = 8
 
 

@@ -9,7 +9,7 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-FOLDER = Path(__file__).parents[1] / "benchmarks" / "accelerator"
+FOLDER = Path(__file__).parents[2] / "benchmarks" / "accelerator"
 
 
 def run(environment, script, *options):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.test_parity import assert_parity
+from tests.equality.test_parity import assert_parity
 
 pytestmark = pytest.mark.distributed
 
