@@ -55,10 +55,11 @@ test-keras: $(KERAS)/all.stamp  ## Run Keras's own tests under TorusStrategy: ab
 test-keras-smoke: $(KERAS)/smoke.stamp  ## Run a subset of them, in a few minutes.
 	$(KERAS)/bin/python -m tests.keras_suite --smoke
 
-lint: $(VENV)/dev.stamp  ## Check style and types.
+lint: $(VENV)/dev.stamp  ## Check style, types and which module imports which.
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
 
 format: $(VENV)/dev.stamp  ## Rewrite the code in the project's style.
 	$(VENV)/bin/ruff check --fix .

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from keras_fastnet._keras.lone_fit import watch
 from keras_fastnet.cluster.environment import who_started
+from keras_fastnet.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from keras_fastnet import (
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from keras_fastnet.optimizers import LARS, LargeBatchOptimizer
     from keras_fastnet.strategies import TorusStrategy, TPUStrategy, strategy
 
-__version__ = "0.1.0"
 
 _HOME = {
     "LARS": "keras_fastnet.optimizers",

@@ -14,9 +14,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from keras_fastnet import __version__
 from keras_fastnet.cli import bench, check, demo, plan, run
 from keras_fastnet.errors import UsageError
+from keras_fastnet.version import __version__
 
 COMMANDS = (run, demo, check, bench, plan)
 

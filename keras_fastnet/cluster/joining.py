@@ -9,13 +9,13 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-import keras_fastnet
 from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.cluster.cluster_spec import Cluster, hosts_of
 from keras_fastnet.cluster.finding import Membership, check_nothing_ran
 from keras_fastnet.cluster.rendezvous import meet
 from keras_fastnet.cluster.start_watchdog import end_if_stuck
+from keras_fastnet.version import __version__
 
 # TensorFlow's servers connect within seconds; GPUs may take longer to be set up.
 _LEAST_CONNECT_SECONDS = 60.0
@@ -45,7 +45,7 @@ def join(membership: Membership, start_timeout: float) -> list[str]:
     facts = {
         "tensorflow": tf.__version__,
         "keras": keras.__version__,
-        "keras_fastnet": keras_fastnet.__version__,
+        "keras_fastnet": __version__,
         "tf.random seed": seed,
     }
     proposal = random.SystemRandom().randrange(2**31)
