@@ -72,7 +72,7 @@ def checked_integer(argument: str, value: Any, *, at_least: int) -> int:
     )
 
 
-def check_bool(argument: str, value: Any) -> bool:
+def checked_bool(argument: str, value: Any) -> bool:
     """Returns `value` if it is a bool.
 
     Args:

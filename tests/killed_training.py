@@ -22,7 +22,7 @@ import tensorflow as tf
 import keras_fastnet as fastnet
 from keras_fastnet._keras.chosen import optimizers
 from keras_fastnet._keras.keras_api import IS_KERAS_2, keras
-from keras_fastnet.launcher.ports import reserved_ports
+from keras_fastnet.cluster.ports import reserved_ports
 
 MICRO_BATCH, EPOCHS = 16, 3
 # Keras 2 does not know how far its random streams are.

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
+from keras_fastnet.cluster.ports import reserved_ports
 from keras_fastnet.cluster.rendezvous import limits
-from keras_fastnet.launcher.ports import reserved_ports
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 
 from contestants import KERAS, Contestant
 
-from keras_fastnet.launcher.cluster_environment import worker_environments
-from keras_fastnet.launcher.mpi_places import MpiPlace, mpi_places
-from keras_fastnet.launcher.ports import reserved_ports
+from keras_fastnet.cluster.ports import reserved_ports
+from keras_fastnet.launcher.mpiexec import MpiRank, mpi_ranks
+from keras_fastnet.launcher.worker_environment import worker_environments
 
 HERE = pathlib.Path(__file__).parent
 PARAMETERS = 25_583_592
@@ -45,9 +45,9 @@ def measure(contestant: Contestant, workers: int, settings: dict) -> dict:
     with contextlib.ExitStack() as stack:
         folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
         ports = stack.enter_context(reserved_ports(workers))
-        places = [MpiPlace()] * workers
+        places = [MpiRank()] * workers
         if contestant.mpi:
-            places = stack.enter_context(mpi_places(workers))
+            places = stack.enter_context(mpi_ranks(workers))
         processes = []
         try:
             for rank, environment in enumerate(_environments(ports, settings)):

@@ -11,7 +11,7 @@ from keras_fastnet._keras.chosen import values
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.protocols import HookedCallback, HookedStrategy, strategy_of
 from keras_fastnet._keras.training_data import data_of
-from keras_fastnet.arguments import check_bool, checked_integer
+from keras_fastnet.arguments import checked_bool, checked_integer
 from keras_fastnet.callbacks import backup_file
 from keras_fastnet.callbacks.backup_state import check_same, seen, stateful
 from keras_fastnet.callbacks.progress import batches_per_update, updates_of
@@ -94,7 +94,7 @@ class BackupAndRestore(HookedCallback, keras.callbacks.Callback):
         if save_freq != "epoch":
             checked_integer("save_freq", save_freq, at_least=1)
         self.keep = checked_integer("keep", keep, at_least=1)
-        self.delete_checkpoint = check_bool("delete_checkpoint", delete_checkpoint)
+        self.delete_checkpoint = checked_bool("delete_checkpoint", delete_checkpoint)
         self._epoch = 0
         self._updates_saved = 0
         self._restored: dict[str, Any] | None = None

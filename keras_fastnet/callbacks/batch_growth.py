@@ -6,7 +6,7 @@ from typing import Any
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.training_data import data_of
 from keras_fastnet.arguments import (
-    check_bool,
+    checked_bool,
     checked_integer,
     multiples_near,
 )
@@ -71,8 +71,8 @@ class BatchGrowth(keras.callbacks.Callback):
     ):
         super().__init__()
         self.phases = _checked_phases(phases)
-        self.linear_scaling = check_bool("linear_scaling", linear_scaling)
-        self.momentum_correction = check_bool(
+        self.linear_scaling = checked_bool("linear_scaling", linear_scaling)
+        self.momentum_correction = checked_bool(
             "momentum_correction", momentum_correction
         )
         if momentum_correction and not linear_scaling:

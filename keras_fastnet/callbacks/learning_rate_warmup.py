@@ -6,7 +6,7 @@ from typing import Any
 from keras_fastnet._keras.chosen import optimizers
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.training_data import data_of
-from keras_fastnet.arguments import check_bool, checked_number
+from keras_fastnet.arguments import checked_bool, checked_number
 from keras_fastnet.callbacks.learning_rate import learning_rate_of, set_learning_rate
 from keras_fastnet.callbacks.progress import batches_per_update
 from keras_fastnet.callbacks.reporting import say
@@ -86,7 +86,7 @@ class LearningRateWarmup(keras.callbacks.Callback):
             )
         self.then: Callable[[float], float] = Constant() if then is None else then
         self.steps_per_epoch = steps_per_epoch
-        self.momentum_correction = check_bool(
+        self.momentum_correction = checked_bool(
             "momentum_correction", momentum_correction
         )
         self._correction: MomentumCorrection | None = None

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from keras_fastnet.checks.of_runs import (
+from keras_fastnet.checks.training_invariants import (
     callbacks_together,
     distinct_masks,
     each_example_once,
@@ -11,7 +11,7 @@ from keras_fastnet.checks.of_runs import (
     resume,
     unequal_shards,
 )
-from keras_fastnet.checks.of_updates import (
+from keras_fastnet.checks.update_invariants import (
     equal_weights,
     examples_weigh_the_same,
     micro_batches,

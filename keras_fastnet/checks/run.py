@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from keras_fastnet._keras.keras_api import keras, require_keras_3
 from keras_fastnet.checks import invariants
-from keras_fastnet.checks.probes import Probe
+from keras_fastnet.checks.probe import Probe
 from keras_fastnet.checks.subject import Subject, built_in
 from keras_fastnet.checks.verdict import Failed, Verdict
 from keras_fastnet.strategies import TorusStrategy, TPUStrategy

@@ -14,7 +14,7 @@ from keras_fastnet.collectives.cost_model import WIRE_BYTES
 from keras_fastnet.errors import UsageError
 from keras_fastnet.launcher import launcher
 from keras_fastnet.launcher.machine import visible_gpus
-from keras_fastnet.launcher.mpi_places import add_transport
+from keras_fastnet.launcher.mpiexec import add_transport
 from keras_fastnet.scaling.applications import application_named
 from keras_fastnet.scaling.bench_options import (
     DEFAULT_SIZES,

@@ -9,7 +9,7 @@ from pathlib import Path
 from keras_fastnet.cluster.environment import in_a_cluster
 from keras_fastnet.errors import UsageError
 from keras_fastnet.launcher import launcher
-from keras_fastnet.launcher.mpi_places import add_transport
+from keras_fastnet.launcher.mpiexec import add_transport
 
 DEFAULT_WORKERS = 2
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from keras_fastnet.arguments import check_integer
 from keras_fastnet.errors import UsageError
 from keras_fastnet.launcher import launcher
-from keras_fastnet.launcher.mpi_places import mpi_is_installed
+from keras_fastnet.launcher.mpiexec import mpi_is_installed
 
 # `keras_fastnet/examples` is a link to the `examples` of the checkout, so that a
 # wheel carries them too.

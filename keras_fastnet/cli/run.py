@@ -4,7 +4,7 @@ import argparse
 
 from keras_fastnet.errors import UsageError
 from keras_fastnet.launcher import launcher
-from keras_fastnet.launcher.mpi_places import add_transport
+from keras_fastnet.launcher.mpiexec import add_transport
 
 _DESCRIPTION = """\
 Run a Keras script in several TensorFlow workers on this machine.

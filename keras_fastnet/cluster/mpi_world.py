@@ -12,8 +12,8 @@ from typing import Any
 
 from keras_fastnet.cluster.cluster_spec import Cluster
 from keras_fastnet.cluster.gpus import share_of_gpus
-from keras_fastnet.cluster.held_port import hold_any_port, port_holder
 from keras_fastnet.cluster.mpi_environment import size_in
+from keras_fastnet.cluster.ports import port_socket, reserve_any_port
 from keras_fastnet.errors import ClusterError
 
 _LEFT = 1
@@ -73,8 +73,8 @@ class MpiWorld:
             alone = near.size == self.size
         host = "127.0.0.1" if alone else self._mpi.Get_processor_name()
         # Nobody else gets the port until TensorFlow listens.
-        self._port = port_holder()
-        address = f"{host}:{hold_any_port(self._port)}"
+        self._port = port_socket()
+        address = f"{host}:{reserve_any_port(self._port)}"
         addresses = tuple(self.communicator.allgather(address))
         return Cluster(addresses=addresses, rank=self.rank)
 

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_fastnet.arguments import (
-    check_bool,
+    checked_bool,
     checked_integer,
     checked_number,
 )
@@ -236,7 +236,7 @@ class ImageRecords(RecordSplit):
             classes=self.classes,
             batch_size=batch_size // readers.replicas,
             image_size=checked_integer("image_size", image_size, at_least=1),
-            one_hot=check_bool("one_hot", one_hot),
+            one_hot=checked_bool("one_hot", one_hot),
             mean=checked_colour("mean", mean),
             std=checked_colour("std", std, above=0),
             dtype=checked_floating("dtype", dtype),

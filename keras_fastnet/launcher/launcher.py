@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import IO, TextIO
 
 from keras_fastnet.arguments import check_integer
+from keras_fastnet.cluster.ports import reserved_ports
 from keras_fastnet.errors import UsageError
-from keras_fastnet.launcher.cluster_environment import worker_environments
 from keras_fastnet.launcher.machine import available_cpus, visible_gpus
-from keras_fastnet.launcher.mpi_places import MpiPlace, mpi_places
+from keras_fastnet.launcher.mpiexec import MpiRank, mpi_ranks
 from keras_fastnet.launcher.output import Display, WorkerOutput
-from keras_fastnet.launcher.ports import reserved_ports
 from keras_fastnet.launcher.python_command import check_command
 from keras_fastnet.launcher.supervisor import Supervisor
+from keras_fastnet.launcher.worker_environment import worker_environments
 from keras_fastnet.launcher.worker_process import (
     WorkerProcess,
     describe_exit,
@@ -111,9 +111,9 @@ def run(
             stdout.write(_describe(variables, command, mpi))
             stdout.flush()
             return 0
-        places = [MpiPlace()] * workers
+        places = [MpiRank()] * workers
         if mpi:
-            places = stack.enter_context(mpi_places(workers))
+            places = stack.enter_context(mpi_ranks(workers))
         logs: list[IO[str] | None] = [None] * workers
         if log_path is not None:
             logs = [stack.enter_context(_open_log(log_path, r)) for r in range(workers)]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet.arguments import check_bool
+from keras_fastnet.arguments import checked_bool
 from keras_fastnet.optimizers.exclusion_rules import (
     Exclusion,
     checked_exclusion,
@@ -34,7 +34,7 @@ class Exclusions:
         exclude_from_weight_decay: Exclusion,
         exclude_from_adaptation: Exclusion,
     ):
-        self._by_default = check_bool(
+        self._by_default = checked_bool(
             "exclude_biases_and_norms", exclude_biases_and_norms
         )
         self._by_user = {

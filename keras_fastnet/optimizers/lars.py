@@ -8,7 +8,7 @@ import tensorflow as tf
 from keras_fastnet._keras.chosen import optimizers, values
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.mixing import refuse_in_other_models
-from keras_fastnet.arguments import check_bool, checked_number
+from keras_fastnet.arguments import checked_bool, checked_number
 from keras_fastnet.optimizers.dense_gradient import dense
 from keras_fastnet.optimizers.exclusion_rules import Exclusion
 from keras_fastnet.optimizers.exclusions import Exclusions
@@ -144,7 +144,7 @@ class LARS(optimizers.Optimizer):
             "trust_coefficient", trust_coefficient, above=0.0
         )
         self.epsilon = checked_number("epsilon", epsilon, at_least=0.0)
-        self.nesterov = check_bool("nesterov", nesterov)
+        self.nesterov = checked_bool("nesterov", nesterov)
         self._exclusions = Exclusions(
             exclude_biases_and_norms,
             exclude_from_weight_decay,

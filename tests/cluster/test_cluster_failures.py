@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from keras_fastnet.launcher.ports import reserved_ports
+from keras_fastnet.cluster.ports import reserved_ports
 
 pytestmark = [
     pytest.mark.distributed,

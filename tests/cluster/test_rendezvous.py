@@ -8,8 +8,8 @@ import time
 import pytest
 
 from keras_fastnet.cluster.cluster_spec import Cluster
+from keras_fastnet.cluster.ports import reserved_ports
 from keras_fastnet.cluster.rendezvous import meet, own_port
-from keras_fastnet.launcher.ports import reserved_ports
 from tests.rendezvous_worker import (
     FACTS,
     Worker,

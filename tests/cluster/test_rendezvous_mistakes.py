@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from keras_fastnet.cluster.ports import reserved_ports
 from keras_fastnet.cluster.rendezvous import own_port
-from keras_fastnet.launcher.ports import reserved_ports
 from tests.rendezvous_worker import Worker, connect, hello, outcomes, say
 
 pytest_plugins = ["tests.rendezvous_fixtures"]

@@ -17,8 +17,8 @@ from multiprocessing.connection import Connection, Listener, wait
 from pathlib import Path
 from typing import Any
 
-from keras_fastnet.launcher.cluster_environment import worker_environments
-from keras_fastnet.launcher.ports import reserved_ports
+from keras_fastnet.cluster.ports import reserved_ports
+from keras_fastnet.launcher.worker_environment import worker_environments
 
 _ROOT = Path(__file__).parents[2]
 # Includes the start of the workers; generous, since it only ends a hang.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet.checks.probes import (
+from keras_fastnet.checks.probe import (
     OwnSteps,
     Probe,
     difference,

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.callbacks import BackupAndRestore, LearningRateWarmup
-from keras_fastnet.checks.probes import (
+from keras_fastnet.checks.probe import (
     Probe,
     Recorder,
     difference,

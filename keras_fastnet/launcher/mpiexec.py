@@ -23,12 +23,12 @@ from typing import IO
 from keras_fastnet.cluster.mpi_environment import mpi4py_is_installed, rank_in
 from keras_fastnet.errors import UsageError
 
-_SHIM = str(Path(__file__).with_name("mpi_shim.py"))
+_SHIM = str(Path(__file__).with_name("mpiexec_rank.py"))
 _START_SECONDS = 60.0
 
 
 @dataclasses.dataclass(frozen=True)
-class MpiPlace:
+class MpiRank:
     """What makes a process a rank of an MPI world.
 
     Attributes:
@@ -68,7 +68,7 @@ def mpi_is_installed() -> bool:
 
 
 @contextlib.contextmanager
-def mpi_places(workers: int) -> Iterator[list[MpiPlace]]:
+def mpi_ranks(workers: int) -> Iterator[list[MpiRank]]:
     """Asks `mpiexec` for places, which last until the context ends.
 
     Args:
@@ -98,7 +98,7 @@ def mpi_places(workers: int) -> Iterator[list[MpiPlace]]:
         process = stack.enter_context(
             _ended_with_context([command, "-n", str(workers), *shim], log)
         )
-        places: dict[int, MpiPlace] = {}
+        places: dict[int, MpiRank] = {}
         while len(places) < workers:
             line = stack.enter_context(_accepted(listener, process, Path(log.name)))
             rank, place = _received(line)
@@ -141,7 +141,7 @@ def _accepted(
     return listener.accept()[0]
 
 
-def _received(line: socket.socket) -> tuple[int, MpiPlace]:
+def _received(line: socket.socket) -> tuple[int, MpiRank]:
     header, descriptors, _, _ = socket.recv_fds(line, 8, 1)
     message = b""
     while len(message) < int.from_bytes(header, "big"):
@@ -157,4 +157,4 @@ def _received(line: socket.socket) -> tuple[int, MpiPlace]:
         )
     if descriptors:
         variables["PMI_FD"] = str(descriptors[0])
-    return rank, MpiPlace(variables, tuple(descriptors))
+    return rank, MpiRank(variables, tuple(descriptors))
