@@ -10,7 +10,7 @@ MODULES = (
     "optimizers.lars",
     "models.alexnet_bn",
     "models.cifar_resnet",
-    "optimizers.layer_roles",
+    "optimizers.biases_and_norms",
     "optimizers.trust_ratio",
     "recipes.berkeley2017",
     "recipes.facebook2017",

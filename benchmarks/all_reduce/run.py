@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import sys
 
-from keras_fastnet.collectives.cost_model import Prices, all_reduce_seconds
+from keras_fastnet.collectives.cost_model import UnitCosts, all_reduce_seconds
 from keras_fastnet.scaling.bench_report import as_text
 from keras_fastnet.scaling.price_fit import (
     FROM_PYTHON,
@@ -47,7 +47,7 @@ def measure(ranks: int, transport: str, sizes: str, repeats: int) -> None:
         sys.exit(f"The benchmark failed with {ranks} ranks.")
 
 
-def error(measured: Measurement, prices: Prices) -> float:
+def error(measured: Measurement, prices: UnitCosts) -> float:
     """Returns how far the prediction is off, relative to what was measured."""
     predicted = all_reduce_seconds(
         measured.algorithm,

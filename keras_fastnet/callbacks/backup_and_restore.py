@@ -1,6 +1,7 @@
-"""A callback with which a training that was killed ends as if it had not been."""
+"""A callback that resumes an interrupted training at the same update."""
 
 import pathlib
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -13,13 +14,23 @@ from keras_fastnet._keras.protocols import HookedCallback, HookedStrategy, strat
 from keras_fastnet._keras.training_data import data_of
 from keras_fastnet.arguments import checked_bool, checked_integer
 from keras_fastnet.callbacks import backup_file
-from keras_fastnet.callbacks.backup_state import check_same, seen, stateful
-from keras_fastnet.callbacks.progress import batches_per_update, updates_of
-from keras_fastnet.callbacks.reporting import is_chief, say
+from keras_fastnet.callbacks.progress import (
+    batches_per_update,
+    is_chief,
+    say,
+    updates_of,
+)
 from keras_fastnet.callbacks.termination import EXIT_CODE, Termination
 
 # As long as a checksum, which no file will begin with by chance.
 _REFUSAL = b"keras_fastnet refuses to restore"
+# What Keras's callbacks count, and compare with.
+_SEEN = ("best", "best_epoch", "wait", "cooldown_counter", "stopped_epoch")
+_STATEFUL = (
+    keras.callbacks.EarlyStopping,
+    keras.callbacks.ReduceLROnPlateau,
+    keras.callbacks.ModelCheckpoint,
+)
 
 
 class BackupAndRestore(HookedCallback, keras.callbacks.Callback):
@@ -252,3 +263,49 @@ class BackupAndRestore(HookedCallback, keras.callbacks.Callback):
         return (
             strategy.from_chief(data) if isinstance(strategy, HookedStrategy) else data
         )
+
+
+def stateful(callbacks: Sequence[Any]) -> list[keras.callbacks.Callback]:
+    """Returns callbacks of Keras's that decide by what they have seen.
+
+    Args:
+        callbacks: All callbacks of a training.
+    """
+    return [callback for callback in callbacks if isinstance(callback, _STATEFUL)]
+
+
+def seen(callback: keras.callbacks.Callback) -> dict[str, float | None]:
+    """Returns what a callback has seen, without its settings.
+
+    Args:
+        callback: A result of `stateful`.
+    """
+    state = {name: vars(callback)[name] for name in _SEEN if name in vars(callback)}
+    return {n: None if v is None else float(v) for n, v in state.items()}
+
+
+def check_same(
+    variables: dict[str, Any],
+    arrays: dict[str, np.ndarray],
+    folder: pathlib.Path,
+) -> None:
+    """Refuses a backup of another model or optimizer.
+
+    Args:
+        variables: The model's state, by name.
+        arrays: The backup's.
+        folder: Where it lies.
+
+    Raises:
+        ValueError: Names or shapes differ.
+    """
+    mine = {name: (values.path(v), tuple(v.shape)) for name, v in variables.items()}
+    theirs = {name: tuple(array.shape) for name, array in arrays.items()}
+    for name in sorted({*mine, *theirs}):
+        path, shape = mine.get(name, ("nothing", None))
+        if shape != theirs.get(name):
+            raise ValueError(
+                "A backup goes on with the same model and optimizer. Received: "
+                f"{path} of shape {shape}, where {folder} has the shape "
+                f"{theirs.get(name)}. Train the same, or use another `backup_dir`."
+            )

@@ -10,10 +10,13 @@ from keras_fastnet.arguments import (
     checked_integer,
     multiples_near,
 )
-from keras_fastnet.callbacks.learning_rate import learning_rate_of, set_learning_rate
-from keras_fastnet.callbacks.reporting import say
+from keras_fastnet.callbacks.learning_rate import (
+    MomentumCorrection,
+    learning_rate_of,
+    set_learning_rate,
+)
+from keras_fastnet.callbacks.progress import say
 from keras_fastnet.optimizers import LargeBatchOptimizer
-from keras_fastnet.optimizers.momentum_correction import MomentumCorrection
 
 
 class BatchGrowth(keras.callbacks.Callback):

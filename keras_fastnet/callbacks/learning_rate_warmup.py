@@ -7,10 +7,12 @@ from keras_fastnet._keras.chosen import optimizers
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.training_data import data_of
 from keras_fastnet.arguments import checked_bool, checked_number
-from keras_fastnet.callbacks.learning_rate import learning_rate_of, set_learning_rate
-from keras_fastnet.callbacks.progress import batches_per_update
-from keras_fastnet.callbacks.reporting import say
-from keras_fastnet.optimizers.momentum_correction import MomentumCorrection
+from keras_fastnet.callbacks.learning_rate import (
+    MomentumCorrection,
+    learning_rate_of,
+    set_learning_rate,
+)
+from keras_fastnet.callbacks.progress import batches_per_update, say
 from keras_fastnet.schedules.decays import Constant, Decay
 from keras_fastnet.schedules.warmup_polynomial import gradual_warmup
 

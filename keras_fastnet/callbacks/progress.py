@@ -1,8 +1,9 @@
-"""How far a training is, as callbacks count."""
+"""Progress of a training: updates made, and messages from the chief."""
 
 from typing import Any
 
 from keras_fastnet._keras.chosen import values
+from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.training_data import TrainingData
 from keras_fastnet.optimizers import LargeBatchOptimizer
 
@@ -26,3 +27,23 @@ def batches_per_update(optimizer: Any, data: TrainingData | None) -> int:
     if data is None or not isinstance(optimizer, LargeBatchOptimizer):
         return 1
     return optimizer.accumulation_steps * data.elements.batches_per_step
+
+
+def is_chief(model: keras.Model) -> bool:
+    """Returns whether this process speaks and writes for all.
+
+    Args:
+        model: The model that is being trained.
+    """
+    return getattr(model.distribute_strategy, "rank", 0) == 0
+
+
+def say(model: keras.Model, text: str) -> None:
+    """Prints a line, on the chief only.
+
+    Args:
+        model: The model that is being trained.
+        text: The line.
+    """
+    if is_chief(model):
+        print(f"fastnet: {text}", flush=True)

@@ -6,7 +6,7 @@ import tempfile
 from typing import Any, Literal
 
 from keras_fastnet.callbacks.backup_and_restore import BackupAndRestore
-from keras_fastnet.callbacks.reporting import is_chief
+from keras_fastnet.callbacks.progress import is_chief
 
 
 class RayBackup(BackupAndRestore):

@@ -3,8 +3,8 @@
 import argparse
 import json
 
-from keras_fastnet.collectives.choice import DEFAULT_BUCKET_BYTES
 from keras_fastnet.collectives.cost_model import WIRE_BYTES
+from keras_fastnet.collectives.grid_choice import DEFAULT_BUCKET_BYTES
 from keras_fastnet.errors import UsageError
 from keras_fastnet.scaling import plan_plot, plan_published, plan_report
 from keras_fastnet.scaling.plan_question import DEFAULT_PRICES, question_of

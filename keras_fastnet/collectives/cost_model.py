@@ -125,7 +125,7 @@ class Work:
 
 
 @dataclasses.dataclass(frozen=True)
-class Prices:
+class UnitCosts:
     """Seconds for each unit of `Work`, on a core of one's own.
 
     Attributes:
@@ -182,7 +182,7 @@ def all_reduce_seconds(
     algorithm: Algorithm,
     grid: Grid,
     topology: Topology,
-    prices: Prices,
+    prices: UnitCosts,
     nbytes: float,
     buckets: int = 1,
 ) -> float:
@@ -203,7 +203,7 @@ def all_reduce_seconds(
 def cheapest_algorithm(
     grid: Grid,
     topology: Topology,
-    prices: Prices,
+    prices: UnitCosts,
     nbytes: float,
     among: Sequence[Algorithm] = ALGORITHMS,
 ) -> Algorithm:
@@ -224,7 +224,7 @@ def cheapest_algorithm(
 
 def cheapest_grid(
     topology: Topology,
-    prices: Prices,
+    prices: UnitCosts,
     *sizes: float,
     among: Sequence[Algorithm] = ALGORITHMS,
     columns: bool = True,

@@ -1,12 +1,52 @@
-"""Sums of vectors over all ranks of a grid, each by the algorithm that suits it."""
+"""Sums of vectors over all ranks of a grid."""
 
 import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from keras_fastnet.collectives.cost_model import Algorithm
-from keras_fastnet.collectives.group import Group
-from keras_fastnet.collectives.torus import gathered_sum, torus_sums
+from keras_fastnet.collectives.transport import Group
+
+
+def torus_sums(vectors: Iterable[Any], row: Group, column: Group) -> list[Any]:
+    """Sums vectors over the grid, with two of them on the way at a time.
+
+    While one vector is in its column phase, the next starts in its row: rows and
+    columns are different links. The phases are issued in an order that is right for
+    transports that run the operations of a group one by one.
+
+    Args:
+        vectors: This rank's, each of a length that the number of ranks divides.
+        row: The ranks in this rank's row.
+        column: The ranks in this rank's column.
+
+    Returns:
+        The sums.
+    """
+    sums: list[Any] = []
+    before = None
+    for vector in vectors:
+        chunk = row.reduce_scatter(vector)
+        if before is not None:
+            sums.append(row.all_gather(before[0](), before[1]))
+        before = column.start_all_reduce(chunk), vector
+    if before is not None:
+        sums.append(row.all_gather(before[0](), before[1]))
+    return sums
+
+
+def gathered_sum(vector: Any, row: Group, column: Group) -> Any:
+    """Sums a short vector over the grid, in as few messages as can be.
+
+    Args:
+        vector: This rank's.
+        row: The ranks in this rank's row.
+        column: The ranks in this rank's column.
+
+    Returns:
+        The sum.
+    """
+    return column.gather_and_sum(row.gather_and_sum(vector))
 
 
 class GridSums:

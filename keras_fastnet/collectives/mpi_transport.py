@@ -1,6 +1,7 @@
-"""Row and column groups of a worker on MPI's Cartesian communicators."""
+"""Row and column groups of a worker on MPI Cartesian communicators."""
 
 import functools
+import weakref
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -13,7 +14,6 @@ from keras_fastnet.collectives.cost_model import Algorithm
 from keras_fastnet.collectives.grid import Grid, rows_of_ranks
 from keras_fastnet.collectives.grid_sums import GridSums
 from keras_fastnet.collectives.mpi_group import MpiGroup, Vector
-from keras_fastnet.collectives.reused_memory import ReusedMemory
 
 # Buckets go in shares: while one is in its column, the next is in its row, and a share
 # stays in the processor's cache. Chosen by `benchmarks/all_reduce`.
@@ -85,7 +85,7 @@ class MpiBucketSums:
         self._grid_sums = grid_sums
         self._everyone = everyone
         self._ranks = ranks
-        self._memory = ReusedMemory()
+        self._memory = VectorPool()
         with tf.init_scope(), tf.device("CPU:0"):
             # TensorFlow orders operations that share a resource.
             self._done = tf.Variable(0, dtype=tf.int64, trainable=False)
@@ -189,3 +189,41 @@ def shares(
             end = max(end, begin)
         room[end - start :] = 0
         yield Vector.in_place(room)
+
+
+# What TensorFlow takes over without a copy.
+_ALIGNMENT = 64
+
+
+class VectorPool:
+    """Makes vectors, of memory that earlier ones have left.
+
+    The C library may return a freed vector to the system, which then clears every page
+    of the next: with some hundred megabytes a step that takes as long as MPI. Here a
+    vector's memory is kept when nobody refers to the vector any more, which for
+    TensorFlow is when it has let go of the tensor.
+    """
+
+    def __init__(self) -> None:
+        self._free: dict[int, list[np.ndarray]] = {}
+
+    def vector(self, length: int, dtype: np.dtype) -> np.ndarray:
+        """Returns a vector with any values.
+
+        Its memory is used again when the vector itself is gone: views of it do not keep
+        it.
+
+        Args:
+            length: Its elements.
+            dtype: Their dtype.
+        """
+        nbytes = length * dtype.itemsize
+        # Eight sizes for each power of two: others shall not pile up for ever.
+        step = max(_ALIGNMENT, 1 << max(0, nbytes.bit_length() - 4))
+        room = -(-nbytes // step) * step
+        free = self._free.setdefault(room, [])
+        memory = free.pop() if free else np.empty(room + _ALIGNMENT, np.uint8)
+        first = -memory.ctypes.data % _ALIGNMENT
+        vector = memory[first : first + nbytes].view(dtype)
+        weakref.finalize(vector, free.append, memory).atexit = False
+        return vector

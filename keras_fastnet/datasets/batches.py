@@ -7,9 +7,13 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from keras_fastnet.datasets.augmentation import flip, pad_and_crop
-from keras_fastnet.datasets.checks import label_rule
-from keras_fastnet.datasets.decoding import decode_center, decode_random_crop, parse
+from keras_fastnet.datasets.image_ops import (
+    decode_center,
+    decode_random_crop,
+    flip,
+    pad_and_crop,
+    parse,
+)
 
 # Of each example: two numbers for where to crop, one for whether to mirror.
 _NUMBERS = 3
@@ -152,3 +156,16 @@ class Batches:
         with tf.control_dependencies([check]):
             labels = tf.cast(labels, tf.int32)
         return tf.one_hot(labels, self.classes) if self.one_hot else labels
+
+
+def label_rule(first_label: int, classes: int) -> str:
+    """Returns the beginning of the errors about labels.
+
+    Args:
+        first_label: The smallest label.
+        classes: How many there are.
+    """
+    return (
+        f"With classes={classes} and first_label={first_label}, labels must be from "
+        f"{first_label} to {first_label + classes - 1}"
+    )

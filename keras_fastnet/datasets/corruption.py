@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from keras_fastnet.datasets.decoding import decode, parse
+from keras_fastnet.datasets.image_ops import decode, parse
 from keras_fastnet.datasets.record_files import (
     Place,
     find_places,

@@ -1,18 +1,18 @@
-"""The exclusions of one LARS optimizer."""
+"""Variables that LARS excludes from weight decay and adaptation."""
 
-from collections.abc import Sequence
-from typing import Any
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
 
+from keras_fastnet._keras.chosen import values
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.arguments import checked_bool
-from keras_fastnet.optimizers.exclusion_rules import (
-    Exclusion,
-    checked_exclusion,
-    recalled,
-    serialized_exclusion,
-    treatments,
-)
+from keras_fastnet.optimizers.biases_and_norms import biases_and_norms
 from keras_fastnet.optimizers.treatment import Treatment
+
+Exclusion: TypeAlias = Sequence[str] | Callable[[Any], bool] | None
 
 
 class Exclusions:
@@ -108,3 +108,176 @@ class Exclusions:
                     config[argument], custom_objects=custom_objects
                 )
         return config, decided
+
+
+def checked_exclusion(argument: str, value: Exclusion) -> Exclusion:
+    """Validates patterns or a predicate.
+
+    Args:
+        argument: The name to use in an error.
+        value: What the user gave for it.
+
+    Returns:
+        A tuple of patterns, the predicate, or `None`.
+
+    Raises:
+        TypeError: If `value` is neither patterns nor a predicate nor `None`.
+        ValueError: If a pattern is not a regular expression.
+    """
+    if value is None or callable(value):
+        return value
+    if isinstance(value, str) or not (
+        isinstance(value, Sequence) and all(isinstance(item, str) for item in value)
+    ):
+        raise TypeError(
+            f"`{argument}` must be a list of regular expressions, a function from a "
+            f"variable to a bool, or None. Received: {argument}={value!r}. "
+            "Put a single pattern into a list."
+        )
+    for pattern in value:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValueError(
+                f"`{argument}` must hold valid regular expressions. "
+                f"Received: {pattern!r} ({error}). "
+                "Escape special characters, for example with `re.escape`."
+            ) from error
+    return tuple(value) or None
+
+
+def treatments(
+    variables: Sequence[Any],
+    *,
+    exclude_biases_and_norms: bool,
+    exclude_from_weight_decay: Exclusion,
+    exclude_from_adaptation: Exclusion,
+) -> list[Treatment]:
+    """Decides what LARS does with each variable.
+
+    Args:
+        variables: Keras variables, or TensorFlow's.
+        exclude_biases_and_norms: Whether tensors of rank 0 and 1, biases and
+            what belongs to a normalization layer are excluded from both.
+        exclude_from_weight_decay: Patterns or a predicate, in addition.
+        exclude_from_adaptation: Patterns or a predicate, in addition.
+
+    Returns:
+        One treatment for each variable, in order.
+
+    Raises:
+        ValueError: If a pattern matches none of the variables.
+    """
+    by_default = (
+        _default_reasons(variables)
+        if exclude_biases_and_norms
+        else [""] * len(variables)
+    )
+    from_decay = _user_reasons(
+        variables, "exclude_from_weight_decay", exclude_from_weight_decay
+    )
+    from_adaptation = _user_reasons(
+        variables, "exclude_from_adaptation", exclude_from_adaptation
+    )
+    return [
+        Treatment(
+            path=values.path(variable),
+            shape=tuple(variable.shape),
+            decayed=not (default or decay),
+            adapted=not (default or adaptation),
+            reason="; ".join(filter(None, (default, decay, adaptation))),
+        )
+        for variable, default, decay, adaptation in zip(
+            variables, by_default, from_decay, from_adaptation, strict=True
+        )
+    ]
+
+
+def recalled(
+    saved: Sequence[Treatment], variables: Sequence[Any]
+) -> list[Treatment] | None:
+    """Takes decisions over from an optimizer that was saved.
+
+    Keras changes paths on the way: what is `sequential/stem/kernel` in the model
+    that was saved is `stem/kernel` in the one that is loaded. So the decisions
+    made before go by position, and patterns are not asked again.
+
+    Args:
+        saved: The decisions made before.
+        variables: The variables at hand.
+
+    Returns:
+        One treatment for each variable, or `None` if the shapes say that these
+        are other variables.
+    """
+    if [t.shape for t in saved] != [tuple(v.shape) for v in variables]:
+        return None
+    return [
+        replace(treatment, path=values.path(variable))
+        for treatment, variable in zip(saved, variables, strict=True)
+    ]
+
+
+def serialized_exclusion(argument: str, value: Exclusion) -> Any:
+    """Turns a checked exclusion into what a configuration can hold.
+
+    Args:
+        argument: The name to use in an error.
+        value: A checked exclusion.
+
+    Returns:
+        A list of patterns, Keras's description of a registered predicate, or
+        `None`.
+
+    Raises:
+        ValueError: If a predicate is not registered with Keras, since loading
+            could then not find it.
+    """
+    if value is None:
+        return None
+    if not callable(value):
+        return list(value)
+    named = value if inspect.isroutine(value) else type(value)
+    name = keras.saving.get_registered_name(named)
+    registered = keras.saving.get_registered_object(name) is named
+    if not registered or (named is not value and not hasattr(value, "from_config")):
+        raise ValueError(
+            f"A predicate in `{argument}` must be registered before the optimizer "
+            f"can be saved. Received: {argument}={value!r}. Decorate a named "
+            "function, or a class with `get_config` and `from_config`, with "
+            "`@keras.saving.register_keras_serializable()`, or give a list of "
+            "patterns instead."
+        )
+    return keras.saving.serialize_keras_object(value)
+
+
+def _default_reasons(variables):
+    # The search for layers can change the answer for rank 2 and above only.
+    found = biases_and_norms(v for v in variables if len(v.shape) > 1)
+    return [
+        found.get(id(v), "") if len(v.shape) > 1 else f"rank {len(v.shape)}"
+        for v in variables
+    ]
+
+
+def _user_reasons(variables, argument, exclusion):
+    if exclusion is None:
+        return [""] * len(variables)
+    if callable(exclusion):
+        name = getattr(exclusion, "__name__", type(exclusion).__name__)
+        return [f"{argument}: {name}" if exclusion(v) else "" for v in variables]
+
+    paths = [values.path(variable) for variable in variables]
+    for pattern in exclusion:
+        if not any(re.search(pattern, path) for path in paths):
+            shown = ", ".join(paths[:5]) + (", …" if len(paths) > 5 else "")
+            raise ValueError(
+                f"Every pattern in `{argument}` must match the path of at least one "
+                f"variable. Received: {pattern!r}, which matches none of the "
+                f"{len(paths)} paths ({shown}). Correct it or drop it; "
+                "`LARS.describe` lists all paths."
+            )
+    return [
+        next((f"{argument}: {p!r}" for p in exclusion if re.search(p, path)), "")
+        for path in paths
+    ]

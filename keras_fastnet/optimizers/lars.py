@@ -10,10 +10,9 @@ from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.mixing import refuse_in_other_models
 from keras_fastnet.arguments import checked_bool, checked_number
 from keras_fastnet.optimizers.dense_gradient import dense
-from keras_fastnet.optimizers.exclusion_rules import Exclusion
-from keras_fastnet.optimizers.exclusions import Exclusions
+from keras_fastnet.optimizers.exclusions import Exclusion, Exclusions
 from keras_fastnet.optimizers.momentum_update import momentum_update
-from keras_fastnet.optimizers.treatment_table import treatment_table
+from keras_fastnet.optimizers.treatment import treatment_table
 from keras_fastnet.optimizers.trust_ratio import l2_norm, trust_ratio
 from keras_fastnet.optimizers.trust_ratio_record import TrustRatioRecord
 

@@ -3,8 +3,15 @@
 from typing import Literal
 
 from keras_fastnet.recipes.recipe import Recipe
-from keras_fastnet.recipes.setting import Setting, chosen, paper, rule
-from keras_fastnet.recipes.sizes import IMAGENET, Sizes, nearest_batch
+from keras_fastnet.recipes.settings import (
+    IMAGENET,
+    Setting,
+    Sizes,
+    chosen,
+    nearest_batch,
+    paper,
+    rule,
+)
 from keras_fastnet.schedules import Polynomial, square_root_scaling
 
 BATCH = 32_768

@@ -1,8 +1,7 @@
 """Goyal et al. 2017: ImageNet in one hour."""
 
 from keras_fastnet.recipes.recipe import Recipe
-from keras_fastnet.recipes.setting import chosen, paper, rule
-from keras_fastnet.recipes.sizes import IMAGENET, Sizes
+from keras_fastnet.recipes.settings import IMAGENET, Sizes, chosen, paper, rule
 from keras_fastnet.schedules import Steps, linear_scaling
 
 BATCH = 8192

@@ -4,8 +4,7 @@ from typing import Literal
 
 from keras_fastnet.recipes.facebook2017 import facebook2017
 from keras_fastnet.recipes.recipe import Recipe
-from keras_fastnet.recipes.setting import Setting, chosen, paper
-from keras_fastnet.recipes.sizes import IMAGENET
+from keras_fastnet.recipes.settings import IMAGENET, Setting, chosen, paper
 
 _AS_GOYAL = "as facebook2017"
 

@@ -4,8 +4,7 @@ import math
 from typing import NamedTuple
 
 from keras_fastnet.recipes.recipe import Recipe
-from keras_fastnet.recipes.setting import chosen, paper
-from keras_fastnet.recipes.sizes import IMAGENET, Sizes, nearest_batch
+from keras_fastnet.recipes.settings import IMAGENET, Sizes, chosen, nearest_batch, paper
 from keras_fastnet.schedules import Polynomial, square_root_scaling
 
 _SOURCE = "reference convergence points of MLPerf training 4.0, ResNet-50"

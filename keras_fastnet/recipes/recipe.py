@@ -9,8 +9,7 @@ from typing import Any, Literal
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.callbacks import BatchGrowth, LearningRateWarmup
 from keras_fastnet.optimizers import LARS, LargeBatchOptimizer
-from keras_fastnet.recipes.setting import Setting
-from keras_fastnet.recipes.sizes import Sizes
+from keras_fastnet.recipes.settings import Setting, Sizes
 from keras_fastnet.schedules.decays import Decay
 from keras_fastnet.text import table
 

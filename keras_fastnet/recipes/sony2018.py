@@ -1,8 +1,7 @@
 """Mikami et al. 2018: ImageNet in 224 seconds."""
 
 from keras_fastnet.recipes.recipe import Recipe
-from keras_fastnet.recipes.setting import chosen, paper, rule
-from keras_fastnet.recipes.sizes import IMAGENET, Sizes
+from keras_fastnet.recipes.settings import IMAGENET, Sizes, chosen, paper, rule
 from keras_fastnet.schedules import Polynomial, square_root_scaling
 
 # 34K and 68K on 2,176 GPUs, with K = 1,024: 16 and 32 examples each.

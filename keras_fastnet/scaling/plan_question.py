@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 
-from keras_fastnet.collectives.cost_model import WIRE_BYTES, Prices, Topology
+from keras_fastnet.collectives.cost_model import WIRE_BYTES, Topology, UnitCosts
 from keras_fastnet.errors import UsageError
 from keras_fastnet.scaling.applications import application_named
 
@@ -57,7 +57,7 @@ class Question:
     parameters: int
     wire_dtype: str
     bucket_bytes: int
-    prices: Prices
+    prices: UnitCosts
     prices_from: str
     compute_seconds: float | None
     compute_from: str
@@ -191,7 +191,7 @@ def _compute(
     return None, ""
 
 
-def _prices(arguments: argparse.Namespace, measurements: list) -> tuple[Prices, str]:
+def _prices(arguments: argparse.Namespace, measurements: list) -> tuple[UnitCosts, str]:
     given = {
         name: value
         for name in DEFAULT_PRICES
@@ -216,9 +216,9 @@ def _prices(arguments: argparse.Namespace, measurements: list) -> tuple[Prices, 
     return dataclasses.replace(prices, **changes), ", ".join(sources)
 
 
-def _priced(units: dict[str, float]) -> Prices:
+def _priced(units: dict[str, float]) -> UnitCosts:
     """Returns prices from microseconds and gigabytes a second."""
-    return Prices(
+    return UnitCosts(
         **{
             field: units[name] * 1e-6 if name.endswith("us") else 1e-9 / units[name]
             for name, field in _FIELDS.items()

@@ -15,8 +15,8 @@ from keras_fastnet.collectives.cost_model import (
     ALGORITHMS,
     WIRE_BYTES,
     Algorithm,
-    Prices,
     Topology,
+    UnitCosts,
     Work,
     work_of,
 )
@@ -86,7 +86,7 @@ class WeakScaling:
     step_seconds: float
 
 
-def fit_prices(measurements: Sequence[Measurement]) -> Prices:
+def fit_prices(measurements: Sequence[Measurement]) -> UnitCosts:
     """Returns the prices that explain the measurements best.
 
     It is the least squares of the relative errors, since short sums matter as much
@@ -125,7 +125,7 @@ def fit_prices(measurements: Sequence[Measurement]) -> Prices:
             )
     fitted = np.zeros(len(_FIELDS))
     fitted[kept] = _non_negative_least_squares(scaled[:, kept]) / scale[kept]
-    prices = Prices(*fitted.tolist())
+    prices = UnitCosts(*fitted.tolist())
     if not any(name.startswith("network") for name in occurs):
         return dataclasses.replace(
             prices,

@@ -8,8 +8,8 @@ they are apart.
 import dataclasses
 
 from keras_fastnet.collectives.cost_model import (
-    Prices,
     Topology,
+    UnitCosts,
     all_reduce_seconds,
     cheapest_algorithm,
     cheapest_grid,
@@ -69,10 +69,10 @@ class PublishedSystem:
     left_out: str
 
     @property
-    def prices(self) -> Prices:
+    def prices(self) -> UnitCosts:
         """The hardware's prices. Latency counts as waiting, once a round; starting
         a collective is part of it."""
-        return Prices(
+        return UnitCosts(
             host_round=self.host_latency_us.number * 1e-6,
             host_message=0.0,
             host_byte=1e-9 / self.host_gb.number,

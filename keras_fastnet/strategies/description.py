@@ -2,8 +2,8 @@
 
 import itertools
 
-from keras_fastnet.collectives.choice import Choice
 from keras_fastnet.collectives.cost_model import Algorithm
+from keras_fastnet.collectives.grid_choice import GridChoice
 from keras_fastnet.strategies.torus_extended import TorusExtended
 
 _WAYS: dict[Algorithm, str] = {
@@ -51,7 +51,7 @@ def describe(extended: TorusExtended, source: str) -> str:
     return "\n".join(f"{name:<10} {text}" for name, text in entries)
 
 
-def _algorithms(choice: Choice) -> list[str]:
+def _algorithms(choice: GridChoice) -> list[str]:
     """Returns which algorithm is used up to which size, by powers of two."""
     lines: list[str] = []
     sizes = [2**power for power in range(10, 31)]

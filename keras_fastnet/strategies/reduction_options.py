@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_fastnet.collectives.choice import DEFAULT_BUCKET_BYTES
+from keras_fastnet.collectives.grid_choice import DEFAULT_BUCKET_BYTES
 
 _WIRE_DTYPES = {"bfloat16": tf.bfloat16, "float16": tf.float16}
 

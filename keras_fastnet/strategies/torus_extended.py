@@ -8,9 +8,9 @@ import tensorflow as tf
 from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet.cluster.mpi_world import MpiWorld
 from keras_fastnet.collectives.all_reducer import AllReducer
-from keras_fastnet.collectives.choice import Choice, Engine, choose
 from keras_fastnet.collectives.cost_model import Algorithm
 from keras_fastnet.collectives.grid import Grid
+from keras_fastnet.collectives.grid_choice import Engine, GridChoice, choose_grid
 from keras_fastnet.collectives.mpi_transport import MpiTransport
 from keras_fastnet.collectives.tensorflow_transport import TensorFlowTransport
 from keras_fastnet.collectives.transport import Transport
@@ -53,7 +53,7 @@ class TorusExtended(KerasExtended, upstream.CollectiveAllReduceExtended):
         devices = len(self.worker_devices)
         self.hosts = [host for host in hosts for _ in range(devices)]
         self.arrange(
-            choose(reduction.grid, self.hosts, reduction.bucket_bytes, self.engine)
+            choose_grid(reduction.grid, self.hosts, reduction.bucket_bytes, self.engine)
         )
 
     def _suits_mpi(self, transport: str) -> bool:
@@ -86,7 +86,7 @@ class TorusExtended(KerasExtended, upstream.CollectiveAllReduceExtended):
             "GPU" in device for device in self.worker_devices
         )
 
-    def arrange(self, choice: Choice) -> None:
+    def arrange(self, choice: GridChoice) -> None:
         """Arranges the replicas in a grid, on all workers at once.
 
         Args:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from keras_fastnet.collectives.cost_model import (
     ALGORITHMS,
-    Prices,
     Topology,
+    UnitCosts,
     Work,
     all_reduce_seconds,
     cheapest_algorithm,
@@ -124,12 +124,12 @@ def test_one_column_is_a_ring(cluster):
 
 
 def test_price_of_work():
-    prices = Prices(1.0, 10.0, 100.0, 1e3, 1e4, 1e5, 1e6, 1e7)
+    prices = UnitCosts(1.0, 10.0, 100.0, 1e3, 1e4, 1e5, 1e6, 1e7)
     assert prices.seconds(Work(8, 7, 6, 5, 4, 3, 2, 1)) == 12345678
 
 
 def test_time_is_work_at_prices_on_shared_cores():
-    prices = Prices(1e-5, 2e-5, 1e-9, 0, 0, 0, 0, 3e-5)
+    prices = UnitCosts(1e-5, 2e-5, 1e-9, 0, 0, 0, 0, 3e-5)
     # A ring of four: 6 rounds of one message, 1.5 vectors, one operation. Who shares
     # a core computes while others wait.
     wait, compute = 6 * 1e-5, 6 * 2e-5 + 1.5e6 * 1e-9 + 3e-5
@@ -152,7 +152,7 @@ def test_each_bucket_starts_anew():
 
 
 def test_dear_rounds_gather_dear_messages_make_squares_dear_bytes_make_rings():
-    free = Prices(0, 0, 0, 0, 0, 0, 0, 0)
+    free = UnitCosts(0, 0, 0, 0, 0, 0, 0, 0)
     topology = Topology(1, 16)
     waiting = dataclasses.replace(free, host_round=1.0)
     # One round gathers all.
@@ -171,15 +171,15 @@ def test_dear_rounds_gather_dear_messages_make_squares_dear_bytes_make_rings():
 
 
 def test_one_rank_has_a_grid():
-    assert cheapest_grid(Topology(1, 1), Prices(1, 1, 1, 1, 1, 1, 1, 1), 100) == Grid(
-        1, 1
-    )
+    assert cheapest_grid(
+        Topology(1, 1), UnitCosts(1, 1, 1, 1, 1, 1, 1, 1), 100
+    ) == Grid(1, 1)
 
 
 def test_rows_are_hosts_where_there_are_several():
-    prices = Prices(1, 1, 1, 1, 1, 1, 1, 1)
+    prices = UnitCosts(1, 1, 1, 1, 1, 1, 1, 1)
     assert cheapest_grid(Topology(3, 4), prices, 100) == Grid(3, 4)
-    sending = Prices(0, 0, 0, 0, 1, 0, 0, 0)
+    sending = UnitCosts(0, 0, 0, 0, 1, 0, 0, 0)
     assert cheapest_grid(Topology(16, 1), sending, 100) == Grid(4, 4)
 
 

@@ -12,9 +12,9 @@ import numpy as np
 import tensorflow as tf
 
 from keras_fastnet.collectives.all_reducer import AllReducer
-from keras_fastnet.collectives.choice import Choice
 from keras_fastnet.collectives.cost_model import Topology
 from keras_fastnet.collectives.grid import Grid
+from keras_fastnet.collectives.grid_choice import GridChoice
 from keras_fastnet.collectives.mpi_transport import MpiTransport
 from keras_fastnet.collectives.tensorflow_transport import TensorFlowTransport
 from tests.distributed import jobs
@@ -116,7 +116,7 @@ def rearrange(strategy: Any, grid: tuple[int, int], algorithms: Sequence[str]) -
     """Gives a strategy another grid, and algorithms however small the tensors."""
     extended = strategy.extended
     topology = Topology.of(extended.hosts)
-    extended.arrange(Choice(Grid(*grid), tuple(algorithms), topology))
+    extended.arrange(GridChoice(Grid(*grid), tuple(algorithms), topology))
 
 
 def layout(strategy: Any) -> tuple[tuple[int, int], str]:

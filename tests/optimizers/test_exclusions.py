@@ -5,8 +5,8 @@ import tensorflow as tf
 
 from keras_fastnet import LARS
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet.optimizers.exclusion_rules import treatments
-from keras_fastnet.optimizers.layer_roles import biases_and_norms
+from keras_fastnet.optimizers.biases_and_norms import biases_and_norms
+from keras_fastnet.optimizers.exclusions import treatments
 from tests.variables import new_variable
 
 

@@ -9,7 +9,7 @@ import scipy.optimize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_fastnet.collectives.cost_model import Prices, Topology
+from keras_fastnet.collectives.cost_model import Topology, UnitCosts
 from keras_fastnet.collectives.grid import Grid
 from keras_fastnet.scaling.price_fit import (
     Measurement,
@@ -64,7 +64,7 @@ def gather_seconds(rows, columns, nbytes, row, column, copied, start=START):
 
 
 def prices_of(near, far, copied):
-    return Prices(*near, *far, copied, START)
+    return UnitCosts(*near, *far, copied, START)
 
 
 def timed(topology, grids, near, far, copied):

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from keras_fastnet import TorusStrategy
 from keras_fastnet.collectives.buckets import plan_buckets
-from keras_fastnet.collectives.choice import choose
 from keras_fastnet.collectives.grid import Grid, rows_of_ranks
+from keras_fastnet.collectives.grid_choice import choose_grid
 
 BUCKET = 2**22
 
@@ -55,7 +55,7 @@ def test_refused(options, words, monkeypatch):
     ],
 )
 def test_hosts_make_the_grid(hosts, grid):
-    assert choose("auto", hosts, BUCKET, engine="gRPC").grid == grid
+    assert choose_grid("auto", hosts, BUCKET, engine="gRPC").grid == grid
     rows = rows_of_ranks(grid, hosts)
     assert sorted(rank for row in rows for rank in row) == list(range(len(hosts)))
     if len(set(hosts)) < len(hosts):
@@ -63,15 +63,17 @@ def test_hosts_make_the_grid(hosts, grid):
 
 
 def test_prime_numbers_of_ranks_are_rings():
-    choice = choose("auto", ["a"] * 7, BUCKET, engine="gRPC")
+    choice = choose_grid("auto", ["a"] * 7, BUCKET, engine="gRPC")
     assert 1 in (choice.grid.rows, choice.grid.columns)
 
 
 def test_small_vectors_take_few_messages():
-    choice = choose((3, 3), ["a"] * 9, BUCKET, engine="gRPC")
+    choice = choose_grid((3, 3), ["a"] * 9, BUCKET, engine="gRPC")
     assert choice.algorithm_for(4) == "gather"
     assert choice.algorithm_for(10**9) == "torus"
-    assert choose("ring", ["a"] * 9, BUCKET, engine="gRPC").algorithm_for(4) == "ring"
+    assert (
+        choose_grid("ring", ["a"] * 9, BUCKET, engine="gRPC").algorithm_for(4) == "ring"
+    )
 
 
 @pytest.mark.parametrize(
@@ -79,13 +81,13 @@ def test_small_vectors_take_few_messages():
 )
 def test_over_mpi(ranks, grid):
     """What benchmarks/all_reduce found to be the fastest, or nearly so."""
-    choice = choose("auto", ["a"] * ranks, BUCKET, engine="MPI")
+    choice = choose_grid("auto", ["a"] * ranks, BUCKET, engine="MPI")
     assert choice.grid == Grid(*grid)
     assert choice.algorithm_for(2**16) == "gather"
     assert choice.algorithm_for(2**22) == "torus"
     hosts = ["a"] * 2 + ["b"] * 2
-    assert choose("auto", hosts, BUCKET, engine="MPI").grid == Grid(2, 2)
-    assert choose("ring", hosts, BUCKET, engine="MPI").algorithms == ("ring",)
+    assert choose_grid("auto", hosts, BUCKET, engine="MPI").grid == Grid(2, 2)
+    assert choose_grid("ring", hosts, BUCKET, engine="MPI").algorithms == ("ring",)
 
 
 @hypothesis.given(

@@ -5,7 +5,7 @@ import ml_dtypes
 import numpy as np
 from hypothesis import strategies as st
 
-from keras_fastnet.collectives.reused_memory import ReusedMemory
+from keras_fastnet.collectives.mpi_transport import VectorPool
 
 DTYPES = [np.dtype(name) for name in ("float32", "int64", "float16")]
 
@@ -21,7 +21,7 @@ DTYPES = [np.dtype(name) for name in ("float32", "int64", "float16")]
     )
 )
 def test_vectors_are_nobody_elses(wishes):
-    memory, held = ReusedMemory(), []
+    memory, held = VectorPool(), []
     for number, (length, dtype, kept) in enumerate(wishes):
         vector = memory.vector(length, dtype)
         assert (vector.shape, vector.dtype) == ((length,), dtype)
@@ -34,7 +34,7 @@ def test_vectors_are_nobody_elses(wishes):
 
 
 def test_it_is_used_again():
-    memory = ReusedMemory()
+    memory = VectorPool()
     places = {memory.vector(100_000, np.dtype("float32")).ctypes.data for _ in range(5)}
     assert len(places) == 1
     first = memory.vector(100_000, np.dtype("float32"))
@@ -43,7 +43,7 @@ def test_it_is_used_again():
 
 
 def test_odd_sizes_do_not_pile_up():
-    memory = ReusedMemory()
+    memory = VectorPool()
     places = {
         memory.vector(length, np.dtype("float32")).ctypes.data
         for length in range(1000, 2000)

@@ -7,8 +7,8 @@ from typing import Literal
 from keras_fastnet.collectives.cost_model import (
     ALGORITHMS,
     Algorithm,
-    Prices,
     Topology,
+    UnitCosts,
     cheapest_algorithm,
     cheapest_grid,
 )
@@ -16,7 +16,7 @@ from keras_fastnet.collectives.grid import Grid, check_grid
 
 # Fitted to benchmarks/all_reduce and rounded; a network adds latency. Only their ratios
 # matter for a choice.
-_DEFAULT_PRICES = Prices(
+_DEFAULT_PRICES = UnitCosts(
     host_round=1e-4,
     host_message=2.5e-4,
     host_byte=1.05e-9,
@@ -27,7 +27,7 @@ _DEFAULT_PRICES = Prices(
     collective=7e-4,
 )
 # So that they choose what was the fastest there over MPI.
-_MPI_PRICES = Prices(
+_MPI_PRICES = UnitCosts(
     host_round=0.0,
     host_message=6e-5,
     host_byte=5e-11,
@@ -46,7 +46,7 @@ DEFAULT_BUCKET_BYTES = 16 * 2**20
 
 
 @dataclasses.dataclass(frozen=True)
-class Choice:
+class GridChoice:
     """A grid and what may run on it.
 
     Attributes:
@@ -59,7 +59,7 @@ class Choice:
     grid: Grid
     algorithms: tuple[Algorithm, ...]
     topology: Topology
-    prices: Prices = _DEFAULT_PRICES
+    prices: UnitCosts = _DEFAULT_PRICES
 
     def algorithm_for(self, nbytes: int) -> Algorithm:
         """Returns the cheapest of the algorithms for a vector of `nbytes`."""
@@ -68,9 +68,9 @@ class Choice:
         )
 
 
-def choose(
+def choose_grid(
     wanted: object, hosts: Sequence[str], bucket_bytes: int, engine: Engine
-) -> Choice:
+) -> GridChoice:
     """Chooses grid and algorithms.
 
     Args:
@@ -85,7 +85,7 @@ def choose(
     """
     topology = Topology.of(hosts)
     if wanted == "ring":
-        return Choice(Grid(len(hosts), 1), ("ring",), topology)
+        return GridChoice(Grid(len(hosts), 1), ("ring",), topology)
     prices = _MPI_PRICES if engine == "MPI" else _DEFAULT_PRICES
     # Over MPI a flat sum is the torus on one row, and so it is on one column.
     rings = engine != "MPI"
@@ -94,7 +94,9 @@ def choose(
         grid = cheapest_grid(
             topology, prices, 4096, bucket_bytes, among=among, columns=rings
         )
-        return Choice(grid, ("ring",) if engine == "NCCL" else among, topology, prices)
+        return GridChoice(
+            grid, ("ring",) if engine == "NCCL" else among, topology, prices
+        )
     grid = check_grid(wanted, len(hosts))
     on_grid: tuple[Algorithm, ...] = ("torus",) if engine == "NCCL" else _ON_GRIDS
-    return Choice(grid, on_grid, topology, prices)
+    return GridChoice(grid, on_grid, topology, prices)
