@@ -1,13 +1,10 @@
-"""The GPUs of a process: which are its own, and their memory."""
+"""Divides the GPUs of a host among its processes."""
 
-import os
 from collections.abc import Sequence
 
 import tensorflow as tf
 
 from keras_fastnet.errors import ClusterError
-
-_OWN_CHOICE = "TF_FORCE_GPU_ALLOW_GROWTH"
 
 
 def share_of_gpus(seen: Sequence[tuple[str | None, int]], place: int) -> slice:
@@ -51,21 +48,3 @@ def take_gpus(own: slice) -> None:
     gpus = tf.config.get_visible_devices("GPU")
     if gpus[own] != gpus:
         tf.config.set_visible_devices(gpus[own], "GPU")
-
-
-def let_memory_grow() -> None:
-    """Has TensorFlow take the memory of its GPUs as it needs it.
-
-    It takes all of it at once otherwise, and NCCL and a second process find none. Where
-    the user chose, with TensorFlow's variable, or TensorFlow runs already, nothing is
-    changed.
-    """
-    if _OWN_CHOICE in os.environ:
-        return
-    for gpu in tf.config.get_visible_devices("GPU"):
-        try:
-            if tf.config.experimental.get_memory_growth(gpu) is None:
-                tf.config.experimental.set_memory_growth(gpu, True)
-        except (RuntimeError, ValueError):
-            # It runs, or the GPU was divided into logical ones of a fixed size.
-            return

@@ -18,7 +18,7 @@ from keras_fastnet.scaling.price_fit import (
     OVER_GRPC,
     TENSORFLOW_ITSELF,
 )
-from keras_fastnet.strategies.torus_cross_device_ops import TorusCrossDeviceOps
+from keras_fastnet.strategies.torus_extended import TorusCrossDeviceOps
 
 # Gathering whole vectors is for small ones.
 _LARGEST_GATHER = 2**20

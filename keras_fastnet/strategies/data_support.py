@@ -20,13 +20,13 @@ from keras_fastnet.batches.global_batch import (
     without_optionals,
 )
 from keras_fastnet.errors import ShardingError
-from keras_fastnet.strategies.keras_extended import KerasExtended, alone
+from keras_fastnet.strategies.extended import FitExtended, alone
 
 
 class DataSupport(HookedStrategy, tf.distribute.Strategy):
     """What the hooks in Keras's data loops ask a strategy for. A mixin."""
 
-    extended: KerasExtended
+    extended: FitExtended
 
     @property
     def rank(self) -> int:

@@ -1,9 +1,13 @@
-"""How the C library treats memory that a training step gives back."""
+"""Settings of host and GPU memory that a strategy makes before it trains."""
 
 import ctypes
 import os
 import platform
 from collections.abc import Mapping
+
+import tensorflow as tf
+
+_GPU_GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
 
 # Parameters of mallopt(3).
 _TRIM_THRESHOLD = -1
@@ -35,3 +39,21 @@ def keep_freed_memory(environment: Mapping[str, str] | None = None) -> bool:
     libc = ctypes.CDLL(None)
     settings = ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, _INT_MAX))
     return all(libc.mallopt(*setting) == 1 for setting in settings)
+
+
+def let_memory_grow() -> None:
+    """Has TensorFlow take the memory of its GPUs as it needs it.
+
+    It takes all of it at once otherwise, and NCCL and a second process find none. Where
+    the user chose, with TensorFlow's variable, or TensorFlow runs already, nothing is
+    changed.
+    """
+    if _GPU_GROWTH in os.environ:
+        return
+    for gpu in tf.config.get_visible_devices("GPU"):
+        try:
+            if tf.config.experimental.get_memory_growth(gpu) is None:
+                tf.config.experimental.set_memory_growth(gpu, True)
+        except (RuntimeError, ValueError):
+            # It runs, or the GPU was divided into logical ones of a fixed size.
+            return

@@ -1,11 +1,13 @@
 """TorusStrategy's inner half: how values and data cross the replicas."""
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from keras_fastnet._keras import tensorflow as upstream
+from keras_fastnet._keras.replica_step import ReplicaStep
 from keras_fastnet.cluster.mpi_world import MpiWorld
 from keras_fastnet.collectives.all_reducer import AllReducer
 from keras_fastnet.collectives.cost_model import Algorithm
@@ -14,13 +16,50 @@ from keras_fastnet.collectives.grid_choice import Engine, GridChoice, choose_gri
 from keras_fastnet.collectives.mpi_transport import MpiTransport
 from keras_fastnet.collectives.tensorflow_transport import TensorFlowTransport
 from keras_fastnet.collectives.transport import Transport
-from keras_fastnet.strategies.keras_extended import KerasExtended
+from keras_fastnet.strategies.extended import FitExtended
 from keras_fastnet.strategies.reduction_options import ReductionOptions
-from keras_fastnet.strategies.replica_step import ReplicaStep
-from keras_fastnet.strategies.torus_cross_device_ops import TorusCrossDeviceOps
+
+_WAYS: dict[Algorithm, str] = {
+    "ring": "one ring over all ranks",
+    "torus": "reduce-scatter in rows, all-reduce in columns, all-gather in rows",
+    "gather": "whole vectors sent to all of the row, then of the column",
+}
 
 
-class TorusExtended(KerasExtended, upstream.CollectiveAllReduceExtended):
+class TorusCrossDeviceOps(upstream.CollectiveAllReduce):
+    """Sums dense tensors over the torus; gathers sparse ones as TensorFlow does.
+
+    Args:
+        reducers: An all-reducer for each of this worker's devices.
+        **kwargs: Arguments of TensorFlow's `CollectiveAllReduce`.
+    """
+
+    def __init__(self, reducers: Sequence[AllReducer], **kwargs: Any):
+        super().__init__(**kwargs)
+        self._reducers = reducers
+
+    def _all_reduce(self, reduce_op, value, replica_id, options):
+        values = tf.nest.flatten(value)
+        sparse = [i for i, v in enumerate(values) if isinstance(v, tf.IndexedSlices)]
+        dense = [i for i in range(len(values)) if i not in set(sparse)]
+        results = list(values)
+        if sparse:
+            gathered = super()._all_reduce(
+                reduce_op, [values[i] for i in sparse], replica_id, options
+            )
+            for i, result in zip(sparse, gathered, strict=True):
+                results[i] = result
+        with tf.device(self._devices[replica_id]):
+            sums = self._reducers[replica_id].sum(
+                [tf.convert_to_tensor(values[i]) for i in dense]
+            )
+            for i, total in zip(dense, sums, strict=True):
+                mean = reduce_op == tf.distribute.ReduceOp.MEAN
+                results[i] = total / self._group_size if mean else total
+        return tf.nest.pack_sequence_as(value, results)
+
+
+class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
     """Collective all-reduce over a grid of replicas.
 
     Args:
@@ -178,3 +217,54 @@ class TorusExtended(KerasExtended, upstream.CollectiveAllReduceExtended):
             count = len(tf.config.get_logical_device_configuration(cpu) or [cpu])
             devices = tuple(f"{worker_device}/device:CPU:{i}" for i in range(count))
         return devices, kind
+
+
+def describe(extended: TorusExtended, source: str) -> str:
+    """Describes the replicas and how they reduce.
+
+    Args:
+        extended: The inner half of a strategy.
+        source: Who described the cluster.
+
+    Returns:
+        Some lines of text.
+    """
+    reduction, grid = extended.reduction, extended.choice.grid
+    devices = len(extended.worker_devices)
+    ranks = len(extended.hosts)
+    rows = [
+        "  ".join(f"{rank} ({extended.hosts[rank]})" for rank in row)
+        for row in extended.places
+    ]
+    own = extended.engine == "MPI"
+    carrier = "MPI" if own else f"TensorFlow's collectives, {extended.engine}"
+    wire = reduction.wire_dtype
+    travels = "every dtype as it is" if wire is None else f"float32 as {wire.name}"
+    entries = [
+        (
+            "ranks",
+            f"{ranks} ({extended.workers} worker(s) with {devices} device(s) each); "
+            f"this is worker {extended.rank}",
+        ),
+        ("found by", source),
+        ("hosts", ", ".join(dict.fromkeys(extended.hosts))),
+        ("grid", f"{grid.rows} row(s) x {grid.columns} column(s)"),
+        *(("", row) for row in rows),
+        ("transport", f"{carrier}; {travels}"),
+        ("buckets", f"{reduction.bucket_bytes:,} bytes"),
+        *(("sums", line) for line in _algorithms(extended.choice)),
+    ]
+    return "\n".join(f"{name:<10} {text}" for name, text in entries)
+
+
+def _algorithms(choice: GridChoice) -> list[str]:
+    """Returns which algorithm is used up to which size, by powers of two."""
+    lines: list[str] = []
+    sizes = [2**power for power in range(10, 31)]
+    for algorithm, group in itertools.groupby(sizes, choice.algorithm_for):
+        largest = list(group)[-1]
+        limit = f"to about {largest:,} bytes"
+        if largest == sizes[-1]:
+            limit = "larger" if lines else "any size"
+        lines.append(f"{limit}: {algorithm}, {_WAYS[algorithm]}")
+    return lines

@@ -15,20 +15,18 @@ from keras_fastnet.cluster.finding import (
     check_described_in_time,
     find_cluster,
 )
-from keras_fastnet.cluster.gpus import let_memory_grow
 from keras_fastnet.cluster.joining import join, start_watched
 from keras_fastnet.collectives.grid import Grid
-from keras_fastnet.strategies.description import describe
-from keras_fastnet.strategies.keras_support import KerasSupport, checked_scalar_losses
-from keras_fastnet.strategies.memory import keep_freed_memory
-from keras_fastnet.strategies.one_in_process import OneInProcess
+from keras_fastnet.strategies.fit_support import KerasSupport, checked_scalar_losses
+from keras_fastnet.strategies.memory import keep_freed_memory, let_memory_grow
+from keras_fastnet.strategies.one_per_process import OnePerProcess
 from keras_fastnet.strategies.reduction_options import check_options
-from keras_fastnet.strategies.torus_extended import TorusExtended
+from keras_fastnet.strategies.torus_extended import TorusExtended, describe
 from keras_fastnet.text import count
 
 
 class TorusStrategy(
-    KerasSupport, tf.distribute.MultiWorkerMirroredStrategy, metaclass=OneInProcess
+    KerasSupport, tf.distribute.MultiWorkerMirroredStrategy, metaclass=OnePerProcess
 ):
     """Synchronous data-parallel training through Keras 3's own `fit`.
 

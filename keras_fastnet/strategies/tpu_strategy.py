@@ -11,6 +11,7 @@ from keras_fastnet._keras import active as keras_hooks
 from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet._keras.keras_api import keras, require_keras_3
 from keras_fastnet._keras.protocols import HookedOptimizer, ModelStep
+from keras_fastnet._keras.replica_step import ReplicaStep
 from keras_fastnet._keras.training_data import TrainingData
 from keras_fastnet.batches.global_batch import (
     GlobalBatch,
@@ -19,16 +20,15 @@ from keras_fastnet.batches.global_batch import (
     with_examples,
 )
 from keras_fastnet.errors import ClusterError, ShardingError
-from keras_fastnet.strategies.keras_extended import KerasExtended
-from keras_fastnet.strategies.keras_support import (
+from keras_fastnet.strategies.extended import FitExtended
+from keras_fastnet.strategies.fit_support import (
     KerasSupport,
     checked_scalar_losses,
 )
-from keras_fastnet.strategies.replica_step import ReplicaStep
 from keras_fastnet.text import count
 
 
-class TorusTPUExtended(KerasExtended, upstream.TPUExtended):
+class TorusTPUExtended(FitExtended, upstream.TPUExtended):
     """What TensorFlow does on TPUs, with exact shares of every global batch."""
 
     def __init__(self, strategy: Any, tpu_cluster_resolver: Any):

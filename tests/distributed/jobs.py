@@ -20,7 +20,7 @@ from keras_fastnet._keras import wrapping as hooking
 from keras_fastnet._keras.chosen import optimizers
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.checks import check, invariants
-from keras_fastnet.strategies import keras_step
+from keras_fastnet.strategies import fit_steps
 from tests.traps import scenarios
 from tests.traps.kits import Ours
 
@@ -775,7 +775,7 @@ def checked(
     switched_off = contextlib.ExitStack()
     if without == "layer_state":
         switched_off.enter_context(
-            mock.patch.object(keras_step, "layer_state", lambda model: [])
+            mock.patch.object(fit_steps.models, "layer_state", lambda model: [])
         )
     elif without:
         (hook,) = {

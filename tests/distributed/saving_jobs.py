@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet.strategies import keras_extended
+from keras_fastnet.strategies import extended
 from tests.distributed.jobs import compiled_network, examples, scope
 
 _FILES = {
@@ -252,7 +252,7 @@ def build_late(strategy: Any) -> str:
     """Returns what a worker says that makes a variable long before the other does."""
     said = io.StringIO()
     with (
-        mock.patch.object(keras_extended, "_PATIENCE_SECONDS", 0.5),
+        mock.patch.object(extended, "_PATIENCE_SECONDS", 0.5),
         contextlib.redirect_stderr(said),
         strategy.scope(),
     ):

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 from keras_fastnet._keras import tensorflow as upstream
+from keras_fastnet._keras.replica_step import ReplicaStep
 from keras_fastnet.batches.global_batch import take_share, with_examples
-from keras_fastnet.strategies.replica_step import ReplicaStep
 
 _POLICY = tf.data.experimental.AutoShardPolicy
 _PATIENCE_SECONDS = 30.0
@@ -29,7 +29,7 @@ def alone() -> Iterator[None]:
         _alone.reset(token)
 
 
-class KerasExtended(tf.distribute.StrategyExtended):
+class FitExtended(tf.distribute.StrategyExtended):
     """Exact shares of every global batch, and means over its examples. A mixin.
 
     Attributes:

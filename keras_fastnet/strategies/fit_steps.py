@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from keras_fastnet._keras.chosen import models, values
 from keras_fastnet._keras.protocols import ModelStep
+from keras_fastnet._keras.replica_step import ReplicaStep
 from keras_fastnet.batches.global_batch import GlobalBatch
-from keras_fastnet.strategies.replica_step import ReplicaStep
 
 
 def run_step(

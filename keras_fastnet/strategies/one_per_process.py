@@ -9,7 +9,7 @@ import tensorflow as tf
 _OF_THE_START = "start_timeout"
 
 
-class OneInProcess(type):
+class OnePerProcess(type):
     """The metaclass of a strategy of which a process can have one only.
 
     A cluster can be formed only once, and cells of a notebook run again. A call with
