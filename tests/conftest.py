@@ -33,39 +33,81 @@ def pytest_ignore_collect(collection_path: pathlib.Path) -> bool | None:
     return True if IS_KERAS_2 and left_out else None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks what runs with Keras 2, and leaves out there what cannot."""
-    for item in items:
-        if item.path.stem in COVERED:
-            item.add_marker(pytest.mark.keras2)
-        reason = reason_to_leave_out(item.nodeid)
-        if IS_KERAS_2 and reason is not None:
-            item.add_marker(pytest.mark.skip(reason=reason))
+# In the order in which the tests take them: no test needs two that are far apart.
+POOLS = {
+    "one_device": WorkerPool(1),
+    "one_by_two": WorkerPool(1, devices=2),
+    "tpu": WorkerPool(1, devices=4, tpu=True),
+    "two_workers": WorkerPool(2),
+    "two_by_two": WorkerPool(2, devices=2),
+    "two_mpi": WorkerPool(2, mpi=True),
+    "three_workers": WorkerPool(3),
+    "four_workers": WorkerPool(4),
+    "four_mpi": WorkerPool(4, mpi=True),
+    "six_workers": WorkerPool(6),
+    "eight_workers": WorkerPool(8),
+    "nine_workers": WorkerPool(9),
+    "nine_mpi": WorkerPool(9, mpi=True),
+}
+"""Pools by the names of their fixtures. Their workers start with the first job."""
 
 
-def _pool(workers: int, devices: int = 1, **kind: bool):
-    @pytest.fixture(scope="session")
+def _fixture(name: str):
+    @pytest.fixture(scope="session", name=name)
     def pool() -> Iterator[WorkerPool]:
-        pool = WorkerPool(workers, devices, **kind)
-        yield pool
-        pool.stop()
+        yield POOLS[name]
+        POOLS[name].stop()
 
     return pool
 
 
-one_device = _pool(1)
-two_workers = _pool(2)
-three_workers = _pool(3)
-four_workers = _pool(4)
-six_workers = _pool(6)
-eight_workers = _pool(8)
-nine_workers = _pool(9)
-two_by_two = _pool(2, devices=2)
-one_by_two = _pool(1, devices=2)
-tpu = _pool(1, devices=4, tpu=True)
-two_mpi = _pool(2, mpi=True)
-four_mpi = _pool(4, mpi=True)
-nine_mpi = _pool(9, mpi=True)
+for _name in POOLS:
+    globals()[_name] = _fixture(_name)
+
+
+def pools_of(item: pytest.Item) -> list[str]:
+    """Returns the pools that a test names in its arguments or parameters."""
+    names = {*getattr(item, "fixturenames", ())}
+    if callspec := getattr(item, "callspec", None):
+        names |= {value for value in callspec.params.values() if isinstance(value, str)}
+    return [name for name in POOLS if name in names]
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Marks tests that run with Keras 2, and skips there those that cannot."""
+    if pools_of(item):
+        item.add_marker(pytest.mark.distributed)
+    if item.path.stem in COVERED:
+        item.add_marker(pytest.mark.keras2)
+    reason = reason_to_leave_out(item.nodeid)
+    if IS_KERAS_2 and reason is not None:
+        item.add_marker(pytest.mark.skip(reason=reason))
+
+
+_last_users: dict[str, pytest.Item] = {}
+
+
+# Last, after `-k` and `-m` have deselected items.
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Groups the tests by the pools they use, those without a pool first."""
+    places = {name: place for place, name in enumerate(POOLS)}
+
+    def group(item: pytest.Item) -> list[int]:
+        used = [places[name] for name in pools_of(item)]
+        # Nearly all tests compare with one device, which stays.
+        return used if used == [0] else [place for place in used if place]
+
+    items.sort(key=group)
+    _last_users.update({name: item for item in items for name in pools_of(item)})
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Stops the pools that no later test uses."""
+    for name in pools_of(item):
+        if _last_users.get(name) is item:
+            POOLS[name].stop()
 
 
 @pytest.fixture

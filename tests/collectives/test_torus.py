@@ -54,16 +54,18 @@ def some_slow(grids, in_every_run):
     ]
 
 
-@pytest.fixture(params=["workers", "mpi"])
+@pytest.fixture(params=["nine_workers", "nine_mpi"])
 def nine(request):
     """Nine workers, on either transport."""
-    return request.getfixturevalue(f"nine_{request.param}")
+    return request.getfixturevalue(request.param)
 
 
-@pytest.fixture(params=[pytest.param("workers", marks=pytest.mark.smoke), "mpi"])
+@pytest.fixture(
+    params=[pytest.param("four_workers", marks=pytest.mark.smoke), "four_mpi"]
+)
 def four(request):
     """Four workers, on either transport."""
-    return request.getfixturevalue(f"four_{request.param}")
+    return request.getfixturevalue(request.param)
 
 
 @pytest.mark.parametrize("grid", some_slow(GRIDS, SUMS_IN_EVERY_RUN), ids=str)
@@ -186,23 +188,38 @@ CLUSTERS = {
 }
 
 
-# More workers learn the same, and take longer to start.
-IN_EVERY_RUN = [(g.rows, g.columns) for n in (2, 4) for g in grids_of(n)]
-
-
-@pytest.mark.parametrize("grid", some_slow(GRIDS, IN_EVERY_RUN), ids=str)
-def test_training_on_every_grid_equals_one_device(request, one_device, grid):
-    workers = request.getfixturevalue(CLUSTERS[grid[0] * grid[1]])
+@pytest.mark.parametrize(
+    ("cluster", "grid"),
+    [
+        pytest.param(
+            CLUSTERS[rows * columns],
+            (rows, columns),
+            # More workers learn the same, and take longer to start.
+            marks=() if rows * columns in (2, 4) else pytest.mark.slow,
+        )
+        for rows, columns in GRIDS
+    ],
+    ids=str,
+)
+def test_training_on_every_grid_equals_one_device(request, one_device, cluster, grid):
+    workers = request.getfixturevalue(cluster)
     settings = {"grid": grid, "count": 100, "batch_size": 50, "epochs": 2}
     one = one_device.run("fit_on_grid", **settings)
     assert_parity(one, workers.run("fit_on_grid", **settings))
 
 
 @pytest.mark.parametrize(
-    "grid", some_slow([(1, 2), (1, 4), (2, 2), (4, 1)], [(2, 2)]), ids=str
+    ("cluster", "grid"),
+    [
+        pytest.param("two_mpi", (1, 2), marks=pytest.mark.slow),
+        pytest.param("four_mpi", (1, 4), marks=pytest.mark.slow),
+        ("four_mpi", (2, 2)),
+        pytest.param("four_mpi", (4, 1), marks=pytest.mark.slow),
+    ],
+    ids=str,
 )
-def test_training_over_mpi_equals_one_device(request, one_device, grid):
-    workers = request.getfixturevalue({2: "two_mpi", 4: "four_mpi"}[grid[0] * grid[1]])
+def test_training_over_mpi_equals_one_device(request, one_device, cluster, grid):
+    workers = request.getfixturevalue(cluster)
     settings = {"grid": grid, "count": 100, "batch_size": 50, "epochs": 2}
     one = one_device.run("fit_on_grid", **settings)
     assert_parity(one, workers.run("fit_on_grid", **settings))
