@@ -1,4 +1,5 @@
 # Two commands are enough: `make demo` and `make test`. Both set up what they need.
+# Levels of tests: `test` is a part of `test-all`, which CI runs; `test-slow` is the rest.
 PYTHON ?= python3
 VENV := .venv
 OLDEST := .venv-oldest
@@ -10,7 +11,7 @@ ADDONS := .venv-addons
 ADDONS_PYTHON ?= python3.11
 PIP_OPTIONS := --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-slow test-oldest test-clusters test-legacy test-legacy-smoke \
+.PHONY: help demo test test-all test-slow test-oldest test-clusters test-legacy test-legacy-smoke \
 	test-keras test-keras-smoke lint format figures clean
 
 help:  ## Show this list.
@@ -19,10 +20,13 @@ help:  ## Show this list.
 demo: $(VENV)/examples.stamp  ## Train digits on four workers, global batch up to 32,768.
 	$(VENV)/bin/fastnet demo
 
-test: $(VENV)/dev.stamp  ## Run all tests but a few slow ones.
+test: $(VENV)/dev.stamp  ## Run unit tests and a smoke of every distributed way: minutes.
+	$(VENV)/bin/python -m pytest -m "not slow and (smoke or not distributed)"
+
+test-all: $(VENV)/dev.stamp  ## Run all tests that CI runs: half an hour.
 	$(VENV)/bin/python -m pytest -m "not slow"
 
-test-slow: $(VENV)/dev.stamp  ## Run those: twenty kills, every fix switched off.
+test-slow: $(VENV)/dev.stamp  ## Run what CI does not: twenty kills, every fix switched off.
 	$(VENV)/bin/python -m pytest -m "slow"
 
 test-oldest: $(OLDEST)/dev.stamp  ## Run a subset on the oldest supported versions.

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from keras_fastnet._keras.keras_api import IS_KERAS_2
-from tests.distributed.worker_pool import WorkerPool
+from tests.distributed.worker_pool import POOLS, WorkerPool
 from tests.keras_2 import COVERED, reason_to_leave_out
 
 
@@ -31,25 +31,6 @@ def pytest_ignore_collect(collection_path: pathlib.Path) -> bool | None:
     module = collection_path.stem if collection_path.suffix == ".py" else ""
     left_out = module.startswith("test_") and module not in COVERED
     return True if IS_KERAS_2 and left_out else None
-
-
-# In the order in which the tests take them: no test needs two that are far apart.
-POOLS = {
-    "one_device": WorkerPool(1),
-    "one_by_two": WorkerPool(1, devices=2),
-    "tpu": WorkerPool(1, devices=4, tpu=True),
-    "two_workers": WorkerPool(2),
-    "two_by_two": WorkerPool(2, devices=2),
-    "two_mpi": WorkerPool(2, mpi=True),
-    "three_workers": WorkerPool(3),
-    "four_workers": WorkerPool(4),
-    "four_mpi": WorkerPool(4, mpi=True),
-    "six_workers": WorkerPool(6),
-    "eight_workers": WorkerPool(8),
-    "nine_workers": WorkerPool(9),
-    "nine_mpi": WorkerPool(9, mpi=True),
-}
-"""Pools by the names of their fixtures. Their workers start with the first job."""
 
 
 def _fixture(name: str):

@@ -204,3 +204,22 @@ class WorkerPool:
 
     def _log(self, rank: int) -> str:
         return self._log_path(rank).read_text(errors="replace")[-3000:]
+
+
+# In the order in which the tests take them: no test needs two that are far apart.
+POOLS = {
+    "one_device": WorkerPool(1),
+    "one_by_two": WorkerPool(1, devices=2),
+    "tpu": WorkerPool(1, devices=4, tpu=True),
+    "two_workers": WorkerPool(2),
+    "two_by_two": WorkerPool(2, devices=2),
+    "two_mpi": WorkerPool(2, mpi=True),
+    "three_workers": WorkerPool(3),
+    "four_workers": WorkerPool(4),
+    "four_mpi": WorkerPool(4, mpi=True),
+    "six_workers": WorkerPool(6),
+    "eight_workers": WorkerPool(8),
+    "nine_workers": WorkerPool(9),
+    "nine_mpi": WorkerPool(9, mpi=True),
+}
+"""Pools by the names of their fixtures. Their workers start with the first job."""
