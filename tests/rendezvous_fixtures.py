@@ -5,14 +5,14 @@ import time
 
 import pytest
 
-from keras_fastnet.cluster.ports import reserved_ports
+from keras_fastnet.cluster import ports
 from keras_fastnet.cluster.rendezvous import limits
 
 
 @pytest.fixture
 def addresses():
-    with reserved_ports(4) as ports:
-        yield tuple(f"127.0.0.1:{port}" for port in ports)
+    with ports.reserved_ports(4) as reserved:
+        yield tuple(f"127.0.0.1:{port}" for port in reserved)
 
 
 @pytest.fixture
@@ -32,4 +32,4 @@ def soon(monkeypatch):
     monkeypatch.setattr(limits, "LINGER_SECONDS", 0.2)
     monkeypatch.setattr(limits, "ANSWER_SECONDS", 0.3)
     monkeypatch.setattr(limits, "VERDICT_SECONDS", 1.5)
-    monkeypatch.setattr(limits, "PORT_SECONDS", 0.2)
+    monkeypatch.setattr(ports, "BUSY_SECONDS", 0.2)

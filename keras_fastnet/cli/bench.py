@@ -8,8 +8,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from keras_fastnet.cluster.environment import in_a_cluster, scheduler_places
-from keras_fastnet.cluster.mpi_environment import rank_in
+from keras_fastnet.cluster.environment import in_a_cluster, scheduler_ranks
+from keras_fastnet.cluster.mpi import mpi_rank
 from keras_fastnet.collectives.cost_model import WIRE_BYTES
 from keras_fastnet.errors import UsageError
 from keras_fastnet.launcher import launcher
@@ -181,8 +181,8 @@ def _take_part(options: BenchOptions) -> int:
         cluster = read_tf_config()
         ranks = [
             None if cluster is None else cluster.rank,
-            rank_in(os.environ),
-            *(place.rank for place in scheduler_places(os.environ)),
+            mpi_rank(os.environ),
+            *(stated.rank for stated in scheduler_ranks(os.environ)),
         ]
         if next((rank for rank in ranks if rank is not None), None) == 0:
             check_output(options.output)

@@ -1,11 +1,9 @@
-"""What a process can know of its cluster from the environment, without TensorFlow.
+"""Forming a cluster: finding its description, and meeting the other workers.
 
-`strategies/finding.py` asks in this order, and takes the first that answers:
+In reading order: `cluster_spec` (addresses and rank), the readers of the environment
+(`slurm`, `kubernetes`, `mpi`, `environment`), `discovery` (the decision between them),
+`rendezvous` (all workers meet), `start` (TensorFlow's server starts). `ports` and
+`gpus` choose and divide what the workers of a host share.
 
-1. the `cluster_resolver` that was given to the strategy
-2. the variable `TF_CONFIG`
-3. MPI
-4. Slurm
-5. a Kubernetes Indexed Job
-6. nobody: the training has one process
+Only `discovery` and `start` import TensorFlow.
 """

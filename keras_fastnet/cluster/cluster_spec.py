@@ -1,4 +1,4 @@
-"""Who takes part in the training: the workers' addresses and this worker's rank."""
+"""The addresses of all workers and the rank of this one, as `TF_CONFIG` has them."""
 
 import collections
 import dataclasses
@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 
 from keras_fastnet.errors import ClusterError
+from keras_fastnet.text import count
 
 _EXAMPLE = (
     '{"cluster": {"worker": ["host0:12345", "host1:12345"]}, '
@@ -18,9 +19,9 @@ _ADDRESS = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^\s/:\[\]]+)):([0-9]{1,5})")
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """Addresses of all workers in the order of their ranks, and this rank.
+    """Addresses of all workers in the order of their ranks, and this worker's rank.
 
-    A `chief` task, where there is one, has rank 0 and the workers follow.
+    A `chief` task, if there is one, has rank 0 and the workers follow.
 
     Attributes:
         addresses: `host:port` of every worker.
@@ -48,10 +49,10 @@ def read_tf_config(environment: Mapping[str, str] = os.environ) -> Cluster | Non
         environment: The environment variables.
 
     Returns:
-        The cluster, or `None` where `TF_CONFIG` is absent or has no `cluster`.
+        The cluster, or `None` if `TF_CONFIG` is not set or has no `cluster`.
 
     Raises:
-        ClusterError: `TF_CONFIG` breaks a rule; the message says which.
+        ClusterError: If `TF_CONFIG` breaks a rule; the message says which.
     """
     text = environment.get("TF_CONFIG")
     if text is None:
@@ -85,21 +86,21 @@ def make_cluster(
         The checked cluster.
 
     Raises:
-        ClusterError: A rule is broken; the message says which.
+        ClusterError: If a rule is broken; the message says which.
     """
     unknown = sorted(set(jobs) - {"chief", "worker"})
     if unknown:
         raise ClusterError(
             "A synchronous cluster has only `worker` tasks and at most one `chief`. "
             f"Received the job(s) {unknown}. Leave them out of `cluster`: evaluate "
-            "with `validation_data` or in a process without TF_CONFIG; parameter "
-            "servers have a strategy of their own."
+            "with `validation_data` or in a process without TF_CONFIG; for parameter "
+            "servers use `tf.distribute.ParameterServerStrategy`."
         )
     if task_type not in ("chief", "worker"):
         raise ClusterError(
             'The task\'s "type" must be "worker" or "chief". '
-            f"Received: {task_type!r}. An evaluator or parameter server takes no part "
-            "in synchronous training: start it without TF_CONFIG. TF_CONFIG looks "
+            f"Received: {task_type!r}. Evaluators and parameter servers take no part "
+            "in synchronous training: start them without TF_CONFIG. TF_CONFIG looks "
             f"like {_EXAMPLE}; a cluster resolver needs `task_type` and `task_id`."
         )
     if not isinstance(task_index, int) or isinstance(task_index, bool):
@@ -119,21 +120,21 @@ def make_cluster(
     if not own_job:
         raise ClusterError(
             'The task\'s "type" must be a job of the cluster. Received: '
-            f"{task_type!r}, of which the cluster lists no address. TF_CONFIG looks "
+            f"{task_type!r}, for which the cluster lists no address. TF_CONFIG looks "
             f"like {_EXAMPLE}."
         )
     if not 0 <= task_index < len(own_job):
         raise ClusterError(
             f'The task\'s "index" must be from 0 to {len(own_job) - 1}, as the '
-            f"cluster lists {len(own_job)} `{task_type}` task(s). "
+            f"cluster lists {count(len(own_job), f'`{task_type}` task')}. "
             f"Received: {task_index}. Give every process its own position."
         )
     addresses = (*chief, *workers)
-    seen = collections.Counter(_normal(address) for address in addresses)
-    twice = sorted({a for a in addresses if seen[_normal(a)] > 1})
+    seen = collections.Counter(_normalized(address) for address in addresses)
+    twice = sorted({a for a in addresses if seen[_normalized(a)] > 1})
     if twice:
         raise ClusterError(
-            f"Every worker needs an address of its own. Received twice: {twice}. "
+            f"Every worker needs its own address. Received twice: {twice}. "
             "Give workers on one host different ports."
         )
     offset = len(chief) if task_type == "worker" else 0
@@ -141,14 +142,14 @@ def make_cluster(
 
 
 def hosts_of(cluster: Cluster | None) -> list[str]:
-    """Returns each worker's host, by rank; one host where there is no cluster.
+    """Returns each worker's host, by rank; one host if there is no cluster.
 
     Args:
         cluster: The cluster.
     """
     if cluster is None:
         return ["localhost"]
-    return [_normal(address)[0] for address in cluster.addresses]
+    return [_normalized(address)[0] for address in cluster.addresses]
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -161,7 +162,7 @@ def split_address(address: str) -> tuple[str, int]:
         Host and port.
 
     Raises:
-        ClusterError: It has no host, no port, or a port out of range.
+        ClusterError: If it has no host, no port, or a port out of range.
     """
     parts = _ADDRESS.fullmatch(address)
     if parts is None or not 0 < int(parts[3]) < 65536:
@@ -172,7 +173,7 @@ def split_address(address: str) -> tuple[str, int]:
     return parts[1] or parts[2], int(parts[3])
 
 
-def _normal(address: str) -> tuple[str, int]:
+def _normalized(address: str) -> tuple[str, int]:
     host, port = split_address(address)
     return host.lower(), port
 

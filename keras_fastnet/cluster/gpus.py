@@ -1,32 +1,100 @@
-"""Divides the GPUs of a host among its processes."""
+"""The division of a host's GPUs between its processes, without TensorFlow."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-import tensorflow as tf
+from keras_fastnet.cluster.slurm import expand_counts
+from keras_fastnet.errors import ClusterError, UsageError
 
-from keras_fastnet.errors import ClusterError
 
+def divide_gpus(
+    gpus: Sequence[str], workers: int, per_worker: int | None = None
+) -> list[list[str]] | None:
+    """Divides GPUs between the workers that `fastnet run` starts.
 
-def share_of_gpus(seen: Sequence[tuple[str | None, int]], place: int) -> slice:
-    """Returns which of the GPUs that a process sees are its own.
-
-    Processes of one host that see the same GPUs divide them, in contiguous blocks.
+    Every worker gets a contiguous block of the same length.
 
     Args:
-        seen: What each process of the host sees: its `CUDA_VISIBLE_DEVICES`, and the
-            number of GPUs.
-        place: Which of them this process is.
+        gpus: Names of the visible GPUs, in order.
+        workers: The number of workers.
+        per_worker: GPUs for each worker; the remaining ones stay idle. Defaults to
+            `None`, which divides all of them.
+
+    Returns:
+        A list of names for each worker, or `None` if the machine has no GPU.
 
     Raises:
-        ClusterError: The GPUs cannot be divided evenly.
+        UsageError: If the GPUs are not a multiple of the workers, or too few.
+    """
+    if per_worker is None:
+        if len(gpus) % workers:
+            raise UsageError(
+                "The number of visible GPUs must be a multiple of the number of "
+                f"workers. Received: {len(gpus)} GPUs ({','.join(gpus)}) and "
+                f"{workers} workers. Change --workers, or pass --gpus-per-worker "
+                "(0 trains on the CPU), or list fewer GPUs in CUDA_VISIBLE_DEVICES."
+            )
+        per_worker = len(gpus) // workers
+    elif per_worker * workers > len(gpus):
+        raise UsageError(
+            "--gpus-per-worker times --workers must not exceed the number of visible "
+            f"GPUs. Received: {per_worker} x {workers} with {len(gpus)} visible GPUs. "
+            "Lower one of the two, or list more GPUs in CUDA_VISIBLE_DEVICES."
+        )
+    if not gpus:
+        return None
+    return [list(gpus[_block(per_worker, rank)]) for rank in range(workers)]
+
+
+def slurm_task_gpus(environment: Mapping[str, str]) -> str | None:
+    """Returns the `CUDA_VISIBLE_DEVICES` of a Slurm task; `None` to leave it as it is.
+
+    With `--gpus-per-task` each task sees only its own GPUs. With `--gpus-per-node` and
+    `--gres` every task sees all GPUs of the node, and takes a contiguous block of them:
+    two workers cannot use the same GPU.
+
+    Args:
+        environment: The environment variables of a task.
+
+    Raises:
+        ClusterError: If the GPUs are not a multiple of the node's tasks.
+    """
+    # The list may name them by number or by UUID.
+    visible = [g for g in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if g]
+    counts = expand_counts(environment.get("SLURM_STEP_TASKS_PER_NODE", ""))
+    tasks = counts[int(environment.get("SLURM_NODEID", "0"))]
+    on_node = environment.get("SLURM_GPUS_ON_NODE")
+    if tasks < 2 or not visible or str(len(visible)) != on_node:
+        return None
+    if len(visible) % tasks:
+        raise ClusterError(
+            "The GPUs that a node's tasks share must be a multiple of the tasks. "
+            f"Received: {len(visible)} GPU(s) and {tasks} tasks. Start as many tasks "
+            "as there are GPUs, each with its own: `srun --gpus-per-task=1`."
+        )
+    local = int(environment.get("SLURM_LOCALID", "0"))
+    return ",".join(visible[_block(len(visible) // tasks, local)])
+
+
+def mpi_process_gpus(seen: Sequence[tuple[str | None, int]], local: int) -> slice:
+    """Returns which of its visible GPUs an MPI process uses.
+
+    Processes of one host that see the same GPUs divide them into contiguous blocks.
+
+    Args:
+        seen: For each process of the host its `CUDA_VISIBLE_DEVICES` and the number of
+            GPUs that it sees.
+        local: The index of this process in `seen`.
+
+    Raises:
+        ClusterError: If the GPUs are not a multiple of the processes that see them.
 
     Example:
 
-    >>> [range(4)[share_of_gpus([(None, 4)] * 2, place)] for place in range(2)]
+    >>> [range(4)[mpi_process_gpus([(None, 4)] * 2, local)] for local in range(2)]
     [range(0, 2), range(2, 4)]
     """
-    variable, count = seen[place]
-    sharing = [other for other, what in enumerate(seen) if what == seen[place]]
+    variable, count = seen[local]
+    sharing = [other for other, what in enumerate(seen) if what == seen[local]]
     if count % len(sharing):
         raise ClusterError(
             "The processes of a host must be able to divide its GPUs. Received: "
@@ -34,17 +102,8 @@ def share_of_gpus(seen: Sequence[tuple[str | None, int]], place: int) -> slice:
             f"{len(sharing)} processes. Start as many processes as there are GPUs, "
             "or give each its own with CUDA_VISIBLE_DEVICES; -1 trains on the CPU."
         )
-    each = count // len(sharing)
-    first = sharing.index(place) * each
-    return slice(first, first + each)
+    return _block(count // len(sharing), sharing.index(local))
 
 
-def take_gpus(own: slice) -> None:
-    """Has TensorFlow use some of the visible GPUs only, before it starts.
-
-    Args:
-        own: Which of them.
-    """
-    gpus = tf.config.get_visible_devices("GPU")
-    if gpus[own] != gpus:
-        tf.config.set_visible_devices(gpus[own], "GPU")
+def _block(length: int, index: int) -> slice:
+    return slice(index * length, (index + 1) * length)

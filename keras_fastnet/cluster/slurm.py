@@ -1,27 +1,31 @@
-"""The tasks of a Slurm step, as `srun` starts them.
+"""Ranks and addresses of the tasks of a Slurm step, which `srun` starts.
 
-TensorFlow's `SlurmClusterResolver` serves where it is given as `cluster_resolver`. It
-is not used by itself: it sorts hosts as text (n10 before n2), so that ranks and
-addresses do not belong together, and fails on nodes without GPUs.
+TensorFlow's `SlurmClusterResolver` can be passed as `cluster_resolver`. It is not the
+default because it sorts hosts as text (n10 before n2), which assigns addresses to the
+wrong ranks, and because it fails on nodes without GPUs.
 """
 
 import itertools
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 
-from keras_fastnet.cluster.place import Place
-from keras_fastnet.cluster.slurm_layout import (
-    expand_counts,
-    expand_hosts,
-    nodes_of_tasks,
-)
-from keras_fastnet.cluster.slurm_ports import ports_on_a_node
+from keras_fastnet.cluster.ports import slurm_ports
+from keras_fastnet.cluster.variables import ProcessRank
 from keras_fastnet.errors import ClusterError
 
+# Commas within brackets belong to the host.
+_HOST = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")
+_PIECE = re.compile(r"\[([^\[\]]*)\]|([^\[\]]+)")
+_RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
+_COUNT = re.compile(r"([0-9]+)(?:\(x([0-9]+)\))?")
+# Above Slurm's own limit.
+_MOST = 1 << 20
 
-def slurm_place(environment: Mapping[str, str]) -> Place | None:
-    """Returns a task's place; `None` outside of a step of several tasks.
 
-    In an sbatch script itself there is no step: `srun` makes one.
+def slurm_rank(environment: Mapping[str, str]) -> ProcessRank | None:
+    """Returns a task's rank; `None` outside a step of several tasks.
+
+    An sbatch script itself runs outside any step: `srun` creates one.
 
     Args:
         environment: The environment variables.
@@ -33,11 +37,11 @@ def slurm_place(environment: Mapping[str, str]) -> Place | None:
     job, step = (
         environment.get(name, "?") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID")
     )
-    return Place(f"Slurm (job {job}, step {step})", int(rank), int(size))
+    return ProcessRank(f"Slurm (job {job}, step {step})", int(rank), int(size))
 
 
 def tasks_without_step(environment: Mapping[str, str]) -> int:
-    """Returns how many tasks a job has of which this process is none; 0 in a step.
+    """Returns the number of tasks of the job outside a step; 0 within one.
 
     Args:
         environment: The environment variables.
@@ -47,15 +51,15 @@ def tasks_without_step(environment: Mapping[str, str]) -> int:
     return int(tasks) if tasks.isdecimal() and not in_step else 0
 
 
-def slurm_addresses(environment: Mapping[str, str], place: Place) -> list[str]:
+def slurm_addresses(environment: Mapping[str, str], own: ProcessRank) -> list[str]:
     """Returns `host:port` of a step's tasks, by rank.
 
     Args:
         environment: The environment variables of a task.
-        place: The task's place.
+        own: The task's rank.
 
     Raises:
-        ClusterError: The variables do not say where the tasks are.
+        ClusterError: If the variables do not say where the tasks run.
     """
     hosts = expand_hosts(environment.get("SLURM_STEP_NODELIST", ""))
     counts = expand_counts(environment.get("SLURM_STEP_TASKS_PER_NODE", ""))
@@ -65,39 +69,141 @@ def slurm_addresses(environment: Mapping[str, str], place: Place) -> list[str]:
         environment.get("SLURM_DISTRIBUTION", ""),
         int(plane) if plane.isdecimal() else None,
     )
-    if len(nodes) != place.size or len(hosts) != len(counts):
+    if len(nodes) != own.size or len(hosts) != len(counts):
         raise ClusterError(
             "Slurm's variables must describe one step. Received: "
-            f"SLURM_STEP_NUM_TASKS={place.size}, but {len(nodes)} tasks in "
+            f"SLURM_STEP_NUM_TASKS={own.size}, but {len(nodes)} tasks in "
             f"SLURM_STEP_TASKS_PER_NODE, and {len(hosts)} hosts for {len(counts)} "
             "numbers of tasks. Start the workers with `srun`, and do not set the "
             "variables yourself."
         )
     on_node = [itertools.count() for _ in hosts]
     local = [next(on_node[node]) for node in nodes]
-    _check_own(environment, place.rank, hosts, nodes, local)
-    ports = ports_on_a_node(environment, max(counts))
+    _check_own_task(environment, own.rank, hosts, nodes, local)
+    ports = slurm_ports(environment, max(counts))
     return [
         f"{hosts[node]}:{ports[index]}"
         for node, index in zip(nodes, local, strict=True)
     ]
 
 
-def _check_own(
+def _check_own_task(
     environment: Mapping[str, str],
     rank: int,
     hosts: list[str],
     nodes: list[int],
     local: list[int],
 ) -> None:
-    """What is computed here for all ranks must hold for this one."""
-    mine = (str(nodes[rank]), str(local[rank]))
-    said = tuple(environment.get(f"SLURM_{n}", "?") for n in ("NODEID", "LOCALID"))
-    if mine != said:
+    """Checks the computed layout against what Slurm states of this task."""
+    computed = (str(nodes[rank]), str(local[rank]))
+    stated = tuple(environment.get(f"SLURM_{n}", "?") for n in ("NODEID", "LOCALID"))
+    if computed != stated:
         raise ClusterError(
             "Slurm's variables must tell where each task runs. Received: task "
-            f"{said[1]} of node {said[0]} for rank {rank}, which by "
-            f"SLURM_STEP_TASKS_PER_NODE and SLURM_DISTRIBUTION is task {mine[1]} of "
-            f"node {mine[0]} ({hosts[nodes[rank]]}). Start the workers with `srun "
-            "--distribution=block`."
+            f"{stated[1]} of node {stated[0]} for rank {rank}, which by "
+            "SLURM_STEP_TASKS_PER_NODE and SLURM_DISTRIBUTION is task "
+            f"{computed[1]} of node {computed[0]} ({hosts[nodes[rank]]}). Start the "
+            "workers with `srun --distribution=block`."
         )
+
+
+def expand_hosts(text: str) -> list[str]:
+    """Returns the hosts of a list such as `n[1-2,07],gpu[1-2]-[3-4]`, in its order.
+
+    TensorFlow's own function does not support several brackets in one name.
+
+    Args:
+        text: The list.
+
+    Raises:
+        ClusterError: If `text` is not such a list.
+    """
+    items = _split(text, _HOST, "a list of hosts")
+    hosts: list[str] = []
+    for item in items:
+        choices = [
+            _expand_ranges(piece[1], text) if piece[1] is not None else [piece[2]]
+            for piece in _PIECE.finditer(item)
+        ]
+        hosts += map("".join, itertools.product(*choices))
+    return hosts
+
+
+def expand_counts(text: str) -> list[int]:
+    """Returns the numbers of a list such as `3(x2),1`, which is 3, 3, 1.
+
+    Args:
+        text: The list.
+
+    Raises:
+        ClusterError: If `text` is not such a list.
+    """
+    counts: list[int] = []
+    for item in _split(text, _COUNT, "a list of counts"):
+        found = _COUNT.fullmatch(item)
+        if found is None or int(found[2] or 1) > _MOST:
+            raise _unreadable("a list of counts", text)
+        counts += [int(found[1])] * int(found[2] or 1)
+    return counts
+
+
+def nodes_of_tasks(
+    counts: Sequence[int], distribution: str, plane: int | None = None
+) -> list[int]:
+    """Returns the node of each task, by rank.
+
+    Args:
+        counts: The number of tasks of each node.
+        distribution: Slurm's `--distribution`; empty for its default.
+        plane: The number of consecutive tasks that a node gets with `plane`.
+
+    Raises:
+        ClusterError: If the distribution is another, such as `arbitrary`.
+    """
+    # The part after the first colon or comma is about sockets and cores.
+    kind = re.split("[:,]", distribution.lower())[0]
+    if kind in ("", "*", "block"):
+        together = max(counts)
+    elif kind == "cyclic":
+        together = 1
+    elif kind == "plane" and plane is not None and plane > 0:
+        together = plane
+    else:
+        raise ClusterError(
+            "Slurm must distribute the tasks by `block`, `cyclic` or `plane`. "
+            f"Received: SLURM_DISTRIBUTION={distribution!r}. Start them with "
+            "`srun --distribution=block`."
+        )
+    left = list(counts)
+    nodes: list[int] = []
+    while any(left):
+        for node, tasks in enumerate(left):
+            taken = min(tasks, together)
+            nodes += [node] * taken
+            left[node] -= taken
+    return nodes
+
+
+def _split(text: str, item: re.Pattern[str], kind: str) -> list[str]:
+    items = [found[0] for found in item.finditer(text)]
+    if not items or ",".join(items) != text:
+        raise _unreadable(kind, text)
+    return items
+
+
+def _expand_ranges(ranges: str, text: str) -> list[str]:
+    numbers: list[str] = []
+    for part in ranges.split(","):
+        found = _RANGE.fullmatch(part)
+        first, last = (found[1], found[2] or found[1]) if found else ("1", "0")
+        if not 0 <= int(last) - int(first) < _MOST:
+            raise _unreadable("a list of hosts", text)
+        numbers += [str(n).zfill(len(first)) for n in range(int(first), int(last) + 1)]
+    return numbers
+
+
+def _unreadable(kind: str, text: str) -> ClusterError:
+    return ClusterError(
+        f"Slurm's variables must hold {kind}. Received: {text!r}. Start the workers "
+        "with `srun`; if `srun` set this value, describe the cluster by TF_CONFIG."
+    )

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
-from keras_fastnet.cluster.mpi_environment import mpi4py_is_installed, rank_in
+from keras_fastnet.cluster.mpi import mpi4py_is_installed, mpi_rank
 from keras_fastnet.errors import UsageError
 
 _SHIM = str(Path(__file__).with_name("mpiexec_rank.py"))
@@ -148,7 +148,7 @@ def _received(line: socket.socket) -> tuple[int, MpiRank]:
         message += line.recv(1 << 16)
     theirs = json.loads(message)
     variables = {k: v for k, v in theirs.items() if os.environ.get(k) != v}
-    rank = rank_in(theirs)
+    rank = mpi_rank(theirs)
     if rank is None:
         raise UsageError(
             "mpiexec must tell its ranks their numbers as MPICH or Open MPI do. "

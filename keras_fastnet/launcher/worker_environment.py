@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from keras_fastnet._keras.lone_fit import INDEPENDENT
-from keras_fastnet.errors import UsageError
+from keras_fastnet.cluster.gpus import divide_gpus
 
 HOST = "127.0.0.1"
 
@@ -27,44 +27,6 @@ def cluster_configuration(ports: Sequence[int], rank: int) -> str:
             "task": {"type": "worker", "index": rank},
         }
     )
-
-
-def divide_gpus(
-    gpus: Sequence[str], workers: int, per_worker: int | None = None
-) -> list[list[str]] | None:
-    """Divides GPUs into one contiguous block of equal length for each worker.
-
-    Args:
-        gpus: Names of the visible GPUs, in order.
-        workers: The number of workers.
-        per_worker: GPUs for each worker; those left over stay idle. Defaults to
-            `None`, which divides all of them.
-
-    Returns:
-        A list of names for each worker, or `None` when there is nothing to set,
-        since the machine has no GPU.
-    """
-    if per_worker is None:
-        if len(gpus) % workers:
-            raise UsageError(
-                "The number of visible GPUs must be a multiple of the number of "
-                f"workers. Received: {len(gpus)} GPUs ({','.join(gpus)}) and "
-                f"{workers} workers. Change --workers, or pass --gpus-per-worker "
-                "(0 trains on the CPU), or list fewer GPUs in CUDA_VISIBLE_DEVICES."
-            )
-        per_worker = len(gpus) // workers
-    elif per_worker * workers > len(gpus):
-        raise UsageError(
-            "--gpus-per-worker times --workers must not exceed the number of visible "
-            f"GPUs. Received: {per_worker} x {workers} with {len(gpus)} visible GPUs. "
-            "Lower one of the two, or list more GPUs in CUDA_VISIBLE_DEVICES."
-        )
-    if not gpus:
-        return None
-    return [
-        list(gpus[rank * per_worker : (rank + 1) * per_worker])
-        for rank in range(workers)
-    ]
 
 
 def worker_environments(

@@ -68,7 +68,7 @@ class Contest:
             )
             flat = Grid(choice.grid.size, 1)
             transport = MpiTransport(
-                choice.grid, self._extended.hosts, self._communicator, mpi.look_around
+                choice.grid, self._extended.hosts, self._communicator, mpi.check_peers
             )
             sums = transport.sums(choice.algorithm_for)[0]
             self._beside_mpi = [

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet._keras.replica_step import ReplicaStep
-from keras_fastnet.cluster.mpi_world import MpiWorld
+from keras_fastnet.cluster.mpi import MpiWorld
 from keras_fastnet.collectives.all_reducer import AllReducer
 from keras_fastnet.collectives.cost_model import Algorithm
 from keras_fastnet.collectives.grid import Grid
@@ -145,7 +145,7 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
         if self.mpi is None:
             return self.tensorflow_transport_on(grid)
         return MpiTransport(
-            grid, self.hosts, self.mpi.communicator, self.mpi.look_around
+            grid, self.hosts, self.mpi.communicator, self.mpi.check_peers
         )
 
     def tensorflow_transport_on(self, grid: Grid) -> TensorFlowTransport:

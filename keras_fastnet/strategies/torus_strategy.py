@@ -10,12 +10,12 @@ from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.protocols import ModelStep
 from keras_fastnet._keras.training_data import TrainingData
 from keras_fastnet.batches.global_batch import GlobalBatch, with_examples
-from keras_fastnet.cluster.finding import (
+from keras_fastnet.cluster.discovery import (
     Membership,
     check_described_in_time,
     find_cluster,
 )
-from keras_fastnet.cluster.joining import join, start_watched
+from keras_fastnet.cluster.start import meet_workers, server_start
 from keras_fastnet.collectives.grid import Grid
 from keras_fastnet.strategies.fit_support import KerasSupport, checked_scalar_losses
 from keras_fastnet.strategies.memory import keep_freed_memory, let_memory_grow
@@ -106,8 +106,8 @@ class TorusStrategy(
         )
         self.membership = found = find_cluster(cluster_resolver, transport)
         let_memory_grow()
-        nodes = join(found, start_timeout)
-        with start_watched(found.cluster, start_timeout):
+        nodes = meet_workers(found, start_timeout)
+        with server_start(found.cluster, start_timeout):
             extended = TorusExtended(
                 self,
                 found.resolver,

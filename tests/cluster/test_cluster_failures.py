@@ -24,7 +24,7 @@ import json, os, sys, time
 import tensorflow as tf
 import keras_fastnet
 from keras_fastnet.errors import ClusterError
-from keras_fastnet.cluster.rendezvous import own_port
+from keras_fastnet.cluster import ports
 
 own, other = sys.argv[1:]
 resolvers = tf.distribute.cluster_resolver
@@ -86,7 +86,7 @@ attempt("not counted", "{}")
 del os.environ["JOB_COMPLETION_INDEX"]
 attempt("missing follower", config(), start_timeout=2)
 attempt("missing rank 0", config(index=1), start_timeout=2)
-with own_port.bound(int(own.split(":")[1])):
+with ports.listening_socket(int(own.split(":")[1])):
     attempt("busy port", config())
 tf.zeros([])
 attempt("too late", config())
@@ -125,10 +125,10 @@ model.fit(x, x[:, :1], batch_size=4, epochs=10**9, verbose=0, callbacks=[Report(
 DIE_AFTER_THE_MEETING = """
 import json, os
 import keras_fastnet
-from keras_fastnet.strategies import joining
+from keras_fastnet.cluster import start
 
-meet, watch = joining.meet, joining.end_if_stuck
-joining.end_if_stuck = lambda seconds, text: watch(4.0, text)
+meet, kill = start.meet, start.killed_after
+start.killed_after = lambda seconds, text: kill(4.0, text)
 
 def meet_and_die(*arguments):
     agreed = meet(*arguments)
@@ -136,7 +136,7 @@ def meet_and_die(*arguments):
         os._exit(3)
     return agreed
 
-joining.meet = meet_and_die
+start.meet = meet_and_die
 keras_fastnet.TorusStrategy()
 """
 

@@ -7,22 +7,23 @@ from hypothesis import strategies as st
 from tensorflow.python.distribute.cluster_resolver import slurm_cluster_resolver
 
 from keras_fastnet.cluster.cluster_spec import Cluster
-from keras_fastnet.cluster.environment import in_a_cluster, scheduler_places
-from keras_fastnet.cluster.finding import resolver_of
+from keras_fastnet.cluster.discovery import resolver_of
+from keras_fastnet.cluster.environment import in_a_cluster, scheduler_ranks
+from keras_fastnet.cluster.gpus import slurm_task_gpus
 from keras_fastnet.cluster.kubernetes import (
     check_workers_are_counted,
     kubernetes_addresses,
-    kubernetes_place,
+    kubernetes_rank,
 )
-from keras_fastnet.cluster.place import Place
-from keras_fastnet.cluster.slurm import slurm_addresses, slurm_place
-from keras_fastnet.cluster.slurm_gpus import own_gpus
-from keras_fastnet.cluster.slurm_layout import (
+from keras_fastnet.cluster.ports import slurm_ports
+from keras_fastnet.cluster.slurm import (
     expand_counts,
     expand_hosts,
     nodes_of_tasks,
+    slurm_addresses,
+    slurm_rank,
 )
-from keras_fastnet.cluster.slurm_ports import ports_on_a_node
+from keras_fastnet.cluster.variables import ProcessRank
 from keras_fastnet.errors import ClusterError
 
 # As Slurm 22.05 gave them to the last of four tasks.
@@ -111,8 +112,8 @@ def test_other_distributions_are_refused(distribution):
 
 
 def test_a_step_of_slurm():
-    place = slurm_place(STEP)
-    assert place == Place("Slurm (job 2, step 0)", 3, 4)
+    place = slurm_rank(STEP)
+    assert place == ProcessRank("Slurm (job 2, step 0)", 3, 4)
     assert slurm_addresses(STEP, place) == [
         *("fast1:20128", "fast1:20129", "fast1:20130", "fast2:20128"),
     ]
@@ -122,7 +123,7 @@ def test_a_step_of_slurm():
     "environment", [{}, BATCH, {**STEP, "SLURM_STEP_NUM_TASKS": "1"}]
 )
 def test_no_step(environment):
-    assert slurm_place(environment) is None
+    assert slurm_rank(environment) is None
     assert not in_a_cluster(environment)
 
 
@@ -138,7 +139,7 @@ def test_no_step(environment):
 def test_slurm_that_contradicts_itself_is_refused(changes, message):
     environment = {**STEP, **changes}
     with pytest.raises(ClusterError, match=message):
-        slurm_addresses(environment, slurm_place(environment))
+        slurm_addresses(environment, slurm_rank(environment))
 
 
 @given(
@@ -164,7 +165,7 @@ def test_every_task_finds_itself(counts, distribution, plane):
             "SLURM_DISTRIBUTION": distribution,
             "SLURM_DIST_PLANESIZE": str(plane),
         }
-        addresses = slurm_addresses(environment, slurm_place(environment))
+        addresses = slurm_addresses(environment, slurm_rank(environment))
         assert addresses[rank].startswith(f"n{8 + node}:")
         everybody.add(tuple(addresses))
     assert len(everybody) == 1
@@ -173,7 +174,7 @@ def test_every_task_finds_itself(counts, distribution, plane):
 
 def job(number, step=0, **more):
     ids = {"SLURM_JOB_ID": str(number), "SLURM_STEP_ID": str(step)}
-    return ports_on_a_node({**ids, **more}, 64)
+    return slurm_ports({**ids, **more}, 64)
 
 
 def test_jobs_on_a_node_have_different_ports():
@@ -187,16 +188,16 @@ def test_jobs_on_a_node_have_different_ports():
 
 def test_ports_that_slurm_or_the_user_chose():
     reserved = {"SLURM_STEP_RESV_PORTS": "12005-12007,12010"}
-    assert ports_on_a_node(reserved, 4) == [12005, 12006, 12007, 12010]
+    assert slurm_ports(reserved, 4) == [12005, 12006, 12007, 12010]
     # Too few.
-    assert ports_on_a_node(reserved, 5)[0] == 20_000
-    assert ports_on_a_node({**reserved, "FASTNET_PORT": "7000"}, 2) == [7000, 7001]
+    assert slurm_ports(reserved, 5)[0] == 20_000
+    assert slurm_ports({**reserved, "FASTNET_PORT": "7000"}, 2) == [7000, 7001]
 
 
 @pytest.mark.parametrize("text", ["", "http", "0", "65536", "-1", "65535"])
 def test_ports_that_are_none(text):
     with pytest.raises(ClusterError, match=r"FASTNET_PORT must be .*1 to 65534"):
-        ports_on_a_node({"FASTNET_PORT": text}, 2)
+        slurm_ports({"FASTNET_PORT": text}, 2)
 
 
 @pytest.mark.parametrize(
@@ -220,9 +221,9 @@ def test_gpus_are_shared_out(visible, on_node, own):
             "SLURM_GPUS_ON_NODE": on_node,
             "CUDA_VISIBLE_DEVICES": visible,
         }
-        assert own_gpus(environment) == gpus
+        assert slurm_task_gpus(environment) == gpus
         alone = {**environment, "SLURM_NODEID": "0", "SLURM_LOCALID": "0"}
-        assert own_gpus(alone) is None
+        assert slurm_task_gpus(alone) is None
 
 
 def test_gpus_that_cannot_be_shared_out():
@@ -232,12 +233,12 @@ def test_gpus_that_cannot_be_shared_out():
         "CUDA_VISIBLE_DEVICES": "0",
     }
     with pytest.raises(ClusterError, match=r"1 GPU\(s\) and 2 tasks.*gpus-per-task"):
-        own_gpus(environment)
+        slurm_task_gpus(environment)
 
 
 def test_a_pod_of_an_indexed_job():
-    place = kubernetes_place(POD)
-    assert place == Place("a Kubernetes Indexed Job", 1, 3)
+    place = kubernetes_rank(POD)
+    assert place == ProcessRank("a Kubernetes Indexed Job", 1, 3)
     name = "train-1.workers.default.svc.cluster.local"
     assert kubernetes_addresses(POD, place, name) == [
         f"train-{rank}.workers.default.svc.cluster.local:20000" for rank in range(3)
@@ -253,30 +254,30 @@ def test_a_pod_of_an_indexed_job():
 @pytest.mark.parametrize("name", ["train-1", "train-2.workers", "train.workers", ""])
 def test_pods_without_names_are_refused(name):
     with pytest.raises(ClusterError, match=r"Received: .*`subdomain`"):
-        kubernetes_addresses(POD, kubernetes_place(POD), name)
+        kubernetes_addresses(POD, kubernetes_rank(POD), name)
 
 
 def test_pods_are_counted():
     alone = {**POD, "JOB_COMPLETION_INDEX": "0", "FASTNET_WORKERS": "1"}
     for environment in ({}, alone, {"FASTNET_WORKERS": "3"}):
-        assert kubernetes_place(environment) is None
+        assert kubernetes_rank(environment) is None
         check_workers_are_counted(environment)
     with pytest.raises(ClusterError, match=r"INDEX=1 without FASTNET_WORKERS.*or to 1"):
         check_workers_are_counted({"JOB_COMPLETION_INDEX": "1"})
     with pytest.raises(ClusterError, match=r"Received: 3, in the pod with .*INDEX=3"):
-        kubernetes_place({**POD, "JOB_COMPLETION_INDEX": "3"})
+        kubernetes_rank({**POD, "JOB_COMPLETION_INDEX": "3"})
     with pytest.raises(ClusterError, match="FASTNET_WORKERS must be an integer"):
-        kubernetes_place({**POD, "FASTNET_WORKERS": "four"})
+        kubernetes_rank({**POD, "FASTNET_WORKERS": "four"})
 
 
 def test_inherited_variables_do_not_count():
-    assert [place.rank for place in scheduler_places({**STEP, **POD})] == [3, 1]
+    assert [place.rank for place in scheduler_ranks({**STEP, **POD})] == [3, 1]
     # Those of Ray's daemon.
-    assert not scheduler_places({**STEP, **POD, "RAY_RAYLET_PID": "7"})
+    assert not scheduler_ranks({**STEP, **POD, "RAY_RAYLET_PID": "7"})
     # `mpiexec` has started its daemons by `srun`.
-    assert not scheduler_places({**STEP, "PMI_RANK": "1", "PMI_SIZE": "8"})
+    assert not scheduler_ranks({**STEP, "PMI_RANK": "1", "PMI_SIZE": "8"})
     # `srun --mpi=pmi2` has started the ranks themselves.
-    assert scheduler_places({**STEP, "PMI_RANK": "3", "PMI_SIZE": "4"})
+    assert scheduler_ranks({**STEP, "PMI_RANK": "3", "PMI_SIZE": "4"})
 
 
 def test_tensorflow_is_told_of_the_gpus(monkeypatch):

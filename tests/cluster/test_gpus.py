@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_fastnet.cluster.gpus import share_of_gpus
+from keras_fastnet.cluster.gpus import mpi_process_gpus
 from keras_fastnet.errors import ClusterError
 
 
@@ -59,9 +59,9 @@ def test_halves_are_summed_in_float32_on_gpus_too(two_by_two):
 def test_processes_of_a_host_divide_its_gpus(seen, blocks):
     for place, block in enumerate(blocks):
         gpus = list(range(seen[place][1]))
-        assert gpus[share_of_gpus(seen, place)] == block
+        assert gpus[mpi_process_gpus(seen, place)] == block
 
 
 def test_gpus_that_cannot_be_divided_are_refused():
     with pytest.raises(ClusterError, match=r"3 GPUs.*2 processes"):
-        share_of_gpus([(None, 3)] * 2, 0)
+        mpi_process_gpus([(None, 3)] * 2, 0)

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
+from keras_fastnet.cluster import ports
 from keras_fastnet.cluster.cluster_spec import Cluster
-from keras_fastnet.cluster.ports import reserved_ports
-from keras_fastnet.cluster.rendezvous import meet, own_port
+from keras_fastnet.cluster.rendezvous import meet
 from tests.rendezvous_worker import (
     FACTS,
     Worker,
@@ -33,8 +33,8 @@ def test_all_hear_the_proposal_of_rank_0(addresses, size):
 
 
 def test_many_workers():
-    with reserved_ports(24) as ports:
-        addresses = [f"localhost:{port}" for port in ports]
+    with ports.reserved_ports(24) as reserved:
+        addresses = [f"localhost:{port}" for port in reserved]
         workers = [Worker(addresses, rank) for rank in reversed(range(24))]
         assert outcomes(*workers) == [7] * 24
 
@@ -85,7 +85,7 @@ def test_timeout_must_be_a_number(addresses, timeout):
 @pytest.mark.parametrize("rank", [0, 1])
 def test_busy_port(addresses, soon, rank):
     port = int(addresses[rank].split(":")[1])
-    with own_port.bound(port):
+    with ports.listening_socket(port):
         worker = Worker(addresses[:2], rank)
         text = worker.outcome()
     assert f"Rank {rank} must be able to listen" in text
@@ -94,7 +94,7 @@ def test_busy_port(addresses, soon, rank):
 
 
 def test_port_that_becomes_free(addresses):
-    listener = own_port.bound(int(addresses[0].split(":")[1]))
+    listener = ports.listening_socket(int(addresses[0].split(":")[1]))
     worker = Worker(addresses[:1], 0)
     time.sleep(0.2)
     listener.close()

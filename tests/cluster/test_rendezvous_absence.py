@@ -9,7 +9,8 @@ import time
 
 import pytest
 
-from keras_fastnet.cluster.rendezvous import limits, own_port
+from keras_fastnet.cluster import ports
+from keras_fastnet.cluster.rendezvous import limits
 from tests.rendezvous_worker import Worker, connect, hello, outcomes, say
 
 pytest_plugins = ["tests.rendezvous_fixtures"]
@@ -82,15 +83,6 @@ def test_a_user_who_waits_is_told_for_whom(addresses, soon, monkeypatch, caplog)
 
 SCRIPT = """
 import sys
-import types
-
-import keras_fastnet
-
-# The package itself would import TensorFlow, which takes seconds.
-package = types.ModuleType("keras_fastnet.strategies")
-package.__path__ = [keras_fastnet.__path__[0] + "/strategies"]
-sys.modules[package.__name__] = package
-
 from keras_fastnet.cluster.cluster_spec import Cluster
 from keras_fastnet.cluster.rendezvous import meet
 
@@ -143,7 +135,7 @@ def test_rank_0_is_killed(addresses, monkeypatch, caplog):
 def test_rank_0_hangs_after_the_welcome(addresses, monkeypatch):
     monkeypatch.setattr(limits, "VERDICT_SECONDS", 0.2)
     follower = Worker(addresses[:2], 1, timeout=0.6)
-    with own_port.bound(int(addresses[0].split(":")[1])) as listener:
+    with ports.listening_socket(int(addresses[0].split(":")[1])) as listener:
         connection = listener.accept()[0]
         with connection:
             say(connection, {"welcome": 1})

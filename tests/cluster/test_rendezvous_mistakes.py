@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from keras_fastnet.cluster.ports import reserved_ports
-from keras_fastnet.cluster.rendezvous import own_port
+from keras_fastnet.cluster import ports
 from tests.rendezvous_worker import Worker, connect, hello, outcomes, say
 
 pytest_plugins = ["tests.rendezvous_fixtures"]
@@ -77,9 +76,9 @@ def test_rank_0_whose_address_leads_to_another_rank_0(addresses, soon, monkeypat
     """As on a second host, this one's port is not that of its address."""
     first = Worker(addresses[:2], 0)
     connect(addresses[0]).close()
-    listen = own_port.bound
+    listen = ports.listening_socket
     other_port = int(addresses[3].split(":")[1])
-    monkeypatch.setattr(own_port, "bound", lambda port: listen(other_port))
+    monkeypatch.setattr(ports, "listening_socket", lambda port: listen(other_port))
     second = Worker(addresses[:2], 0)
     for text in outcomes(first, second):
         assert "two processes with rank 0" in text
@@ -96,21 +95,25 @@ def test_index_twice_on_one_host(addresses, soon):
 
 def test_address_that_leads_to_another_rank(soon, monkeypatch):
     """Ranks 1 and 2 have each other's address."""
-    listen = own_port.bound
-    with reserved_ports(3) as ports:
-        swapped = {ports[0]: ports[0], ports[1]: ports[2], ports[2]: ports[1]}
-        monkeypatch.setattr(own_port, "bound", lambda port: listen(swapped[port]))
-        addresses = [f"127.0.0.1:{port}" for port in ports]
+    listen = ports.listening_socket
+    with ports.reserved_ports(3) as (zero, one, two):
+        swapped = {zero: zero, one: two, two: one}
+        monkeypatch.setattr(
+            ports, "listening_socket", lambda port: listen(swapped[port])
+        )
+        addresses = [f"127.0.0.1:{port}" for port in (zero, one, two)]
         workers = [Worker(addresses, rank) for rank in range(3)]
         for text in outcomes(*workers):
             assert "which leads to rank" in text
 
 
 def test_follower_that_cannot_be_reached(addresses, soon, monkeypatch):
-    listen = own_port.bound
-    ports = [int(address.split(":")[1]) for address in addresses]
+    listen = ports.listening_socket
+    own = [int(address.split(":")[1]) for address in addresses]
     monkeypatch.setattr(
-        own_port, "bound", lambda p: listen(ports[3] if p == ports[1] else p)
+        ports,
+        "listening_socket",
+        lambda p: listen(own[3] if p == own[1] else p),
     )
     workers = [Worker(addresses[:2], rank, timeout=0.6) for rank in range(2)]
     for text in outcomes(*workers):
@@ -120,11 +123,13 @@ def test_follower_that_cannot_be_reached(addresses, soon, monkeypatch):
 
 
 def test_another_program_at_the_address_of_a_follower(addresses, soon, monkeypatch):
-    listen = own_port.bound
-    ports = [int(address.split(":")[1]) for address in addresses]
-    with listen(ports[1]):
+    listen = ports.listening_socket
+    own = [int(address.split(":")[1]) for address in addresses]
+    with listen(own[1]):
         monkeypatch.setattr(
-            own_port, "bound", lambda p: listen(ports[3] if p == ports[1] else p)
+            ports,
+            "listening_socket",
+            lambda p: listen(own[3] if p == own[1] else p),
         )
         workers = [Worker(addresses[:2], rank, timeout=0.6) for rank in range(2)]
         for text in outcomes(*workers):

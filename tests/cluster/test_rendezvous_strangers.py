@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from keras_fastnet.cluster.rendezvous import own_port
+from keras_fastnet.cluster import ports
 from tests.rendezvous_worker import (
     Worker,
     connect,
@@ -62,7 +62,7 @@ def test_silent_strangers_are_dropped_after_a_while(addresses, soon):
 
 @pytest.mark.parametrize("data", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"5\n"])
 def test_another_program_at_the_address_of_rank_0(addresses, soon, data):
-    with own_port.bound(int(addresses[0].split(":")[1])) as listener:
+    with ports.listening_socket(int(addresses[0].split(":")[1])) as listener:
         worker = Worker(addresses[:2], 1, timeout=0.6)
         connections = []
         listener.settimeout(0.05)
@@ -79,7 +79,7 @@ def test_another_program_at_the_address_of_rank_0(addresses, soon, data):
 
 
 def test_proxy_that_accepts_before_rank_0_is_there(addresses):
-    with own_port.bound(int(addresses[0].split(":")[1])) as listener:
+    with ports.listening_socket(int(addresses[0].split(":")[1])) as listener:
         worker = Worker(addresses[:2], 1)
         for _ in range(3):
             listener.accept()[0].close()

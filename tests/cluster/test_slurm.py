@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keras_fastnet.cluster.slurm_layout import expand_hosts
+from keras_fastnet.cluster.slurm import expand_hosts
 from tests.clusters.slurm import slurm
 
 pytestmark = [pytest.mark.distributed, pytest.mark.clusters]
@@ -22,8 +22,8 @@ DEMO = str(ROOT / "examples" / "digits.py")
 BATCH = str(ROOT / "examples" / "clusters" / "slurm.sbatch")
 ADDRESSES = """
 import os
-from keras_fastnet.cluster.slurm import slurm_addresses, slurm_place
-place = slurm_place(os.environ)
+from keras_fastnet.cluster.slurm import slurm_addresses, slurm_rank
+place = slurm_rank(os.environ)
 print(place.rank, os.environ["SLURMD_NODENAME"], *slurm_addresses(os.environ, place))
 """
 # The machine has fewer cores than workers; and jobs inherit the path.

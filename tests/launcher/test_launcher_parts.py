@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 from keras_fastnet import __version__
 from keras_fastnet.cli import main
+from keras_fastnet.cluster.gpus import divide_gpus
 from keras_fastnet.cluster.ports import reserved_ports
 from keras_fastnet.errors import UsageError
 from keras_fastnet.launcher import launcher
 from keras_fastnet.launcher.line_editor import LONGEST_LINE, LineEditor
 from keras_fastnet.launcher.machine import parse_listing, parse_visible_devices
 from keras_fastnet.launcher.output import Display, WorkerOutput, is_information
-from keras_fastnet.launcher.worker_environment import divide_gpus, worker_environments
+from keras_fastnet.launcher.worker_environment import worker_environments
 
 PIECES = st.sampled_from(
     [*"ab é━\t\n\r\b\x1b[m(K2;", "\x1b[32m", "\x1b[0m", "\x1b[K", "\x1b[2K", "\x07"]

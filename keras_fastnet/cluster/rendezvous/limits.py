@@ -8,8 +8,6 @@ ANSWER_SECONDS = 5.0
 VERDICT_SECONDS = 15.0
 # Rank 0 stays this long after it found an error, to tell those that come next.
 LINGER_SECONDS = 5.0
-# An earlier process may need a moment to let go of the port.
-PORT_SECONDS = 2.0
 # When a worker that waits says so: first, and then again and again.
 FIRST_NOTICE_SECONDS = 10.0
 NOTICE_SECONDS = 60.0

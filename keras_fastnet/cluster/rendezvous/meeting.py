@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_fastnet.cluster.cluster_spec import Cluster
+from keras_fastnet.cluster.ports import listen
 from keras_fastnet.cluster.rendezvous.follower import Follower
 from keras_fastnet.cluster.rendezvous.leader import Leader
-from keras_fastnet.cluster.rendezvous.own_port import listen
 from keras_fastnet.cluster.rendezvous.switchboard import Switchboard
 
 

@@ -1,4 +1,15 @@
-"""Which cluster a process belongs to: the one place that decides."""
+"""Finds the cluster that this process belongs to.
+
+The first of these sources counts that describes a cluster:
+
+1. the `cluster_resolver` that was passed to the strategy
+2. the environment variable `TF_CONFIG`
+3. MPI
+4. Slurm
+5. a Kubernetes Indexed Job
+
+Without any of them training runs in one process.
+"""
 
 import dataclasses
 import os
@@ -10,24 +21,19 @@ import tensorflow as tf
 
 from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet.cluster.cluster_spec import Cluster, make_cluster, read_tf_config
-from keras_fastnet.cluster.environment import scheduler_places
-from keras_fastnet.cluster.gpus import take_gpus
+from keras_fastnet.cluster.environment import scheduler_ranks
+from keras_fastnet.cluster.gpus import slurm_task_gpus
 from keras_fastnet.cluster.kubernetes import (
     check_workers_are_counted,
     kubernetes_addresses,
 )
-from keras_fastnet.cluster.mpi_environment import (
-    mpi4py_is_installed,
-    started_by_mpi,
-)
-from keras_fastnet.cluster.mpi_world import MpiWorld
-from keras_fastnet.cluster.place import Place
+from keras_fastnet.cluster.mpi import MpiWorld, mpi4py_is_installed, started_by_mpi
 from keras_fastnet.cluster.slurm import (
     slurm_addresses,
-    slurm_place,
+    slurm_rank,
     tasks_without_step,
 )
-from keras_fastnet.cluster.slurm_gpus import own_gpus
+from keras_fastnet.cluster.variables import ProcessRank
 from keras_fastnet.errors import ClusterError
 
 _RESOLVER = "the `cluster_resolver`"
@@ -38,11 +44,12 @@ class Membership:
     """The cluster that a process belongs to.
 
     Attributes:
-        cluster: Its addresses and this rank; `None` where there is no cluster.
-        source: Who described it, for people.
-        resolver: What tells TensorFlow of it; `None` for the variable `TF_CONFIG`.
-        mpi: The processes as MPI knows them; `None` where it did not start them, or
-            is not needed.
+        cluster: The workers' addresses and this worker's rank; `None` if the process
+            trains alone.
+        source: Name of the source that described it, for messages.
+        resolver: The cluster resolver for TensorFlow; `None` if TensorFlow reads
+            `TF_CONFIG` itself.
+        mpi: The MPI ranks; `None` if MPI did not start them or is not used.
     """
 
     cluster: Cluster | None
@@ -52,23 +59,21 @@ class Membership:
 
 
 def find_cluster(resolver: Any, transport: str) -> Membership:
-    """Finds the checked cluster that this process belongs to.
-
-    The first of these counts: the resolver, `TF_CONFIG`, MPI, Slurm, a Kubernetes
-    Indexed Job. Those that say something else beside it are refused.
+    """Finds and checks the cluster that this process belongs to.
 
     Args:
         resolver: A `tf.distribute.cluster_resolver.ClusterResolver`, or `None`.
         transport: `"mpi"`, `"tensorflow"` or `"auto"`.
 
     Returns:
-        The cluster.
+        The cluster, and the source that described it.
 
     Raises:
-        ClusterError: It is described wrongly, or in two ways.
+        ClusterError: If a description is wrong, or two sources describe different
+            clusters.
     """
     described = _described(resolver)
-    places = scheduler_places(os.environ)
+    ranks = scheduler_ranks(os.environ)
     if transport == "mpi" and not started_by_mpi():
         raise ClusterError(
             '`transport="mpi"` needs several processes that MPI started. '
@@ -78,23 +83,23 @@ def find_cluster(resolver: Any, transport: str) -> Membership:
         )
     if described is not None and described.cluster is not None:
         cluster = described.cluster
-        _check_same(Place(described.source, cluster.rank, cluster.size), places)
-    elif places:
-        _check_same(places[0], places[1:])
-    _take_own_gpus(os.environ, places)
-    if _goes_by_mpi(described, places, transport):
+        _check_same(ProcessRank(described.source, cluster.rank, cluster.size), ranks)
+    elif ranks:
+        _check_same(ranks[0], ranks[1:])
+    _hide_gpus_of_other_tasks(os.environ, ranks)
+    if _goes_by_mpi(described, ranks, transport):
         return _by_mpi(described)
     if described is not None:
         return described
-    if not places:
+    if not ranks:
         check_workers_are_counted(os.environ)
         _warn_of_missing_step(os.environ)
         return Membership(None, "one process")
-    return _by_scheduler(os.environ, places[0])
+    return _by_scheduler(os.environ, ranks[0])
 
 
 def _described(resolver: Any) -> Membership | None:
-    """What the resolver or `TF_CONFIG` says."""
+    """Returns the membership that the resolver or `TF_CONFIG` describes."""
     by_variable = read_tf_config()
     if resolver is None:
         if by_variable is None:
@@ -119,38 +124,38 @@ def _named(cluster: Cluster | None) -> str:
     )
 
 
-def _check_same(found: Place, others: list[Place]) -> None:
+def _check_same(first: ProcessRank, others: list[ProcessRank]) -> None:
     for other in others:
-        if (other.rank, other.size) != (found.rank, found.size):
+        if (other.rank, other.size) != (first.rank, first.size):
             raise ClusterError(
-                "All who describe the cluster must describe the same. Received: "
-                f"{found}, and {other}. Under Slurm start the workers with `srun` "
+                "All sources that describe the cluster must agree. Received: "
+                f"{first}, and {other}. Under Slurm start the workers with `srun` "
                 "alone, without `fastnet run`, and under Kubernetes as the pods "
-                "themselves; or unset the variables of the one that is wrong "
+                "themselves; or unset the variables of the source that is wrong "
                 "(TF_CONFIG, SLURM_PROCID, FASTNET_WORKERS)."
             )
 
 
 def _goes_by_mpi(
-    described: Membership | None, places: list[Place], transport: str
+    described: Membership | None, ranks: list[ProcessRank], transport: str
 ) -> bool:
     if not started_by_mpi():
         return False
-    known = (described is not None and described.cluster is not None) or bool(places)
+    known = (described is not None and described.cluster is not None) or bool(ranks)
     if transport == "tensorflow":
         return not known
-    # Slurm's `srun` looks like MPI to those who do not use it, too.
+    # `srun` sets MPI's variables for programs that do not use MPI, too.
     return transport == "mpi" or not known or mpi4py_is_installed()
 
 
 def _by_mpi(described: Membership | None) -> Membership:
     check_nothing_ran()
     world = MpiWorld()
-    take_gpus(world.own_gpus(len(tf.config.get_visible_devices("GPU"))))
+    _use_gpus(world.own_gpus(len(tf.config.get_visible_devices("GPU"))))
     cluster = described.cluster if described is not None else None
     if described is None or cluster is None:
         cluster = world.cluster()
-        world.announce()
+        world.print_processes()
         return Membership(cluster, "MPI", resolver_of(cluster), world)
     if (cluster.rank, cluster.size) != (world.rank, world.size):
         raise ClusterError(
@@ -162,19 +167,19 @@ def _by_mpi(described: Membership | None) -> Membership:
     return dataclasses.replace(described, mpi=world)
 
 
-def _by_scheduler(environment: Mapping[str, str], place: Place) -> Membership:
-    if slurm_place(environment) is not None:
-        addresses = slurm_addresses(environment, place)
+def _by_scheduler(environment: Mapping[str, str], own: ProcessRank) -> Membership:
+    if slurm_rank(environment) is not None:
+        addresses = slurm_addresses(environment, own)
     else:
-        addresses = kubernetes_addresses(environment, place, socket.getfqdn())
-    cluster = make_cluster({"worker": addresses}, "worker", place.rank)
-    return Membership(cluster, place.source, resolver_of(cluster))
+        addresses = kubernetes_addresses(environment, own, socket.getfqdn())
+    cluster = make_cluster({"worker": addresses}, "worker", own.rank)
+    return Membership(cluster, own.source, resolver_of(cluster))
 
 
 def _warn_of_missing_step(environment: Mapping[str, str]) -> None:
     tasks = tasks_without_step(environment)
     if tasks > 1:
-        # The usual slip in an sbatch script.
+        # A common mistake in sbatch scripts.
         print(
             f"fastnet: one process, although Slurm's job has {tasks} tasks: start them "
             "with `srun python train.py`",
@@ -182,16 +187,23 @@ def _warn_of_missing_step(environment: Mapping[str, str]) -> None:
         )
 
 
-def _take_own_gpus(environment: Any, places: list[Place]) -> None:
-    """Before TensorFlow looks for GPUs."""
-    if places and slurm_place(environment) is not None:
-        gpus = own_gpus(environment)
+def _hide_gpus_of_other_tasks(environment: Any, ranks: list[ProcessRank]) -> None:
+    """Sets `CUDA_VISIBLE_DEVICES` of a Slurm task, before TensorFlow reads it."""
+    if ranks and slurm_rank(environment) is not None:
+        gpus = slurm_task_gpus(environment)
         if gpus is not None:
             environment["CUDA_VISIBLE_DEVICES"] = gpus
 
 
+def _use_gpus(own: slice) -> None:
+    """Restricts TensorFlow to some of the visible GPUs, before it starts."""
+    gpus = tf.config.get_visible_devices("GPU")
+    if gpus[own] != gpus:
+        tf.config.set_visible_devices(gpus[own], "GPU")
+
+
 def resolver_of(cluster: Cluster) -> Any:
-    """Returns what tells TensorFlow of a cluster.
+    """Returns the cluster resolver that describes a cluster to TensorFlow.
 
     Args:
         cluster: The cluster.
@@ -200,17 +212,17 @@ def resolver_of(cluster: Cluster) -> Any:
         tf.train.ClusterSpec({"worker": list(cluster.addresses)}),
         task_type="worker",
         task_id=cluster.rank,
-        # Without it TensorFlow would use no GPU.
+        # The default of no GPU would disable them.
         num_accelerators={"GPU": len(tf.config.get_visible_devices("GPU"))},
         rpc_layer="grpc",
     )
 
 
 def check_nothing_ran() -> None:
-    """Refuses to form a cluster where TensorFlow has run an operation.
+    """Checks that TensorFlow has not run an operation.
 
     Raises:
-        ClusterError: It has.
+        ClusterError: If it has: a cluster can no longer be formed.
     """
     if upstream.tensorflow_has_run():
         raise ClusterError(
@@ -221,13 +233,13 @@ def check_nothing_ran() -> None:
 
 
 def check_described_in_time(membership: Membership) -> None:
-    """Refuses to train alone where TF_CONFIG now says otherwise.
+    """Checks that a process that trains alone still has no cluster in `TF_CONFIG`.
 
     Args:
-        membership: What was found when the strategy was made.
+        membership: The membership that was found when the strategy was made.
 
     Raises:
-        ClusterError: It describes a cluster of several workers.
+        ClusterError: If `TF_CONFIG` now describes several workers.
     """
     if membership.cluster is not None or membership.resolver is not None:
         return

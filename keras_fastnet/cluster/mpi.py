@@ -1,0 +1,195 @@
+"""MPI: its environment variables, and the processes that it started together."""
+
+import atexit
+import contextlib
+import importlib.util
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any
+
+from keras_fastnet.cluster.cluster_spec import Cluster
+from keras_fastnet.cluster.gpus import mpi_process_gpus
+from keras_fastnet.cluster.ports import port_socket, reserve_any_port
+from keras_fastnet.errors import ClusterError
+
+# MPICH, Intel MPI and Slurm's PMI; Open MPI; PMIx.
+_RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK")
+_SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
+_EXITED = 1
+_PATIENCE_SECONDS = 2.0
+
+
+def started_by_mpi(environment: Mapping[str, str] = os.environ) -> bool:
+    """Returns whether MPI started this process together with others.
+
+    MPI itself is not loaded: in a process that it did not start this may hang or fail.
+
+    Args:
+        environment: The environment variables.
+    """
+    return mpi_rank(environment) is not None and mpi_size(environment) != 1
+
+
+def mpi4py_is_installed() -> bool:
+    """Returns whether mpi4py can be found, without loading it."""
+    return importlib.util.find_spec("mpi4py") is not None
+
+
+def mpi_rank(environment: Mapping[str, str]) -> int | None:
+    """Returns the rank that MPI's launcher has set; `None` if it has set none.
+
+    Args:
+        environment: The environment variables.
+    """
+    return _first_number(environment, _RANKS)
+
+
+def mpi_size(environment: Mapping[str, str]) -> int | None:
+    """Returns the world size that MPI's launcher has set; `None` if it has set none.
+
+    Args:
+        environment: The environment variables.
+    """
+    return _first_number(environment, _SIZES)
+
+
+def _first_number(environment: Mapping[str, str], names: tuple[str, ...]) -> int | None:
+    for name in names:
+        if environment.get(name, "").isdigit():
+            return int(environment[name])
+    return None
+
+
+class MpiWorld:
+    """All ranks of `MPI.COMM_WORLD`.
+
+    Creating it is itself a collective operation. Afterwards an exception that ends this
+    process ends all ranks, and ranks that wait for one that has exited report it.
+
+    Attributes:
+        communicator: A communicator of all ranks, which nothing else uses.
+        rank: This process's rank.
+        size: The number of ranks.
+
+    Raises:
+        ClusterError: If mpi4py cannot be loaded, or uses another MPI library than the
+            one that started this process.
+    """
+
+    def __init__(self) -> None:
+        try:
+            from mpi4py import MPI
+        except (ImportError, RuntimeError) as error:
+            raise ClusterError(
+                "Training over MPI needs mpi4py and an MPI library that it finds. "
+                f"Received: {error}. `pip install 'keras-fastnet[mpi]'` installs "
+                "both; with the MPI of your cluster, `pip install mpi4py` alone."
+            ) from error
+        self._mpi = MPI
+        self.communicator = MPI.COMM_WORLD.Dup()
+        self.rank: int = self.communicator.rank
+        self.size: int = self.communicator.size
+        expected = mpi_size(os.environ)
+        if expected not in (None, self.size):
+            raise ClusterError(
+                "mpi4py must use the MPI library that started this process. Received: "
+                f"{expected} processes were started, and mpi4py knows of {self.size} "
+                f"({MPI.Get_library_version().splitlines()[0]}). Start them with the "
+                "`mpiexec` of that library, install mpi4py for the other, or do "
+                'without MPI: TF_CONFIG and `transport="tensorflow"`.'
+            )
+        self._exits = MPI.COMM_WORLD.Dup()
+        # Kept as an attribute: the sends do not wait until MPI has read it.
+        self._exit_message: Any = bytearray(1)
+        self._exit_seen_at: float | None = None
+        self._previous_hook = sys.excepthook
+        sys.excepthook = self._abort
+        atexit.register(self._announce_exit)
+
+    def cluster(self) -> Cluster:
+        """Returns the addresses for TensorFlow's servers. Collective."""
+        with self._host() as near:
+            one_host = near.size == self.size
+        host = "127.0.0.1" if one_host else self._mpi.Get_processor_name()
+        # Held until TensorFlow listens.
+        self._port = port_socket()
+        address = f"{host}:{reserve_any_port(self._port)}"
+        addresses = tuple(self.communicator.allgather(address))
+        return Cluster(addresses=addresses, rank=self.rank)
+
+    def own_gpus(self, count: int) -> slice:
+        """Returns which of the visible GPUs this process uses. Collective.
+
+        Args:
+            count: The number of GPUs that it sees.
+
+        Raises:
+            ClusterError: If the processes of this host cannot divide them.
+        """
+        with self._host() as near:
+            seen = near.allgather((os.environ.get("CUDA_VISIBLE_DEVICES"), count))
+            return mpi_process_gpus(seen, near.rank)
+
+    @contextlib.contextmanager
+    def _host(self) -> Iterator[Any]:
+        """Yields a communicator of this host's ranks. Collective."""
+        near = self.communicator.Split_type(self._mpi.COMM_TYPE_SHARED)
+        try:
+            yield near
+        finally:
+            near.Free()
+
+    def print_processes(self) -> None:
+        """Prints on rank 0 the process and host of every rank. Collective.
+
+        If the system kills a process, `mpiexec` reports only its process number.
+        """
+        process = f"{self.rank} (process {os.getpid()} on {socket.gethostname()})"
+        processes = self.communicator.gather(process)
+        if processes is not None:
+            print(f"keras_fastnet: MPI ranks {', '.join(processes)}", flush=True)
+
+    def check_peers(self) -> None:
+        """Raises an error if another rank has exited. Polled while waiting.
+
+        Raises:
+            RuntimeError: If a rank exited more than two seconds ago.
+        """
+        status = self._mpi.Status()
+        if not self._exits.Iprobe(tag=_EXITED, status=status):
+            return
+        # Messages that it sent before may still arrive: at the end all ranks exit.
+        now = time.monotonic()
+        self._exit_seen_at = self._exit_seen_at or now
+        if now - self._exit_seen_at > _PATIENCE_SECONDS:
+            raise RuntimeError(
+                "Ranks train together: none may leave while another still waits for "
+                f"it. Received: rank {status.Get_source()} has left the program. Look "
+                "at its output, and for what depends on the rank in the script."
+            )
+
+    def _announce_exit(self) -> None:
+        for rank in range(self.size):
+            if rank != self.rank:
+                self._exits.Isend(self._exit_message, dest=rank, tag=_EXITED).Free()
+
+    def _abort(
+        self,
+        kind: type[BaseException],
+        error: BaseException,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._previous_hook(kind, error, traceback)
+        print(
+            f"keras_fastnet: rank {self.rank} on {socket.gethostname()} failed, ending "
+            "the others",
+            file=sys.stderr,
+            flush=True,
+        )
+        sys.stdout.flush()
+        # Otherwise MPI waits for the other ranks, and they wait for this one.
+        self.communicator.Abort(1)

@@ -1,0 +1,147 @@
+"""Starts a worker: meets the other workers, then starts TensorFlow's server.
+
+TensorFlow waits for a missing worker without end and without a message. So the workers
+first meet in a rendezvous of our own, which names the missing ones. A worker may still
+die between the rendezvous and the connection of the servers. TensorFlow holds Python's
+global lock during that wait: no thread and no signal handler of the process can end it,
+but a small helper process can.
+"""
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+from keras_fastnet._keras import tensorflow as upstream
+from keras_fastnet._keras.keras_api import keras
+from keras_fastnet.cluster.cluster_spec import Cluster, hosts_of
+from keras_fastnet.cluster.discovery import Membership, check_nothing_ran
+from keras_fastnet.cluster.rendezvous import meet
+from keras_fastnet.text import count
+from keras_fastnet.version import __version__
+
+# TensorFlow's servers connect within seconds; setting up GPUs may take longer.
+_LEAST_CONNECT_SECONDS = 60.0
+# Ranks with the same value share a machine, whatever their addresses: pods, containers.
+_NODE = "FASTNET_NODE"
+
+_WATCHDOG = """
+import os
+import select
+import signal
+import sys
+
+pid, seconds, text = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+# The pipe is closed when the watched process ends or leaves the context.
+ended = select.select([0], [], [], seconds)[0]
+if not ended and os.getppid() == pid:
+    print(text, file=sys.stderr, flush=True)
+    os.kill(pid, signal.SIGKILL)
+"""
+
+
+def meet_workers(membership: Membership, start_timeout: float) -> list[str]:
+    """Waits for all other workers and makes the random seeds of all workers equal.
+
+    Args:
+        membership: The cluster.
+        start_timeout: Seconds within which all workers must have started.
+
+    Returns:
+        The node of each worker, by rank: the value of `FASTNET_NODE` there, or the
+        host of its address.
+
+    Raises:
+        ClusterError: If TensorFlow has run an operation, or the rendezvous failed.
+    """
+    cluster = membership.cluster
+    if cluster is None:
+        return hosts_of(None)
+    check_nothing_ran()
+    seed = upstream.global_seed()
+    facts = {
+        "tensorflow": tf.__version__,
+        "keras": keras.__version__,
+        "keras_fastnet": __version__,
+        "tf.random seed": seed,
+    }
+    proposal = random.SystemRandom().randrange(2**31)
+    node = os.environ.get(_NODE) or hosts_of(cluster)[cluster.rank]
+    agreed, nodes = meet(cluster, facts, proposal, start_timeout, node)
+    if cluster.rank == 0 and cluster.size > 1:
+        hosts = count(len(set(nodes)), "host")
+        print(
+            f"fastnet: {len(nodes)} workers on {hosts}, found by {membership.source}",
+            flush=True,
+        )
+    if seed is None and cluster.size > 1:
+        # Unseeded shuffles and initial weights must not differ between workers.
+        keras.utils.set_random_seed(agreed)
+        # With a seed of TensorFlow's every epoch would repeat the same augmentation.
+        tf.random.set_seed(None)
+        upstream.seed_datasets(agreed)
+    return nodes
+
+
+@contextlib.contextmanager
+def server_start(cluster: Cluster | None, start_timeout: float) -> Iterator[None]:
+    """A context in which TensorFlow's server starts; kills the process if it hangs.
+
+    The wait is in C++ and cannot be interrupted by an exception.
+
+    Args:
+        cluster: The cluster; `None` if there is none, and no server to wait for.
+        start_timeout: Seconds that it may take; at least a minute is allowed.
+    """
+    if cluster is None:
+        yield
+        return
+    own_handlers = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)}
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if in_main_thread and own_handlers[signal.SIGINT] is signal.default_int_handler:
+        # During the wait Python cannot act on Ctrl-C, but the system can.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # A short `start_timeout` means that workers start together, not that they are fast.
+    seconds = max(start_timeout, _LEAST_CONNECT_SECONDS)
+    try:
+        with killed_after(seconds, _stuck(cluster, seconds)):
+            yield
+    finally:
+        for number, handler in own_handlers.items():
+            if in_main_thread and handler is not None:
+                # TensorFlow treats SIGTERM as a notice of preemption and continues.
+                signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def killed_after(seconds: float, text: str) -> Iterator[None]:
+    """A context that kills this process if it takes too long.
+
+    Args:
+        seconds: How long it may take.
+        text: The message that is then written to stderr.
+    """
+    command = [sys.executable, "-I", "-S", "-c", _WATCHDOG]
+    with subprocess.Popen(
+        [*command, str(os.getpid()), str(seconds), text],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+    ):
+        yield
+
+
+def _stuck(cluster: Cluster, seconds: float) -> str:
+    return (
+        f"keras_fastnet: TensorFlow's servers must connect within {seconds:g} s after "
+        f"all workers have met. Received: rank {cluster.rank} ({cluster.address}) "
+        "still waits, and is killed with SIGKILL. A worker may have died in the "
+        "meantime: look at the other workers' logs. A larger `start_timeout` allows "
+        "more time."
+    )
