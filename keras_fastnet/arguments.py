@@ -1,10 +1,8 @@
-"""Validation of arguments and of options."""
+"""Checks of arguments: `checked_…` functions return a valid value or raise."""
 
 import math
 from numbers import Integral, Real
 from typing import Any
-
-from keras_fastnet.errors import UsageError
 
 
 def checked_number(
@@ -15,14 +13,14 @@ def checked_number(
     above: float | None = None,
     below: float | None = None,
 ) -> float:
-    """Returns `value` as a float, if it is a finite number in its range.
+    """Returns `value` as a float if it is a finite number in the range.
 
     Args:
-        argument: The name to use in an error.
-        value: What the user gave for it.
+        argument: The argument's name, for the error.
+        value: The argument's value.
         at_least: The smallest value allowed. Defaults to `None`.
-        above: A bound that the value must exceed. Defaults to `None`.
-        below: A bound that the value must stay below. Defaults to `None`.
+        above: A number that the value must exceed. Defaults to `None`.
+        below: A number that the value must stay below. Defaults to `None`.
 
     Raises:
         TypeError: If `value` is not a real number.
@@ -49,11 +47,11 @@ def checked_number(
 
 
 def checked_integer(argument: str, value: Any, *, at_least: int) -> int:
-    """Returns `value` if it is an integer in its range.
+    """Returns `value` if it is an integer in the range.
 
     Args:
-        argument: The name to use in an error.
-        value: What the user gave for it.
+        argument: The argument's name, for the error.
+        value: The argument's value.
         at_least: The smallest value allowed.
 
     Raises:
@@ -76,11 +74,11 @@ def checked_bool(argument: str, value: Any) -> bool:
     """Returns `value` if it is a bool.
 
     Args:
-        argument: The name to use in an error.
-        value: What the user gave for it.
+        argument: The argument's name, for the error.
+        value: The argument's value.
 
     Raises:
-        TypeError: If it is not.
+        TypeError: If `value` is not a bool.
     """
     if not isinstance(value, bool):
         raise TypeError(
@@ -91,33 +89,14 @@ def checked_bool(argument: str, value: Any) -> bool:
 
 
 def multiples_near(number: int, factor: int) -> str:
-    """Returns what an error offers in place of a number that is no multiple.
+    """Returns the multiples of `factor` next to `number`, as text for an error.
 
     Args:
-        number: What the user gave.
-        factor: What it should have been a multiple of.
+        number: A number that is not a multiple of `factor`.
+        factor: The factor.
 
     Returns:
-        The multiple below, unless it is 0, and the one above.
+        The multiple below, unless it is 0, and the multiple above.
     """
     below = number // factor * factor
     return " and ".join(f"{n:,}" for n in (below, below + factor) if n)
-
-
-def check_integer(option: str, value: object, minimum: int, example: int = 2) -> None:
-    """Refuses what is no integer of at least `minimum`.
-
-    Args:
-        option: Whose value it is.
-        value: What the user gave.
-        minimum: The smallest that is allowed.
-        example: A value to propose. Defaults to `2`.
-
-    Raises:
-        UsageError: It is refused.
-    """
-    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
-        raise UsageError(
-            f"{option} must be an integer >= {minimum}. Received: {value}. "
-            f"Pass, for example, `{option} {example}`."
-        )

@@ -1,16 +1,16 @@
-"""Errors that keras_fastnet raises about the cluster, the data and the command line."""
+"""Errors about the cluster, the data and the command line."""
 
 
 class ClusterError(RuntimeError):
-    """The cluster is described wrongly, incomplete or out of reach."""
+    """The cluster's description is wrong, or workers are missing or unreachable."""
 
 
 class ShardingError(RuntimeError):
-    """The workers do not hold the data that one global batch needs."""
+    """The workers do not have the data that a global batch needs."""
 
 
 class UsageError(ValueError):
-    """The user asked for something that cannot be done.
+    """An option or argument of a command is invalid.
 
     The message states the rule, what was received and what to do. `fastnet`
     prints it on stderr without a traceback and exits with code 2.

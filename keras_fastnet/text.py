@@ -4,7 +4,12 @@ from collections.abc import Sequence
 
 
 def table(rows: Sequence[Sequence[str]], left: int) -> list[str]:
-    """Aligns cells, those of the first `left` columns to the left."""
+    """Returns the lines of a table.
+
+    Args:
+        rows: The cells of each row.
+        left: The number of columns, from the first, that are aligned to the left.
+    """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
@@ -20,11 +25,12 @@ def fact(name: str, value: str) -> str:
     return f"{name:<16}{value}"
 
 
-def count(number: int, thing: str) -> str:
-    """Returns a number of things, in the singular or the plural.
+def count(number: int, singular: str, plural: str | None = None) -> str:
+    """Returns a number with its noun, such as `"1 worker"` or `"1,024 workers"`.
 
     Args:
-        number: How many.
-        thing: In the singular.
+        number: The number.
+        singular: The noun in the singular.
+        plural: The noun in the plural. Defaults to `None`: `singular` with an s.
     """
-    return f"{number:,} {thing}" + ("" if number == 1 else "s")
+    return f"{number:,} {singular if number == 1 else plural or singular + 's'}"

@@ -16,14 +16,14 @@ import subprocess
 import sys
 
 from keras_fastnet.collectives.cost_model import UnitCosts, all_reduce_seconds
-from keras_fastnet.scaling.bench_report import as_text
-from keras_fastnet.scaling.price_fit import (
+from keras_fastnet.scaling.bench_results import (
     FROM_PYTHON,
     MPI_ITSELF,
     Measurement,
-    fit_prices,
+    as_text,
     read_measurements,
 )
+from keras_fastnet.scaling.cost_fit import fit_costs
 
 HERE = pathlib.Path(__file__).parent
 SIZES = "4KiB,64KiB,1MiB,16MiB,100MB"
@@ -47,13 +47,13 @@ def measure(ranks: int, transport: str, sizes: str, repeats: int) -> None:
         sys.exit(f"The benchmark failed with {ranks} ranks.")
 
 
-def error(measured: Measurement, prices: UnitCosts) -> float:
+def error(measured: Measurement, costs: UnitCosts) -> float:
     """Returns how far the prediction is off, relative to what was measured."""
     predicted = all_reduce_seconds(
         measured.algorithm,
         measured.grid,
         measured.topology,
-        prices,
+        costs,
         measured.nbytes,
         measured.buckets,
     )
@@ -67,9 +67,9 @@ def prediction(learned_from: list[int], asked: int, transport: str) -> str:
         for ranks in learned_from
         for measured in read_measurements(file_of(ranks, transport))
     ]
-    prices = fit_prices(learned)
+    costs = fit_costs(learned)
     errors = [
-        error(measured, prices)
+        error(measured, costs)
         for measured in read_measurements(file_of(asked, transport))
     ]
     sizes = [abs(e) for e in errors]

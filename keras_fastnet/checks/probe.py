@@ -1,4 +1,4 @@
-"""Small models and data that show what a strategy does."""
+"""`Probe`, which trains on the cluster or on one device, and models to train."""
 
 import contextlib
 from collections.abc import Iterator
@@ -12,8 +12,23 @@ from keras_fastnet._keras.scopes import train_alone
 from keras_fastnet.strategies import TorusStrategy, TPUStrategy
 
 
+class InvariantError(Exception):
+    """An invariant does not hold. The message states what was measured."""
+
+
+def require(holds: bool, measured: str) -> None:
+    """Raises `InvariantError` if an invariant does not hold.
+
+    Args:
+        holds: Whether it holds.
+        measured: The message: what was measured.
+    """
+    if not holds:
+        raise InvariantError(measured)
+
+
 class Recorder(keras.layers.Layer):
-    """Notes the first feature of the examples that it is given in training."""
+    """Records the first feature of each training example that passes through it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,10 +44,10 @@ class Recorder(keras.layers.Layer):
 
 
 class OwnSteps(keras.Model):
-    """A network of one layer that writes its own train and test steps.
+    """A one-layer model with custom `train_step` and `test_step`.
 
-    Its loss has a mean taken by hand, one taken by Keras, a declared sum, and a value
-    for each example that is given to `add_loss`.
+    Its loss adds up a mean computed by hand, a mean computed by Keras, a loss with
+    `reduction="sum"`, and one value per example passed to `add_loss`.
     """
 
     def __init__(self) -> None:
@@ -46,9 +61,9 @@ class OwnSteps(keras.Model):
         return outputs
 
     def train_step(self, data: Any) -> dict[str, Any]:
-        """Updates with a batch; returns the loss before.
+        """Updates the weights with a batch and returns the loss before the update.
 
-        Keras knows `loss` as its own, and would replace it.
+        The loss is logged as `total`: Keras would overwrite a log named `loss`.
         """
         with tf.GradientTape() as tape:
             loss = self._total(*data)
@@ -70,7 +85,7 @@ class OwnSteps(keras.Model):
 
 
 class Probe:
-    """Trains the same on the cluster and on one device, in the same process.
+    """Trains models on the cluster or on one device, in the same process.
 
     Args:
         strategy: The cluster's strategy.
@@ -86,21 +101,21 @@ class Probe:
 
     @contextlib.contextmanager
     def on(self, cluster: bool) -> Iterator[None]:
-        """Makes and trains models on the cluster or on one device.
+        """Returns a context in which models are built and trained.
 
         Args:
-            cluster: Which of the two.
+            cluster: `True` for the cluster, `False` for one device.
         """
-        # Not a OneDeviceStrategy: where both were used in turn, TensorFlow crashed now
-        # and then, in a thread of its own.
+        # Not a OneDeviceStrategy: alternating between the two strategies sometimes
+        # crashed TensorFlow in one of its threads.
         with self.strategy.scope() if cluster else train_alone():
             yield
 
     def of_all_workers(self, value: float) -> list[float]:
-        """Returns a number of each worker, by rank. All of them must ask.
+        """Returns one number from each worker, by rank. Call it on all workers.
 
         Args:
-            value: This worker's.
+            value: This worker's number.
         """
         own = int(np.float64(value).view(np.int64))
         numbers = self.strategy.of_all_workers(tf.constant([own], tf.int64))
@@ -108,7 +123,7 @@ class Probe:
 
 
 def difference(mine: list[np.ndarray], theirs: list[np.ndarray]) -> float:
-    """Returns the largest difference between weights.
+    """Returns the largest absolute difference between two lists of weights.
 
     Args:
         mine: Weights.
@@ -124,7 +139,7 @@ def difference(mine: list[np.ndarray], theirs: list[np.ndarray]) -> float:
 
 @contextlib.contextmanager
 def in_float64() -> Iterator[None]:
-    """Makes models in float64, where they leave that open: rounding matters less."""
+    """Sets Keras's default dtype to float64, to reduce rounding errors."""
     before = keras.config.floatx(), keras.config.dtype_policy()
     keras.config.set_floatx("float64")
     keras.config.set_dtype_policy("float64")
@@ -136,10 +151,10 @@ def in_float64() -> Iterator[None]:
 
 
 def small_model(dropout: float = 0.0) -> keras.Model:
-    """Returns a network of two layers, not compiled.
+    """Returns a two-layer network, not compiled.
 
     Args:
-        dropout: The rate between them.
+        dropout: The dropout rate between the layers. Defaults to `0.0`.
     """
     layers = [keras.Input((6,)), keras.layers.Dense(8, activation="tanh")]
     if dropout:
@@ -148,10 +163,10 @@ def small_model(dropout: float = 0.0) -> keras.Model:
 
 
 def regression(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns what it can learn.
+    """Returns inputs and targets that `small_model` can learn.
 
     Args:
-        count: Number of examples.
+        count: The number of examples.
     """
     x = np.random.default_rng(0).normal(size=(count, 6)).astype("float32")
     return x, x.sum(axis=1, keepdims=True)

@@ -1,4 +1,4 @@
-"""The model that is checked, and the data it is checked with."""
+"""`Subject`: the model whose updates are compared, and its data."""
 
 import dataclasses
 from collections.abc import Callable
@@ -13,15 +13,15 @@ Data = tuple[Any, Any]
 
 @dataclasses.dataclass
 class Subject:
-    """The model that is checked.
+    """The model whose updates are compared.
 
     Attributes:
-        make_model: Returns the model, compiled; called in the scope of a strategy.
-        make_data: Returns inputs and targets of so many examples, as for `fit`.
-            Defaults to `None`: random ones, after the model's inputs and its loss.
-        name: What to call it.
-        examples_per_replica: Of a step. Batch statistics of few values magnify
-            rounding.
+        make_model: Returns the compiled model. Called in the scope of a strategy.
+        make_data: Returns inputs and targets for `fit`, given the number of examples.
+            Defaults to `None`: random data that fits the model's inputs and loss.
+        name: The model's name in messages. Defaults to `"the model"`.
+        examples_per_replica: The per-replica batch size. Defaults to `16`: with
+            fewer examples, batch normalization magnifies rounding errors.
     """
 
     make_model: Callable[[], keras.Model]
@@ -34,21 +34,24 @@ class Subject:
 
         Args:
             model: The model.
-            examples: How many.
+            examples: The number of examples.
+
+        Raises:
+            ValueError: If there is no `make_data` and the model has no inputs yet.
         """
         if self.make_data is not None:
             return self.make_data(examples)
         if not getattr(model, "inputs", None):
             raise ValueError(
-                "Data can be made up only for models that know their inputs. "
+                "Random data can be made only for models whose inputs are known. "
                 f"Received: {self.name}, a {type(model).__name__}. Give `make_data`, a "
                 "function from a number of examples to inputs and targets."
             )
         return _random_inputs(model, examples), _random_targets(model, examples)
 
 
-def built_in() -> Subject:
-    """A small network with what usually goes wrong: clipping, normalization, means."""
+def small_network() -> Subject:
+    """Returns a small network with clipping, batch normalization and dropout."""
 
     def make_model() -> keras.Model:
         model = keras.Sequential(
@@ -61,7 +64,8 @@ def built_in() -> Subject:
                 keras.layers.Dense(5, activation="softmax"),
             ]
         )
-        # Not LARS, under which gradients that are N times too large look right.
+        # Not LARS: its updates do not depend on the scale of the gradients, so it would
+        # hide gradients that are N times too large.
         model.compile(
             keras.optimizers.SGD(0.5, momentum=0.9, global_clipnorm=0.1),
             "sparse_categorical_crossentropy",
@@ -72,17 +76,17 @@ def built_in() -> Subject:
     return Subject(make_model, name="a small network")
 
 
-def without_chance(model: keras.Model) -> list[str]:
-    """Makes a model's step a function of weights and batch alone.
+def make_deterministic(model: keras.Model) -> list[str]:
+    """Makes a model's step depend on nothing but its weights and the batch.
 
-    Dropout and noise are switched off and batch normalization synchronized: there
+    It switches dropout and noise off and synchronizes batch normalization: in these,
     several replicas differ from one device on purpose.
 
     Args:
-        model: The model, changed in place.
+        model: The model. It is changed in place.
 
     Returns:
-        What was changed, for people.
+        A description of each change.
     """
     changes = set()
     for layer in model._flatten_layers():
@@ -94,7 +98,7 @@ def without_chance(model: keras.Model) -> list[str]:
             layer.synchronized = True
             changes.add("BatchNormalization synchronized")
             if model.jit_compile:
-                # Which cannot be, on several replicas, beside such a layer.
+                # XLA cannot compile a synchronized layer on several replicas.
                 model.jit_compile = False
                 changes.add("without XLA")
     return sorted(changes)
@@ -114,7 +118,7 @@ def _random_inputs(model: keras.Model, examples: int) -> Any:
 
 def _random_targets(model: keras.Model, examples: int) -> Any:
     generator = np.random.default_rng(1)
-    kind = _name_of(model.loss)
+    kind = _loss_name(model.loss)
 
     def one(tensor: Any) -> np.ndarray:
         shape = (examples, *(16 if n is None else n for n in tensor.shape[1:]))
@@ -134,6 +138,6 @@ def _structure(model: keras.Model, side: str) -> Any:
     return getattr(model, side)
 
 
-def _name_of(loss: Any) -> str:
+def _loss_name(loss: Any) -> str:
     name = loss if isinstance(loss, str) else getattr(loss, "name", None)
     return str(name or getattr(loss, "__name__", "")).lower()

@@ -1,7 +1,7 @@
-"""Invariants of a training: chance, data, interruptions and callbacks.
+"""Invariants of a training run: random numbers, data, resuming and callbacks.
 
-Every function raises `Failed` where its invariant does not hold, and returns what was
-seen where it does. Its first line is what the user reads.
+Each function returns what it measured, or raises `InvariantError` if the invariant does
+not hold. Its docstring is the name under which the invariant is printed.
 """
 
 import contextlib
@@ -20,10 +20,11 @@ from keras_fastnet.checks.probe import (
     Recorder,
     difference,
     regression,
+    require,
     small_model,
 )
 from keras_fastnet.checks.subject import Subject
-from keras_fastnet.checks.verdict import require
+from keras_fastnet.text import count
 
 
 def distinct_masks(probe: Probe, subject: Subject) -> str:
@@ -38,9 +39,10 @@ def distinct_masks(probe: Probe, subject: Subject) -> str:
             )
             model.compile(keras.optimizers.SGD(1.0), _sum_of_outputs())
         model.fit(ones, ones, probe.replicas, shuffle=False, verbose=0)
-        # The gradient of a scale by unit is the sum of the replicas' masks.
+        # The gradient of a scale per unit is the sum of the replicas' masks.
         masks.append(1.0 - model.get_weights()[0])
-    # 0 or 2 for each replica that keeps a unit: in step, all are 0 or 2 N.
+    # Each replica that keeps a unit adds 2. If all masks are equal, the sums are 0
+    # or 2 N.
     kept = set(np.unique(masks[0]).round(3).tolist())
     together = {0.0, 2.0 * probe.replicas}
     require(
@@ -49,17 +51,17 @@ def distinct_masks(probe: Probe, subject: Subject) -> str:
     )
     require(
         bool(np.array_equal(masks[0], masks[1])),
-        "the same seed gives other masks when it is used again",
+        "the same seed gives different masks when it is used again",
     )
-    return f"{probe.replicas} replica(s), the same again from the same seed"
+    return f"{count(probe.replicas, 'replica')}, the same masks from the same seed"
 
 
 def each_example_once(probe: Probe, subject: Subject) -> str:
     """each example once in every epoch, every epoch in an order of its own"""
-    count, epochs = 6 * probe.replicas + 1, 3
-    x = np.arange(count, dtype="float32")[:, None]
+    size, epochs = 6 * probe.replicas + 1, 3
+    x = np.arange(size, dtype="float32")[:, None]
     model, recorder = _recording(probe)
-    # A seed, with which Keras by itself repeats the first epoch's order.
+    # With a seed, Keras alone repeats the first epoch's order.
     keras.utils.set_random_seed(11)
     seen: list[list[float]] = []
 
@@ -71,18 +73,21 @@ def each_example_once(probe: Probe, subject: Subject) -> str:
     model.fit(
         x, x, batch_size=3 * probe.replicas, epochs=epochs, verbose=0, callbacks=[Cut()]
     )
-    totals = _times_seen(probe, [n for order in seen for n in order], count)
-    # A replica without an example of its own is given a filler.
+    totals = _times_seen(probe, [n for order in seen for n in order], size)
+    # A replica without an example of its own gets a filler example.
     require(
-        bool((totals >= epochs).all()), f"examples seen by nobody: {totals.tolist()}"
+        bool((totals >= epochs).all()),
+        f"some examples were not used: {totals.tolist()}",
     )
-    extra = int(totals.sum()) - epochs * count
-    require(extra <= epochs * (probe.replicas - 1), f"{extra} examples too many")
+    extra = int(totals.sum()) - epochs * size
+    require(
+        extra <= epochs * (probe.replicas - 1), f"{count(extra, 'example')} too many"
+    )
     require(
         len({str(order) for order in seen}) == epochs,
-        "epochs come in the same order",
+        "epochs repeat the same order",
     )
-    return f"{count} examples, {epochs} epochs"
+    return f"{size} examples, {epochs} epochs"
 
 
 def prepared_batches(probe: Probe, subject: Subject) -> str:
@@ -102,12 +107,12 @@ def prepared_batches(probe: Probe, subject: Subject) -> str:
     model.fit(Numbers(workers=2), epochs=epochs, verbose=0)
     totals = _times_seen(probe, recorder.seen, batches * probe.replicas)
     wrong = int((totals != epochs).sum())
-    require(wrong == 0, f"{wrong} of {len(totals)} examples not once in each epoch")
+    require(wrong == 0, f"{wrong} of {len(totals)} examples not once in every epoch")
     return f"{batches} batches, {epochs} epochs"
 
 
 def _recording(probe: Probe) -> tuple[keras.Model, Recorder]:
-    """Returns a model on the cluster that notes its examples, and what notes them."""
+    """Returns a model on the cluster, and its layer that records the examples."""
     with probe.on(cluster=True):
         recorder = Recorder()
         model = keras.Sequential([keras.Input((1,)), recorder, keras.layers.Dense(1)])
@@ -115,9 +120,9 @@ def _recording(probe: Probe) -> tuple[keras.Model, Recorder]:
     return model, recorder
 
 
-def _times_seen(probe: Probe, numbers: list[float], count: int) -> np.ndarray:
-    """Returns how often the workers have seen each of the numbers below `count`."""
-    own = np.bincount(np.asarray(numbers, int), minlength=count)
+def _times_seen(probe: Probe, numbers: list[float], size: int) -> np.ndarray:
+    """Returns how often the workers have used each number below `size`."""
+    own = np.bincount(np.asarray(numbers, int), minlength=size)
     return np.sum([probe.of_all_workers(float(n)) for n in own], axis=1)
 
 
@@ -125,24 +130,25 @@ def unequal_shards(probe: Probe, subject: Subject) -> str:
     """workers with unequal data of their own take every step together"""
     rank, workers = probe.strategy.rank, probe.strategy.num_workers
     # One batch on rank 0, two on rank 1 and so on.
-    count = 2 * probe.replicas * (rank + 1)
+    size = 2 * probe.replicas * (rank + 1)
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = (
         tf.data.experimental.AutoShardPolicy.OFF
     )
-    data = tf.data.Dataset.from_tensor_slices(regression(count))
+    data = tf.data.Dataset.from_tensor_slices(regression(size))
     with probe.on(cluster=True):
         model = small_model()
         model.compile(keras.optimizers.SGD(0.01), "mse")
     model.fit(data.batch(2 * probe.replicas).with_options(options), epochs=2, verbose=0)
     updates = probe.of_all_workers(float(model.optimizer.iterations.numpy()))
-    longest = max(probe.of_all_workers(float(count // (2 * probe.replicas))))
-    # A batch is cut to what a replica takes: with one worker nothing is cut.
+    longest = max(probe.of_all_workers(float(size // (2 * probe.replicas))))
+    # TensorFlow cuts each batch into one part per replica, so there may be more
+    # updates than batches.
     require(
         len(set(updates)) == 1 and updates[0] >= 2 * longest,
         f"updates by rank: {updates}, of {longest:g} batches in 2 epochs",
     )
-    return f"{workers} worker(s), {updates[0]:g} updates on each in 2 epochs"
+    return f"{count(workers, 'worker')}, {updates[0]:g} updates on each in 2 epochs"
 
 
 def resume(probe: Probe, subject: Subject) -> str:
@@ -163,7 +169,7 @@ def resume(probe: Probe, subject: Subject) -> str:
         with probe.on(cluster=True):
             model = small_model(dropout=0.3)
             model.compile(keras.optimizers.SGD(0.05, momentum=0.9), "mse")
-        # A rate that depends on the position in the epoch.
+        # A learning rate that depends on the position in the epoch.
         warmup = LearningRateWarmup(0.1, 2, start=0.01)
         backup = BackupAndRestore(folder, save_freq=1)
         with contextlib.redirect_stdout(io.StringIO()):
@@ -184,7 +190,7 @@ def resume(probe: Probe, subject: Subject) -> str:
             resumed = train(stopped)
     apart = difference(resumed, whole)
     require(apart == 0.0, f"weights differ by {apart:.1e}")
-    return "stopped within an epoch; bit for bit"
+    return "stopped within an epoch, resumed bit for bit"
 
 
 def callbacks_together(probe: Probe, subject: Subject) -> str:
@@ -212,7 +218,7 @@ def callbacks_together(probe: Probe, subject: Subject) -> str:
     require(written == 1, f"{written:g} of {workers} workers wrote a log")
     updates = probe.of_all_workers(float(model.optimizer.iterations.numpy()))
     require(len(set(updates)) == 1, f"updates by rank: {updates}")
-    return f"a log, {updates[0]:g} updates on each of {workers} worker(s)"
+    return f"one log, {updates[0]:g} updates on each of {count(workers, 'worker')}"
 
 
 def outside_the_scope(probe: Probe, subject: Subject) -> str:
@@ -227,12 +233,12 @@ def outside_the_scope(probe: Probe, subject: Subject) -> str:
     except ValueError as error:
         require("strategy.scope()" in str(error), str(error))
         return "refused"
-    require(False, "it trained on every worker by itself")
+    require(False, "each worker trained a separate model")
     return ""
 
 
 class _Identity(keras.layers.Layer):
-    """Multiplies each unit with a weight that is 1 at first."""
+    """Multiplies each unit by a weight that starts at 1."""
 
     def build(self, shape: Any) -> None:
         self.scale = self.add_weight(shape=(shape[-1],), initializer="ones")

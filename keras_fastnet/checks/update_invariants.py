@@ -1,7 +1,7 @@
-"""Invariants of an update: what it is made of, and that all workers take it.
+"""Invariants of an update: it equals one device's, and all workers apply the same.
 
-Every function raises `Failed` where its invariant does not hold, and returns what was
-seen where it does. Its first line is what the user reads.
+Each function returns what it measured, or raises `InvariantError` if the invariant does
+not hold. Its docstring is the name under which the invariant is printed.
 """
 
 from typing import Any
@@ -15,25 +15,27 @@ from keras_fastnet.checks.probe import (
     difference,
     in_float64,
     regression,
+    require,
     small_model,
 )
-from keras_fastnet.checks.subject import Subject, without_chance
-from keras_fastnet.checks.verdict import require
+from keras_fastnet.checks.subject import Subject, make_deterministic
 from keras_fastnet.optimizers import LargeBatchOptimizer
+from keras_fastnet.text import count
 
-# Sums in another order, after a few updates, against the change of the weights.
+# The largest difference that adding in another order makes in a few updates, relative
+# to the change of the weights.
 TOLERANCE = 1e-3
-# Beyond that a wrong update could hide in it.
+# If a model's rounding errors are larger, a wrong update could hide among them.
 LARGEST_ROUNDING = 0.01
 
 
 def same_update(probe: Probe, subject: Subject) -> str:
     """the update of one device"""
     batch, updates = subject.examples_per_replica * probe.replicas, 3
-    # Replicas get unequal shares of the last batch, where they can.
+    # Replicas get unequal shares of the last batch, except on a TPU.
     odd = 0 if probe.strategy.compiles_all else 1
     examples = (updates - 1) * batch + batch // 2 + odd
-    # Within batches: the same computation, rounded in another way.
+    # Reversed within each batch: the same computation, rounded differently.
     turned = np.concatenate(
         [order[::-1] for order in np.split(np.arange(examples), [batch, 2 * batch])]
     )
@@ -43,7 +45,7 @@ def same_update(probe: Probe, subject: Subject) -> str:
         nonlocal start
         with probe.on(cluster), in_float64():
             model = subject.make_model()
-            changes.update(without_chance(model))
+            changes.update(make_deterministic(model))
             data = subject.data(model, examples)
             start = start or model.get_weights()
             model.set_weights(start)
@@ -56,14 +58,18 @@ def same_update(probe: Probe, subject: Subject) -> str:
     in_order = np.arange(examples)
     one, its_loss = train(False, in_order)
     moved = difference(one, start or [])
-    require(moved > 0, "the updates changed nothing, so nothing can be compared")
+    require(
+        moved > 0,
+        "the updates did not change the weights, so there is nothing to compare",
+    )
     rounding = difference(train(False, turned)[0], one) / moved
     if rounding > LARGEST_ROUNDING:
         raise ValueError(
-            "A model can be compared where rounding does not decide what it learns. "
-            f"Received: {subject.name}, which differs by {rounding:.0%} of its change "
-            "from itself on one device, when the examples of a batch are in another "
-            "order. Give `make_data` with real or larger data, or a smaller rate."
+            "A model can be compared only if its updates do not depend on rounding. "
+            f"Received: {subject.name}. On one device, its weights differ by "
+            f"{rounding:.0%} of their change when the examples of a batch are in "
+            "another order. Give `make_data` with real or larger data, or a smaller "
+            "learning rate."
         )
     several, loss = train(True, in_order)
     apart = difference(several, one) / moved
@@ -87,18 +93,18 @@ def equal_weights(probe: Probe, subject: Subject) -> str:
     mark = float(np.dot(marks, np.cos(np.arange(len(marks)))))
     marks = probe.of_all_workers(mark)
     require(len(set(marks)) == 1, f"sums of the weights, by rank: {marks}")
-    return f"bit for bit, on {len(marks)} worker(s)"
+    return f"bit for bit, on {count(len(marks), 'worker')}"
 
 
 def examples_weigh_the_same(probe: Probe, subject: Subject) -> str:
     """every example and every unmasked step weighs the same"""
-    # The last batch has an example for one replica alone.
-    count = 2 * probe.replicas + 1
+    # The last batch has a single example, which one replica gets.
+    size = 2 * probe.replicas + 1
     generator = np.random.default_rng(0)
-    tokens = generator.integers(1, 9, size=(count, 6))
-    lengths = generator.integers(1, 7, size=count)
+    tokens = generator.integers(1, 9, size=(size, 6))
+    lengths = generator.integers(1, 7, size=size)
     tokens[np.arange(6) >= lengths[:, None]] = 0
-    weights = generator.uniform(0.1, 2.0, size=(count, 1)).astype("float32")
+    weights = generator.uniform(0.1, 2.0, size=(size, 1)).astype("float32")
     apart = 0.0
     for mask, reduction in ((True, "sum_over_batch_size"),
                             (False, "mean_with_sample_weight")):  # fmt: skip
@@ -162,7 +168,8 @@ def own_steps(probe: Probe, subject: Subject) -> str:
 def micro_batches(probe: Probe, subject: Subject) -> str:
     """micro-batches make the update of one large batch"""
     size, steps = 2 * probe.replicas, 4
-    # An update of four, and one of two, of which the last is a single example.
+    # One update of four global micro-batches, and one of two, of which the last is a
+    # single example.
     x, y = regression(5 * size + 1)
     start: list[np.ndarray] | None = None
     found = []
@@ -202,9 +209,9 @@ def micro_batches(probe: Probe, subject: Subject) -> str:
 
 def overflow_agreement(probe: Probe, subject: Subject) -> str:
     """an overflow on one replica skips the update on all"""
-    count = 2 * probe.replicas
-    x, y = regression(count)
-    # In the last replica's share alone.
+    batch = 2 * probe.replicas
+    x, y = regression(batch)
+    # Only in the last replica's share.
     x[-1] = np.inf
     kinds: tuple[tuple[Any, dict[str, Any]], ...] = (
         (keras.optimizers.LossScaleOptimizer, {}),
@@ -217,7 +224,7 @@ def overflow_agreement(probe: Probe, subject: Subject) -> str:
             optimizer = wrapper(inner, initial_scale=1024.0, **options)
             model.compile(optimizer, "mse")
         before = model.get_weights()
-        model.fit(x, y, batch_size=count, shuffle=False, verbose=0)
+        model.fit(x, y, batch_size=batch, shuffle=False, verbose=0)
         scale = float(keras.ops.convert_to_numpy(optimizer.dynamic_scale))
         moved = difference(model.get_weights(), before)
         scales = probe.of_all_workers(scale)

@@ -1,11 +1,10 @@
 """The `fastnet` command.
 
-Each subcommand is a module of this package, listed in `COMMANDS`, with two
-functions: `add_parser(subparsers)`, which adds its `argparse` parser and calls
-`parser.set_defaults(execute=execute)`, and `execute(arguments)`, which does the
-work and returns the exit code. A subcommand reports input that it refuses with
-`UsageError`. None of the modules may import TensorFlow or Keras at its top, so
-that help and refusals are instant.
+Each subcommand is a module of this package, listed in `COMMANDS`. Its
+`add_parser(subparsers)` adds an `argparse` parser; its `execute(arguments)` passes the
+parsed options to `launcher`, `scaling` or `checks` and returns the exit code. Invalid
+input raises `UsageError`. No module of this package may import TensorFlow or Keras at
+its top, so that help and errors appear at once.
 """
 
 import argparse
@@ -15,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from keras_fastnet.cli import bench, check, demo, plan, run
+from keras_fastnet.cli.option_types import as_sentence
 from keras_fastnet.errors import UsageError
 from keras_fastnet.version import __version__
 
@@ -25,23 +25,20 @@ examples:
   fastnet run --workers 4 train.py --epochs 10
       train on four local workers, as `python train.py --epochs 10` would on one
   fastnet run --workers 2 --dry-run train.py
-      show what each worker would be started with, and start nothing
+      show each worker's environment and command, and start nothing
   fastnet check --workers 2 train.py
-      prove that the model of `train.py` trains on two workers as on one device
+      check that the model of `train.py` trains on two workers as on one device
   fastnet bench --workers 4
       time all-reduces of four local workers, flat ring against torus
   fastnet plan --ranks 64 --hosts 8 --model ResNet50 --compute-ms 160
-      predict what a cluster would reach
+      predict the efficiency of a cluster
 
-`fastnet COMMAND --help` tells more about a command.
+`fastnet COMMAND --help` describes a command.
 """
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are one message and a pointer to the help.
-
-    Those of the subcommands are of the same class.
-    """
+    """A parser whose errors are `UsageError`. Its subcommands' parsers are alike."""
 
     def __init__(self, **settings: Any):
         super().__init__(
@@ -51,7 +48,10 @@ class _Parser(argparse.ArgumentParser):
         )
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {message}\nSee `{self.prog} --help`.\n")
+        sentence = as_sentence(message)
+        if sentence == message:  # argparse's own, without advice
+            sentence = f"{message}. See `{self.prog} --help`."
+        raise UsageError(sentence)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -75,21 +75,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the `fastnet` command.
 
     Args:
-        arguments: The words after `fastnet`. Defaults to those of the process.
+        arguments: The words after `fastnet`. Defaults to `None`: `sys.argv[1:]`.
 
     Returns:
         The exit code.
     """
     parser = make_parser()
-    parsed = parser.parse_args(arguments)
-    if not hasattr(parsed, "execute"):
-        parser.print_help()
-        return 0
     try:
+        parsed = parser.parse_args(arguments)
+        if not hasattr(parsed, "execute"):
+            parser.print_help()
+            return 0
         return parsed.execute(parsed)
     except UsageError as error:
         print(f"fastnet: error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        # Before or after the workers' time; the launcher handles it in between.
+        # Ctrl-C before or after the workers run. While they run, the launcher
+        # handles it.
         return 128 + signal.SIGINT

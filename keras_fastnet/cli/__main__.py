@@ -1,4 +1,4 @@
-"""Lets `python -m keras_fastnet.cli` stand for `fastnet`."""
+"""Runs the `fastnet` command as `python -m keras_fastnet.cli`."""
 
 import sys
 

@@ -1,34 +1,29 @@
-"""`fastnet bench`: how long all-reduces take on this machine or cluster."""
+"""`fastnet bench`: times all-reduces on this machine or cluster."""
 
 import argparse
 import json
 import os
-import subprocess
-import sys
+import shlex
 import tempfile
 from pathlib import Path
 
+from keras_fastnet.cli.option_types import add_transport, byte_sizes, grid, integer
 from keras_fastnet.cluster.environment import in_a_cluster, scheduler_ranks
 from keras_fastnet.cluster.mpi import mpi_rank
 from keras_fastnet.collectives.cost_model import WIRE_BYTES
 from keras_fastnet.errors import UsageError
 from keras_fastnet.launcher import launcher
 from keras_fastnet.launcher.machine import visible_gpus
-from keras_fastnet.launcher.mpiexec import add_transport
-from keras_fastnet.scaling.applications import application_named
-from keras_fastnet.scaling.bench_options import (
-    DEFAULT_SIZES,
-    BenchOptions,
-    check_output,
-    check_ranks,
-    options_of,
-)
-from keras_fastnet.scaling.bench_report import as_text, write
+from keras_fastnet.scaling.applications import application_named, application_names
+from keras_fastnet.scaling.bench_options import BenchOptions, check_ranks, size_text
+from keras_fastnet.scaling.bench_results import as_text, check_output, write
+
+DEFAULT_SIZES = "4KiB,16KiB,64KiB,256KiB,1MiB,4MiB,16MiB"
 
 _DESCRIPTION = """\
 Time how long it takes to sum a vector over all ranks: with TensorFlow's own
-all-reduce, one flat ring, the torus and the gather of each grid, and with what
-TorusStrategy would choose. With --model, also a training step, alone and in the
+all-reduce, one flat ring, the torus and the gather of each grid, and the algorithm that
+TorusStrategy would choose. With --model, also time a training step, alone and in the
 cluster. Prints a table and writes a file for `fastnet plan --bench`.
 """
 
@@ -37,18 +32,19 @@ examples:
   fastnet bench --workers 4
       four workers on this machine, vectors of 4 KiB to 16 MiB
   fastnet bench --workers 8 --grid 2x4 --grid 4x2 --sizes 64KiB,1MiB,100MB
-      which of two grids is the better one
+      compare two grids
   fastnet bench --workers 4 --model ResNet50 --batch 8 --image-size 64
-      the efficiency of training, too
+      also measure the efficiency of training
   TF_CONFIG='{…}' fastnet bench
       on each machine of a cluster; rank 0 prints and writes
   mpiexec -n 16 fastnet bench
       the same on a cluster that has MPI
   fastnet plan --ranks 64 --hosts 8 --model ResNet50 --bench fastnet-bench.json
-      what the measured prices mean for a larger cluster
+      predict a larger cluster from the measured costs
 
-reading the table: milliseconds, the median of all rounds; * marks the fastest of a
-size; "best/ring" is its time divided by the flat ring's. Run it on an idle machine.
+reading the table: milliseconds, the median of all rounds; * marks the fastest algorithm
+for a size; "best/ring" is its time divided by the flat ring's. Run it on an idle
+machine.
 """
 
 
@@ -62,19 +58,21 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
     )
     parser.add_argument(
         "--workers",
-        type=int,
+        type=integer(at_least=1, example=4),
         metavar="N",
         help="start N workers on this machine (default: take part in the cluster of "
         "TF_CONFIG)",
     )
     parser.add_argument(
         "--sizes",
+        type=byte_sizes,
         default=DEFAULT_SIZES,
         metavar="LIST",
         help="bytes of the vectors, such as 4KiB,1MiB,100MB (default: %(default)s)",
     )
     parser.add_argument(
         "--grid",
+        type=grid,
         action="append",
         default=[],
         metavar="RxC",
@@ -83,16 +81,16 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
     )
     parser.add_argument(
         "--repeats",
-        type=int,
+        type=integer(at_least=1, example=7),
         default=7,
         metavar="K",
-        help="rounds, each with every contestant (default: %(default)d)",
+        help="number of rounds; each runs every algorithm (default: %(default)d)",
     )
     parser.add_argument(
         "--wire-dtype",
         choices=WIRE_BYTES,
         default="float32",
-        help="what TorusStrategy's contestants round float32 to while it travels "
+        help="dtype that TorusStrategy's algorithms send float32 as "
         "(default: %(default)s, no rounding)",
     )
     add_transport(parser)
@@ -110,14 +108,14 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
     )
     training.add_argument(
         "--batch",
-        type=int,
+        type=integer(at_least=1, example=8),
         default=8,
         metavar="B",
-        help="images of one replica in a step (default: %(default)d)",
+        help="per-replica batch size, in images (default: %(default)d)",
     )
     training.add_argument(
         "--image-size",
-        type=int,
+        type=integer(at_least=1, example=64),
         default=64,
         metavar="S",
         help="height and width of an image (default: %(default)d)",
@@ -127,37 +125,37 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Runs `fastnet bench` and returns its exit code."""
-    options = options_of(arguments)
+    options = _options(arguments)
     cluster = os.environ.get("TF_CONFIG")
     if arguments.workers is None and cluster is None and not in_a_cluster():
         raise UsageError(
             "There must be workers to measure with. Received: neither --workers nor "
-            "TF_CONFIG. Pass `--workers 4` for four on this machine; on a cluster, "
-            "start `fastnet bench` with TF_CONFIG on every machine, by `mpiexec` or by "
+            "TF_CONFIG. Pass `--workers 4` to start four here; on a cluster, "
+            "start `fastnet bench` on every machine, with TF_CONFIG, `mpiexec` or "
             "`srun`."
         )
     if arguments.workers is None:
-        return _take_part(options)
+        return _measure_cluster(options)
     if cluster is not None:
         raise UsageError(
-            "--workers makes a cluster of its own, so TF_CONFIG must not be set. "
+            "--workers starts local workers, so TF_CONFIG must not be set. "
             "Received: both. Leave out --workers to measure the cluster of TF_CONFIG, "
             "or `unset TF_CONFIG`."
         )
     check_output(options.output)
     if not visible_gpus(os.environ):
-        # With GPUs a worker may have several ranks: it counts them itself.
+        # With GPUs a worker may have several ranks. Then the workers check this.
         check_ranks(arguments.workers, options.grids)
     if options.model is not None:
-        application_named(options.model, _names_of_models())
-    return _launch(arguments.workers, options)
+        application_named(options.model, application_names())
+    return _measure_local_workers(arguments.workers, options)
 
 
-def _launch(workers: int, options: BenchOptions) -> int:
+def _measure_local_workers(workers: int, options: BenchOptions) -> int:
     with tempfile.TemporaryDirectory() as folder:
-        # The user's file is written here, when all workers have succeeded.
-        found = Path(folder) / "found.json"
-        command = ["-m", "keras_fastnet.scaling.bench_worker", str(found)]
+        # --output is written only after all workers have succeeded.
+        results = Path(folder) / "results.json"
+        command = ["-m", "keras_fastnet.scaling.bench_worker", str(results)]
         environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ}
         code = launcher.run(
             workers,
@@ -166,12 +164,12 @@ def _launch(workers: int, options: BenchOptions) -> int:
             mpi=options.transport == "mpi",
         )
         if code == 0:
-            document = json.loads(found.read_text(encoding="utf-8"))
+            document = json.loads(results.read_text(encoding="utf-8"))
             _finish(document, options.output)
         return code
 
 
-def _take_part(options: BenchOptions) -> int:
+def _measure_cluster(options: BenchOptions) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     from keras_fastnet.cluster.cluster_spec import read_tf_config
     from keras_fastnet.errors import ClusterError
@@ -194,17 +192,38 @@ def _take_part(options: BenchOptions) -> int:
     return 0
 
 
+def _options(arguments: argparse.Namespace) -> BenchOptions:
+    return BenchOptions(
+        sizes=arguments.sizes,
+        grids=tuple(dict.fromkeys(arguments.grid)),
+        repeats=arguments.repeats,
+        wire_dtype=arguments.wire_dtype,
+        transport=arguments.transport,
+        model=arguments.model,
+        batch=arguments.batch,
+        image_size=arguments.image_size,
+        output=arguments.output,
+        command=_command(arguments),
+    )
+
+
+def _command(arguments: argparse.Namespace) -> str:
+    """Returns the command line, for the results file."""
+    words = ["fastnet", "bench"]
+    if arguments.workers is not None:
+        words += ["--workers", str(arguments.workers)]
+    sizes = [size_text(n).replace(" ", "").replace(",", "") for n in arguments.sizes]
+    words += ["--sizes", ",".join(sizes)]
+    for each in arguments.grid:
+        words += ["--grid", str(each)]
+    names = ["repeats", "wire_dtype", "transport"]
+    if arguments.model is not None:
+        names += ["model", "batch", "image_size"]
+    for name in names:
+        words += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]
+    return shlex.join(words)
+
+
 def _finish(document: dict, output: str) -> None:
     write(document, output)
     print(f"\n{as_text(document)}\n\nwritten: {output}", flush=True)
-
-
-def _names_of_models() -> list[str]:
-    # In a process of its own: TensorFlow is talkative, and would stay in memory.
-    program = (
-        "from keras_fastnet._keras.keras_api import keras\n"
-        "print(*dir(keras.applications))"
-    )
-    command = [sys.executable, "-c", program]
-    listing = subprocess.run(command, capture_output=True, text=True, check=True)
-    return listing.stdout.split()

@@ -1,26 +1,27 @@
-"""`fastnet demo`: the example `digits.py`, in several local workers."""
+"""`fastnet demo`: runs the example `digits.py` in several local workers."""
 
 import argparse
 import importlib.util
 import os
 from pathlib import Path
 
-from keras_fastnet.arguments import check_integer
+from keras_fastnet.arguments import multiples_near
+from keras_fastnet.cli.option_types import integer
 from keras_fastnet.errors import UsageError
 from keras_fastnet.launcher import launcher
 from keras_fastnet.launcher.mpiexec import mpi_is_installed
 
-# `keras_fastnet/examples` is a link to the `examples` of the checkout, so that a
-# wheel carries them too.
+# `keras_fastnet/examples` links to the checkout's `examples`, so that the wheel
+# contains them.
 SCRIPT = Path(__file__).parents[1] / "examples" / "digits.py"
 
 _DESCRIPTION = """\
 Train a small network on the 1,797 handwritten digits of scikit-learn, augmented to
 65,536 images an epoch, with a global batch that grows from 8,192 to 32,768, divided
 among local workers: LARS, micro-batches, warm-up, polynomial decay and Keras's own fit.
-It ends with a table, and with exit code 1 if the test accuracy stays below 98 % or the
-workers' weights differ. Gradients go over MPI where keras-fastnet[mpi] is installed.
-Takes about a minute on two CPUs.
+It prints a table at the end, and exits with code 1 if the test accuracy stays below
+98 % or the workers' weights differ. Gradients travel over MPI if keras-fastnet[mpi] is
+installed. Takes about a minute on two CPUs.
 """
 
 _EPILOG = """\
@@ -32,7 +33,7 @@ examples:
   fastnet demo --global-batch 8192 --epochs 20
       a smaller batch: four times as many updates an epoch
 
-The script is plain Keras and yours to copy: """
+The script is plain Keras; copy it to start your own: """
 
 
 def add_parser(subparsers: "argparse._SubParsersAction") -> None:
@@ -45,18 +46,21 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
     )
     parser.add_argument(
         "--workers",
-        type=int,
+        type=integer(at_least=1, example=4),
         default=4,
         metavar="N",
-        help="how many workers (default: %(default)d)",
+        help="number of workers (default: %(default)d)",
     )
-    # Their defaults are the script's own.
+    # The defaults of these two are the script's.
     parser.add_argument(
-        "--epochs", type=int, metavar="E", help="epochs of 65,536 images (default: 30)"
+        "--epochs",
+        type=integer(at_least=1, example=30),
+        metavar="E",
+        help="number of epochs, of 65,536 images each (default: 30)",
     )
     parser.add_argument(
         "--global-batch",
-        type=int,
+        type=_global_batch,
         metavar="B",
         help="images in an update, over all workers (default: 32768)",
     )
@@ -66,25 +70,28 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Runs `fastnet demo` and returns its exit code."""
     command = [str(SCRIPT)]
-    for option, value, default in (
-        ("--epochs", arguments.epochs, 30),
-        ("--global-batch", arguments.global_batch, 32_768),
+    for option, value in (
+        ("--epochs", arguments.epochs),
+        ("--global-batch", arguments.global_batch),
     ):
-        if value is None:
-            continue
-        check_integer(option, value, 1, example=default)
-        if option == "--global-batch" and value % 4:
-            raise UsageError(
-                "--global-batch must be a multiple of 4: an update is made of four "
-                f"micro-batches. Received: {value}. Near it: {value // 4 * 4 + 4}."
-            )
-        command += [option, str(value)]
+        if value is not None:
+            command += [option, str(value)]
     if importlib.util.find_spec("sklearn") is None:
         raise UsageError(
-            "The demo needs scikit-learn, which ships its digits. Received: an "
+            "The demo needs scikit-learn, which contains the digits. Received: an "
             'environment without it. Run `pip install "keras-fastnet[examples]"`.'
         )
-    # Not TensorFlow's C++ messages: a demo shows the training.
+    # Hides TensorFlow's C++ messages.
     environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ}
     mpi = arguments.workers > 1 and mpi_is_installed()
     return launcher.run(arguments.workers, command, environment=environment, mpi=mpi)
+
+
+def _global_batch(text: str) -> int:
+    size = integer(at_least=1, example=32_768)(text)
+    if size % 4:
+        raise argparse.ArgumentTypeError(
+            "must be a multiple of 4: each update adds up four global micro-batches. "
+            f"Received: {size}. Near it: {multiples_near(size, 4)}."
+        )
+    return size

@@ -1,21 +1,22 @@
-"""`fastnet plan`: what a cluster of some size would reach."""
+"""`fastnet plan`: predicts the efficiency of a cluster."""
 
 import argparse
 import json
 
+from keras_fastnet.cli.option_types import integer, number
 from keras_fastnet.collectives.cost_model import WIRE_BYTES
 from keras_fastnet.collectives.grid_choice import DEFAULT_BUCKET_BYTES
 from keras_fastnet.errors import UsageError
-from keras_fastnet.scaling import plan_plot, plan_published, plan_report
-from keras_fastnet.scaling.plan_question import DEFAULT_PRICES, question_of
+from keras_fastnet.scaling import plan_report, published
+from keras_fastnet.scaling.plan import DEFAULT_COSTS, make_plan
 
 _DESCRIPTION = """\
 Predict what summing the gradients costs on a cluster, which grid TorusStrategy would
 choose there, and how efficient training would be. Nothing is run.
 
-The model is linear: so much for each collective operation, each round of messages,
-each message and each byte.
-Measure these prices with `fastnet bench`, or state them.
+The model is linear: it has one unit cost for each collective operation, each round of
+messages, each message and each byte. Measure these costs with `fastnet bench`, or state
+them.
 """
 
 _EPILOG = """\
@@ -27,12 +28,12 @@ examples:
       --network-bandwidth-gb 12.5 --wire-dtype bfloat16
       the same on GPUs with 100 Gbit InfiniBand, gradients sent in half the bytes
   fastnet plan --ranks 16 --bench bench.json
-      prices, model and computing time as measured by `fastnet bench`
+      costs, model and computing time as measured by `fastnet bench`
   fastnet plan --ranks 1024 --hosts 256 --parameters 25000000 --compute-ms 50 \\
       --plot plan.png
       draw the efficiency of ring and torus from 1 to 1,024 ranks
   fastnet plan --published
-      the model against four published systems
+      compare the predictions with four published systems
 """
 
 
@@ -46,26 +47,27 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
         description=_DESCRIPTION,
         epilog=_EPILOG,
     )
-    parser.add_argument("--ranks", type=int, metavar="N", help="how many ranks")
+    count = integer(at_least=1, example=8)
+    parser.add_argument("--ranks", type=count, metavar="N", help="number of ranks")
     parser.add_argument(
         "--hosts",
-        type=int,
+        type=count,
         default=1,
         metavar="H",
-        help="hosts that they are on, equally many on each (default: %(default)d)",
+        help="number of hosts, with equally many ranks each (default: %(default)d)",
     )
     parser.add_argument(
         "--cards",
-        type=int,
+        type=count,
         default=1,
         metavar="C",
         help="network cards of each host (default: %(default)d)",
     )
     parser.add_argument(
         "--cores-per-host",
-        type=int,
+        type=count,
         metavar="K",
-        help="processor cores of each host, where ranks compute on them: more ranks "
+        help="processor cores of each host, if ranks compute on them: more ranks "
         "than cores take longer (default: those of --bench, else enough)",
     )
     model = parser.add_argument_group("model")
@@ -75,7 +77,10 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
         help="one of Keras's applications, such as ResNet50 (default: that of --bench)",
     )
     model.add_argument(
-        "--parameters", type=int, metavar="P", help="its trainable parameters instead"
+        "--parameters",
+        type=count,
+        metavar="P",
+        help="number of trainable parameters, instead of --model",
     )
     model.add_argument(
         "--wire-dtype",
@@ -85,7 +90,7 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
     )
     model.add_argument(
         "--bucket-bytes",
-        type=int,
+        type=count,
         default=DEFAULT_BUCKET_BYTES,
         metavar="B",
         help="size of a bucket of float32 gradients, as in TorusStrategy "
@@ -93,47 +98,48 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
     )
     model.add_argument(
         "--compute-ms",
-        type=float,
+        type=number(above=0.0, example=160.0),
         metavar="MS",
         help="milliseconds of one step on one rank alone, for the efficiency "
         "(default: that of --bench)",
     )
-    prices = parser.add_argument_group(
-        "prices", "Measured or stated; what is stated takes precedence."
+    costs = parser.add_argument_group(
+        "unit costs", "Measured or stated. Stated costs override measured ones."
     )
-    prices.add_argument(
+    costs.add_argument(
         "--bench",
         action="append",
         default=[],
         metavar="FILE",
-        help="what `fastnet bench` wrote; several are fitted together",
+        help="results that `fastnet bench` wrote; several files are fitted together",
     )
-    for name, unit, what in (
-        ("latency-us", "US", "microseconds until a message within a host has come"),
-        ("overhead-us", "US", "microseconds that a rank works for each of them"),
-        ("bandwidth-gb", "GB", "gigabytes a second that a rank sends within a host"),
-        ("network-latency-us", "US", "the same between hosts"),
-        ("network-overhead-us", "US", "the same between hosts"),
-        ("network-bandwidth-gb", "GB", "gigabytes a second of one network card"),
-        ("copy-bandwidth-gb", "GB", "gigabytes a second copied in memory"),
-        ("collective-us", "US", "microseconds that a rank works to start a collective"),
+    for name, unit, meaning in (
+        ("latency-us", "US", "microseconds until a message within a host arrives"),
+        ("overhead-us", "US", "microseconds of work for each of these messages"),
+        ("bandwidth-gb", "GB", "gigabytes per second that a rank sends within a host"),
+        ("network-latency-us", "US", "--latency-us between hosts"),
+        ("network-overhead-us", "US", "--overhead-us between hosts"),
+        ("network-bandwidth-gb", "GB", "gigabytes per second of one network card"),
+        ("copy-bandwidth-gb", "GB", "gigabytes per second copied in memory"),
+        ("collective-us", "US", "microseconds of work to start a collective operation"),
     ):
-        default = DEFAULT_PRICES[name.replace("-", "_")]
-        prices.add_argument(
+        default = DEFAULT_COSTS[name.replace("-", "_")]
+        bound = {"at_least": 0.0} if unit == "US" else {"above": 0.0}
+        costs.add_argument(
             f"--{name}",
-            type=float,
+            type=number(example=default, **bound),
             metavar=unit,
-            help=f"{what} (default without --bench: {default:g})",
+            help=f"{meaning} (default without --bench: {default:g})",
         )
     output = parser.add_argument_group("output")
     output.add_argument(
-        "--plot", metavar="FILE.png", help="draw the efficiency up to N ranks"
+        "--plot", metavar="FILE.png", help="plot the efficiency up to N ranks"
     )
     output.add_argument("--json", action="store_true", help="print JSON")
     output.add_argument(
         "--published",
         action="store_true",
-        help="print published systems, with the values they rest on, and nothing else",
+        help="print only the comparison with published systems and its sources",
     )
     parser.set_defaults(execute=execute)
 
@@ -142,21 +148,43 @@ def execute(arguments: argparse.Namespace) -> int:
     """Runs `fastnet plan` and returns its exit code."""
     if arguments.published:
         if arguments.json:
-            print(json.dumps(plan_published.as_json(), indent=2))
+            print(json.dumps(published.as_json(), indent=2))
         else:
-            print(plan_published.as_text())
+            print(published.as_text())
         return 0
-    question = question_of(arguments)
-    if arguments.plot and question.compute_seconds is None:
+    if arguments.ranks is None:
+        raise UsageError(
+            "--ranks N must give the number of ranks. Received: no --ranks. "
+            "Write, for example, `fastnet plan --ranks 8 --parameters 25000000`."
+        )
+    costs = {name: getattr(arguments, name) for name in DEFAULT_COSTS}
+    try:
+        plan = make_plan(
+            ranks=arguments.ranks,
+            hosts=arguments.hosts,
+            cards=arguments.cards,
+            cores_per_host=arguments.cores_per_host,
+            model=arguments.model,
+            parameters=arguments.parameters,
+            wire_dtype=arguments.wire_dtype,
+            bucket_bytes=arguments.bucket_bytes,
+            compute_ms=arguments.compute_ms,
+            bench_files=arguments.bench,
+            stated_costs={name: c for name, c in costs.items() if c is not None},
+        )
+    except ValueError as error:
+        # A file of --bench cannot be read, or its measurements are too few.
+        raise UsageError(str(error)) from error
+    if arguments.plot and plan.compute_seconds is None:
         raise UsageError(
             "--plot draws efficiency, which needs the time of a step's computation. "
             "Received: no --compute-ms, and no --bench of this model. "
             "Give --compute-ms."
         )
     if arguments.plot:
-        plan_plot.draw(question, arguments.plot)
+        plan_report.draw(plan, arguments.plot)
     if arguments.json:
-        print(json.dumps(plan_report.as_json(question), indent=2))
+        print(json.dumps(plan_report.as_json(plan), indent=2))
     else:
-        print(plan_report.as_text(question))
+        print(plan_report.as_text(plan))
     return 0

@@ -1,25 +1,25 @@
-"""`fastnet run`: the arguments of the local launcher."""
+"""`fastnet run`: runs a script in several local workers."""
 
 import argparse
 
+from keras_fastnet.cli.option_types import add_transport, integer, number
 from keras_fastnet.errors import UsageError
 from keras_fastnet.launcher import launcher
-from keras_fastnet.launcher.mpiexec import add_transport
 
 _DESCRIPTION = """\
 Run a Keras script in several TensorFlow workers on this machine.
 
 Each worker runs `python script.py args…` with TF_CONFIG set, so that
 tf.distribute.MultiWorkerMirroredStrategy() and keras_fastnet.TorusStrategy() find
-each other. CPUs and GPUs are divided among the workers. You see the output of
-worker 0, and the warnings and errors of the others. When a worker fails, all are
-ended and the first that failed is named.
+each other. CPUs and GPUs are divided among the workers. The command shows the output
+of worker 0, and the warnings and errors of the others. When a worker fails, it ends
+all workers and names the one that failed first.
 """
 
 _EPILOG = """\
 examples:
   fastnet run --workers 4 train.py --epochs 10
-      what follows the script belongs to the script
+      options after the script are passed to the script
   fastnet run --workers 2 -m my_package.train --epochs 10
       a module instead of a script
   fastnet run --workers 4 --log-dir logs train.py
@@ -42,25 +42,30 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
         description=_DESCRIPTION,
         epilog=_EPILOG,
     )
-    parser.add_argument("--workers", type=int, metavar="N", help="how many workers")
+    parser.add_argument(
+        "--workers",
+        type=integer(at_least=1, example=2),
+        metavar="N",
+        help="number of workers",
+    )
     parser.add_argument(
         "--port",
-        type=int,
+        type=integer(at_least=1, example=20_000),
         metavar="BASE",
         help="use ports BASE to BASE+N-1 (default: any free ports)",
     )
     add_transport(parser)
     parser.add_argument(
         "--threads-per-worker",
-        type=int,
+        type=integer(at_least=1, example=2),
         metavar="T",
         help="threads in each pool of a worker (default: the available CPUs divided "
         "by N; TF_NUM_INTRAOP_THREADS, TF_NUM_INTEROP_THREADS and OMP_NUM_THREADS "
-        "take precedence over this default where they are set)",
+        "override this default if set)",
     )
     parser.add_argument(
         "--gpus-per-worker",
-        type=int,
+        type=integer(at_least=0, example=1),
         metavar="G",
         help="GPUs for each worker, 0 for the CPU (default: the visible GPUs divided "
         "by N)",
@@ -75,24 +80,24 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
     )
     parser.add_argument(
         "--grace-seconds",
-        type=float,
+        type=number(at_least=0.0, example=launcher.DEFAULT_GRACE_SECONDS),
         default=launcher.DEFAULT_GRACE_SECONDS,
         metavar="S",
-        help="time that workers have to end by themselves before they are killed "
+        help="seconds between SIGTERM and SIGKILL when workers are ended "
         "(default: %(default)g)",
     )
     parser.add_argument(
         "--independent",
         action="store_true",
-        help="let a script train without a strategy, in which each worker trains a "
-        "model of its own (default: its first `fit` ends with an error)",
+        help="let the script train without a strategy: each worker then trains a "
+        "separate model (default: its first `fit` raises an error)",
     )
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="print the environment and the command of each worker, start nothing",
+        help="print each worker's environment and command, and start nothing",
     )
-    # Both take the rest of the line, whatever it looks like.
+    # Both take all words that follow, also those that start with a dash.
     parser.add_argument(
         "-m",
         dest="module",

@@ -1,1 +1,1 @@
-"""Starts worker processes on one machine, and watches them until they end."""
+"""Starts worker processes on one machine and supervises them until they end."""

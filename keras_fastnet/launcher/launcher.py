@@ -1,6 +1,5 @@
 """`run`, which runs a Python program in several local TensorFlow workers."""
 
-import math
 import os
 import shlex
 import sys
@@ -9,22 +8,18 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, TextIO
 
-from keras_fastnet.arguments import check_integer
+from keras_fastnet.arguments import checked_integer, checked_number
 from keras_fastnet.cluster.ports import reserved_ports
 from keras_fastnet.errors import UsageError
 from keras_fastnet.launcher.machine import available_cpus, visible_gpus
 from keras_fastnet.launcher.mpiexec import MpiRank, mpi_ranks
 from keras_fastnet.launcher.output import Display, WorkerOutput
-from keras_fastnet.launcher.python_command import check_command
+from keras_fastnet.launcher.python_command import check_command, interpreter_command
 from keras_fastnet.launcher.supervisor import Supervisor
 from keras_fastnet.launcher.worker_environment import worker_environments
-from keras_fastnet.launcher.worker_process import (
-    WorkerProcess,
-    describe_exit,
-    interpreter_command,
-)
+from keras_fastnet.launcher.worker_process import WorkerProcess, describe_exit
 
-# Our choice: time to close files, yet bearable after a Ctrl-C.
+# Long enough to close files, short enough to wait for after a Ctrl-C.
 DEFAULT_GRACE_SECONDS = 5.0
 
 
@@ -49,47 +44,48 @@ def run(
 
     Args:
         workers: The number of workers, at least 1.
-        command: What would follow `python`: a script and its arguments, or `-m`,
+        command: The words that follow `python`: a script and its arguments, or `-m`,
             a module and its arguments.
-        port: The port of worker 0; worker r has `port + r`. Defaults to `None`,
-            any free ports.
+        port: The port of worker 0; worker r has `port + r`. Defaults to `None`: any
+            free ports.
         threads_per_worker: The size of each of a worker's thread pools. Defaults
             to `None`: the CPUs of this process divided by `workers`.
-        gpus_per_worker: GPUs for each worker. Defaults to `None`: the visible
-            ones divided by `workers`.
-        all_output: Shows the whole output of every worker, not only of rank 0.
-            Defaults to `False`.
-        log_dir: A directory for files `rank-0.log` and so on with everything that
-            each worker writes. Defaults to none.
-        grace_seconds: The time that workers have to end after SIGTERM before they
-            are killed. Defaults to `5.0`.
-        dry_run: Prints what would be started, and starts nothing. Defaults to
-            `False`.
-        mpi: Makes the workers ranks of an MPI world too. Defaults to `False`.
-        independent: Lets the workers train models without a strategy, each its own.
-            Defaults to `False`.
-        environment: What the workers inherit. Defaults to `os.environ`.
+        gpus_per_worker: GPUs for each worker. Defaults to `None`: the visible GPUs
+            divided by `workers`.
+        all_output: Whether to show the whole output of every worker, not only of
+            rank 0. Defaults to `False`.
+        log_dir: A directory for the files `rank-0.log` and so on, which receive the
+            whole output of each worker. Defaults to `None`.
+        grace_seconds: Seconds between SIGTERM and SIGKILL when workers are ended.
+            Defaults to `5.0`.
+        dry_run: Whether to print each worker's environment and command, and start
+            nothing. Defaults to `False`.
+        mpi: Whether the workers are also ranks of an MPI world. Defaults to `False`.
+        independent: Whether each worker may train a separate model, without a
+            strategy. Defaults to `False`.
+        environment: The variables that the workers inherit. Defaults to `os.environ`.
         stdout: Receives the workers' stdout. Defaults to `sys.stdout`.
-        stderr: Receives their stderr and the launcher's messages. Defaults to
+        stderr: Receives the workers' stderr and the launcher's messages. Defaults to
             `sys.stderr`.
 
     Returns:
-        0 when all workers succeed; otherwise the exit code of the worker that
-        failed first, or 128 plus the number of the signal that killed it; 128 plus
-        the number of the signal that the launcher itself received.
+        0 if all workers succeed; otherwise the exit code of the worker that failed
+        first, or 128 plus the number of the signal that killed it. If the launcher
+        itself gets a signal, 128 plus its number.
 
     Raises:
-        UsageError: The launch is impossible. Nothing was started.
+        UsageError: If the workers cannot be started. None was started then.
+        ValueError: If a number is out of range.
     """
     stdout = stdout or sys.stdout
     stderr = stderr or sys.stderr
     environment = os.environ if environment is None else environment
-    check_integer("--workers", workers, 1)
+    checked_integer("workers", workers, at_least=1)
     if threads_per_worker is not None:
-        check_integer("--threads-per-worker", threads_per_worker, 1)
+        checked_integer("threads_per_worker", threads_per_worker, at_least=1)
     if gpus_per_worker is not None:
-        check_integer("--gpus-per-worker", gpus_per_worker, 0)
-    _check_grace_seconds(grace_seconds)
+        checked_integer("gpus_per_worker", gpus_per_worker, at_least=0)
+    checked_number("grace_seconds", grace_seconds, at_least=0.0)
     check_command(command)
     _check_no_cluster(environment)
     log_path = None if log_dir is None else Path(log_dir)
@@ -111,9 +107,9 @@ def run(
             stdout.write(_describe(variables, command, mpi))
             stdout.flush()
             return 0
-        places = [MpiRank()] * workers
+        ranks_of_mpi = [MpiRank()] * workers
         if mpi:
-            places = stack.enter_context(mpi_ranks(workers))
+            ranks_of_mpi = stack.enter_context(mpi_ranks(workers))
         logs: list[IO[str] | None] = [None] * workers
         if log_path is not None:
             logs = [stack.enter_context(_open_log(log_path, r)) for r in range(workers)]
@@ -125,13 +121,13 @@ def run(
                 output = WorkerOutput(
                     rank, display, show_all=all_output, log=logs[rank]
                 )
-                own = {**environment, **variables[rank], **places[rank].variables}
+                mpi_rank = ranks_of_mpi[rank]
                 worker = WorkerProcess(
                     rank,
                     command,
-                    own,
-                    places[rank].descriptors,
-                    watched=workers > 1 and not independent,
+                    {**environment, **variables[rank], **mpi_rank.variables},
+                    mpi_rank.descriptors,
+                    must_use_strategy=workers > 1 and not independent,
                 )
                 supervisor.add(worker, output)
             exit_code = supervisor.wait()
@@ -147,12 +143,12 @@ def _report(
     worker: WorkerProcess, lines: Sequence[str], log_path: Path | None
 ) -> list[str]:
     ending = describe_exit(worker.exit_code or 0)
-    hint = " (the kernel does so when memory runs out)" if "SIGKILL" in ending else ""
+    hint = " (the kernel does this when memory runs out)" if "SIGKILL" in ending else ""
     heading = "last lines" if lines else "it wrote nothing"
     where = (
-        "Pass --log-dir DIR to keep all that each worker writes."
+        "Pass --log-dir DIR to keep the whole output of each worker."
         if log_path is None
-        else f"All of its output: {log_path / f'rank-{worker.rank}.log'}"
+        else f"Its whole output: {log_path / f'rank-{worker.rank}.log'}"
     )
     return [
         "",
@@ -166,8 +162,8 @@ def _report(
 def _describe(
     variables: Sequence[Mapping[str, str]], command: Sequence[str], mpi: bool
 ) -> str:
-    """Returns what a dry run prints, in the shell's notation."""
-    parts = ["# and what `mpiexec` sets for its ranks\n"] if mpi else []
+    """Returns the text of a dry run, in the shell's syntax."""
+    parts = ["# plus the variables that `mpiexec` sets\n"] if mpi else []
     for rank, worker in enumerate(variables):
         parts.append(f"# worker {rank}\n")
         parts += [f"{key}={shlex.quote(value)} \\\n" for key, value in worker.items()]
@@ -175,21 +171,13 @@ def _describe(
     return "".join(parts)
 
 
-def _check_grace_seconds(value: float) -> None:
-    if not (math.isfinite(value) and value >= 0):
-        raise UsageError(
-            f"--grace-seconds must be a finite number >= 0. Received: {value}. "
-            f"Leave it out for {DEFAULT_GRACE_SECONDS:g} seconds."
-        )
-
-
 def _check_no_cluster(environment: Mapping[str, str]) -> None:
     cluster = environment.get("TF_CONFIG")
     if cluster:
         shown = cluster if len(cluster) <= 80 else f"{cluster[:77]}..."
         raise UsageError(
-            "`fastnet run` makes a cluster of its own, so TF_CONFIG must not be set. "
-            f"Received: TF_CONFIG={shown}. Where a cluster manager sets it, run "
+            "`fastnet run` starts local workers, so TF_CONFIG must not be set. "
+            f"Received: TF_CONFIG={shown}. If a cluster manager sets it, run "
             "`python script.py` instead of `fastnet run`; otherwise `unset TF_CONFIG`."
         )
 
@@ -212,6 +200,6 @@ def _open_log(path: Path, rank: int) -> IO[str]:
 
 def _log_directory_error(path: Path, reason: str) -> UsageError:
     return UsageError(
-        "--log-dir must be a directory that exists or can be made, and can be written "
-        f"to. Received: {path} ({reason}). Choose another directory."
+        "--log-dir must be a writable directory, or one that can be created. "
+        f"Received: {path} ({reason}). Choose another directory."
     )

@@ -1,10 +1,10 @@
-r"""`LineEditor`, which turns what a program writes into the lines a reader sees."""
+r"""`LineEditor`, which turns terminal output into the lines that a reader sees."""
 
 import re
 import unicodedata
 from dataclasses import dataclass
 
-# A line without an end is cut here, so that memory stays bounded.
+# Longer lines are cut, so that memory stays bounded.
 LONGEST_LINE = 1 << 16
 
 _RUN = re.compile(r"[^\n\r\b\x1b]+")
@@ -22,9 +22,9 @@ class Line:
     """One line in its final state.
 
     Attributes:
-        styled: The text with its colours, closed by a reset.
+        styled: The text with its colours, ended by a reset.
         plain: The text without them.
-        redrawn: Whether part of the line was written over, as progress bars do.
+        redrawn: Whether part of the line was overwritten, as progress bars do.
     """
 
     styled: str
@@ -35,8 +35,8 @@ class Line:
 class LineEditor:
     r"""A terminal of one line.
 
-    It obeys `\r`, `\b`, colours and "erase in line"; other escape sequences are
-    dropped. The lines do not depend on how the text is cut into pieces.
+    It interprets `\r`, `\b`, colours and "erase in line" and drops other escape
+    sequences. The lines do not depend on how the text is cut into pieces.
 
     Example:
         >>> editor = LineEditor()
@@ -54,7 +54,7 @@ class LineEditor:
         self._sequence = ""  # unfinished escape sequence
 
     def feed(self, text: str) -> list[Line]:
-        """Writes `text` and returns the lines which it completes."""
+        """Writes `text` and returns the lines that it completes."""
         lines: list[Line] = []
         position = 0
         while position < len(text):
@@ -79,17 +79,17 @@ class LineEditor:
         return lines
 
     def finish(self) -> list[Line]:
-        """Returns the last line, when the text did not end with a newline."""
+        """Returns the last line, if the text did not end with a newline."""
         self._sequence = ""
         return [self._complete()] if self._cells else []
 
     @property
     def current(self) -> Line:
-        """The unfinished line as it stands."""
+        """The unfinished line."""
         return _line(self._cells, self._redrawn)
 
     def clipped(self, columns: int) -> str:
-        """Returns the unfinished line, styled, cut to the width of a terminal."""
+        """Returns the unfinished line with its colours, cut to a terminal's width."""
         for index, cell in enumerate(self._cells):
             wide = unicodedata.east_asian_width(cell[-1]) in "WF"
             columns -= 2 if wide else 1
@@ -104,7 +104,7 @@ class LineEditor:
             end = self._cursor + len(part)
             cells = list(part)
             if self._cursor == 0:
-                # Lines are closed by a reset already.
+                # Each line already ends with a reset.
                 self._style = self._style.removeprefix(_RESET)
             cells[0] = self._style + cells[0]
             self._style = ""
@@ -122,18 +122,18 @@ class LineEditor:
         return line
 
     def _feed_sequence(self, text: str, position: int) -> int:
-        """Takes one character into the escape sequence; returns what follows."""
+        """Adds a character to the escape sequence; returns the next position."""
         character = text[position]
         if character in "\n\r\b\x1b" or len(self._sequence) == _LONGEST_SEQUENCE:
-            self._sequence = ""  # broken off: the character speaks for itself
+            self._sequence = ""  # Incomplete: the character is read as usual.
             return position
         self._sequence += character
         if _SEQUENCE.fullmatch(self._sequence):
-            self._obey(self._sequence)
+            self._interpret(self._sequence)
             self._sequence = ""
         return position + 1
 
-    def _obey(self, sequence: str) -> None:
+    def _interpret(self, sequence: str) -> None:
         if _STYLE.fullmatch(sequence):
             if sequence in (_RESET, "\x1b[m") or len(self._style) > _LONGEST_STYLE:
                 self._style = ""
@@ -149,7 +149,7 @@ class LineEditor:
 def _line(cells: list[str], redrawn: bool) -> Line:
     styled = "".join(cells)
     if redrawn:
-        # What pads a shorter state of a bar over a longer one.
+        # Spaces with which a shorter state of a progress bar erases a longer one.
         styled = styled.rstrip(" ")
     plain = _STYLE.sub("", styled)
     return Line(styled if plain == styled else styled + _RESET, plain, redrawn)

@@ -1,4 +1,4 @@
-"""What this machine offers to a launch: CPUs and GPUs."""
+"""The CPUs and GPUs of this machine."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ def available_cpus() -> int:
 
 
 def processor_name() -> str:
-    """Returns what the processor calls itself."""
+    """Returns the processor's model name."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -27,10 +27,10 @@ def processor_name() -> str:
 
 
 def visible_gpus(environment: Mapping[str, str]) -> list[str]:
-    """Returns the names of the GPUs that a program started now would see.
+    """Returns the names of the GPUs that a program with this environment sees.
 
-    These are the devices of CUDA_VISIBLE_DEVICES when it is set, otherwise those
-    that `nvidia-smi -L` lists, otherwise none.
+    These are the devices of CUDA_VISIBLE_DEVICES if it is set, otherwise those that
+    `nvidia-smi -L` lists, otherwise none.
     """
     if "CUDA_VISIBLE_DEVICES" in environment:
         return parse_visible_devices(environment["CUDA_VISIBLE_DEVICES"])
@@ -47,12 +47,12 @@ def visible_gpus(environment: Mapping[str, str]) -> list[str]:
 
 
 def parse_visible_devices(value: str) -> list[str]:
-    """Returns the devices named by a value of CUDA_VISIBLE_DEVICES."""
+    """Returns the devices in a value of CUDA_VISIBLE_DEVICES."""
     devices = []
     for device in value.split(","):
         device = device.strip()
-        # CUDA ignores whatever follows the first invalid entry; -1 is how users
-        # write one on purpose.
+        # CUDA ignores all entries after the first invalid one. Users write -1 as an
+        # invalid entry on purpose.
         if not device or device.startswith("-"):
             break
         devices.append(device)

@@ -1,10 +1,9 @@
-"""Places in an MPI world for workers that the launcher itself starts.
+"""Gets ranks of an MPI world from `mpiexec`, for workers that the launcher starts.
 
-`mpiexec` starts one small process for each place, which hands it over: so the launcher
-watches, shows and ends its workers in the same way with MPI and without.
+`mpiexec` starts a small process for each rank, which hands its rank over to a worker.
+So the launcher supervises, shows and ends its workers with MPI just as without.
 """
 
-import argparse
 import contextlib
 import dataclasses
 import json
@@ -23,62 +22,47 @@ from typing import IO
 from keras_fastnet.cluster.mpi import mpi4py_is_installed, mpi_rank
 from keras_fastnet.errors import UsageError
 
-_SHIM = str(Path(__file__).with_name("mpiexec_rank.py"))
+_RANK_PROGRAM = str(Path(__file__).with_name("mpiexec_rank.py"))
 _START_SECONDS = 60.0
 
 
 @dataclasses.dataclass(frozen=True)
 class MpiRank:
-    """What makes a process a rank of an MPI world.
+    """The variables and descriptors that make a process a rank of an MPI world.
 
     Attributes:
         variables: Environment variables.
-        descriptors: File descriptors that it must inherit; `PMI_FD` names the first.
+        descriptors: File descriptors that the process must inherit. `PMI_FD` names the
+            first.
     """
 
     variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
     descriptors: tuple[int, ...] = ()
 
 
-def add_transport(parser: argparse.ArgumentParser) -> None:
-    """Adds the option that says what the launcher's workers reduce over.
-
-    Args:
-        parser: The command's.
-    """
-    parser.add_argument(
-        "--transport",
-        choices=("tensorflow", "mpi"),
-        default="tensorflow",
-        help="what carries gradients between TorusStrategy's workers: TensorFlow's "
-        "collectives (gRPC, NCCL), or MPI, which is faster on CPUs (default: "
-        "%(default)s)",
-    )
-
-
 def mpiexec() -> str | None:
-    """Returns the path of `mpiexec`, that of this environment first."""
+    """Returns the path of `mpiexec`, preferably of this Python environment."""
     own = Path(sys.executable).with_name("mpiexec")
     return str(own) if own.exists() else shutil.which("mpiexec")
 
 
 def mpi_is_installed() -> bool:
-    """Tells whether this environment can train over MPI."""
+    """Returns whether this environment can train over MPI."""
     return mpi4py_is_installed() and mpiexec() is not None
 
 
 @contextlib.contextmanager
 def mpi_ranks(workers: int) -> Iterator[list[MpiRank]]:
-    """Asks `mpiexec` for places, which last until the context ends.
+    """Gets ranks from `mpiexec`, which are valid until the context ends.
 
     Args:
-        workers: How many.
+        workers: The number of ranks.
 
     Yields:
-        The places, by rank.
+        The MPI ranks, in order.
 
     Raises:
-        UsageError: mpi4py or `mpiexec` is missing, or `mpiexec` fails.
+        UsageError: If mpi4py or `mpiexec` is missing, or `mpiexec` fails.
     """
     command = mpiexec()
     if command is None or not mpi4py_is_installed():
@@ -91,31 +75,33 @@ def mpi_ranks(workers: int) -> Iterator[list[MpiRank]]:
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="fastnet-"))
         listener = stack.enter_context(socket.socket(socket.AF_UNIX))
-        listener.bind(f"{folder}/line")
+        listener.bind(f"{folder}/socket")
         listener.listen(workers)
         log = stack.enter_context(open(f"{folder}/log", "w+"))
-        shim = (sys.executable, "-I", "-S", _SHIM, f"{folder}/line")
+        program = (sys.executable, "-I", "-S", _RANK_PROGRAM, f"{folder}/socket")
         process = stack.enter_context(
-            _ended_with_context([command, "-n", str(workers), *shim], log)
+            _terminated_with_context([command, "-n", str(workers), *program], log)
         )
-        places: dict[int, MpiRank] = {}
-        while len(places) < workers:
-            line = stack.enter_context(_accepted(listener, process, Path(log.name)))
-            rank, place = _received(line)
-            for descriptor in place.descriptors:
+        ranks: dict[int, MpiRank] = {}
+        while len(ranks) < workers:
+            connection = stack.enter_context(_accept(listener, process, Path(log.name)))
+            number, rank = _receive(connection)
+            for descriptor in rank.descriptors:
                 stack.callback(os.close, descriptor)
-            places[rank] = place
-        yield [places[rank] for rank in range(workers)]
+            ranks[number] = rank
+        yield [ranks[number] for number in range(workers)]
 
 
 @contextlib.contextmanager
-def _ended_with_context(command: list[str], log: IO[str]) -> Iterator[subprocess.Popen]:
+def _terminated_with_context(
+    command: list[str], log: IO[str]
+) -> Iterator[subprocess.Popen]:
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=subprocess.STDOUT,
-        # Ctrl-C is the launcher's to deal with.
+        # The launcher handles Ctrl-C.
         start_new_session=True,
     )
     try:
@@ -125,7 +111,7 @@ def _ended_with_context(command: list[str], log: IO[str]) -> Iterator[subprocess
         process.wait()
 
 
-def _accepted(
+def _accept(
     listener: socket.socket, process: subprocess.Popen, log: Path
 ) -> socket.socket:
     end = time.monotonic() + _START_SECONDS
@@ -141,17 +127,17 @@ def _accepted(
     return listener.accept()[0]
 
 
-def _received(line: socket.socket) -> tuple[int, MpiRank]:
-    header, descriptors, _, _ = socket.recv_fds(line, 8, 1)
+def _receive(connection: socket.socket) -> tuple[int, MpiRank]:
+    header, descriptors, _, _ = socket.recv_fds(connection, 8, 1)
     message = b""
     while len(message) < int.from_bytes(header, "big"):
-        message += line.recv(1 << 16)
+        message += connection.recv(1 << 16)
     theirs = json.loads(message)
     variables = {k: v for k, v in theirs.items() if os.environ.get(k) != v}
     rank = mpi_rank(theirs)
     if rank is None:
         raise UsageError(
-            "mpiexec must tell its ranks their numbers as MPICH or Open MPI do. "
+            "mpiexec must pass each rank its number as MPICH or Open MPI do. "
             f"Received: {mpiexec()}, which does not. Start the script with it "
             "directly: `mpiexec -n 4 python train.py`."
         )

@@ -1,4 +1,4 @@
-"""What the user sees of the workers: prefixed lines and one progress bar."""
+"""Shows the workers' output: prefixed lines and one progress bar."""
 
 import codecs
 import os
@@ -12,8 +12,8 @@ from keras_fastnet.launcher.line_editor import Line, LineEditor
 LAST_LINES = 20
 
 _ERASE = "\r\x1b[K"
-# Lines of stderr that tell nothing wrong: TensorFlow's C++ information lines in
-# its older and its present form, and two that accompany them; Python's logging.
+# Lines of stderr that are neither warnings nor errors: TensorFlow's C++ information
+# lines in the older and the present form, two that accompany them, Python's logging.
 _INFORMATION = re.compile(
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: I |"
     r"I\d{4} \d\d:\d\d:[\d.]+ +\d+ \S+:\d+\] |"
@@ -24,22 +24,22 @@ _INFORMATION = re.compile(
 
 
 def is_information(line: str) -> bool:
-    """Tells whether a line of stderr is neither a warning nor an error."""
+    """Returns whether a line of stderr is neither a warning nor an error."""
     return not line.strip() or _INFORMATION.match(line) is not None
 
 
 class Display:
     """The launcher's own stdout and stderr.
 
-    Whole lines are written with their prefix. On a terminal the unfinished line of
-    one worker, such as its progress bar, stands below them and is redrawn in place.
+    Complete lines are written with their prefix. On a terminal, the unfinished line of
+    one worker, such as its progress bar, is shown below them and redrawn in place.
 
     Args:
-        stdout: Where the workers' stdout goes.
-        stderr: Where the workers' stderr and the launcher's messages go.
+        stdout: Receives the workers' stdout.
+        stderr: Receives the workers' stderr and the launcher's messages.
 
     Attributes:
-        broken: Whether a reader has gone away (`fastnet run … | head`).
+        broken: Whether a reader has closed its pipe (`fastnet run … | head`).
     """
 
     def __init__(self, stdout: TextIO, stderr: TextIO) -> None:
@@ -62,16 +62,16 @@ class Display:
             self._write(stream, f"{text}\n")
 
     def print_worker_line(self, stream: str, rank: int, line: Line) -> None:
-        """Prints a line of a worker, in colours only on a terminal."""
+        """Prints a line of a worker, with colours only on a terminal."""
         text = line.styled if self._terminals[stream] else line.plain
         self.print_line(stream, f"[{rank}] {text}")
 
     def draw(self, stream: str, rank: int, editor: LineEditor) -> None:
-        """Shows an unfinished line in place, where `stream` is a terminal."""
+        """Shows an unfinished line in place, if `stream` is a terminal."""
         if not self._terminals[stream]:
             return
         prefix = f"[{rank}] "
-        # The last column stays free: some terminals wrap once it is filled.
+        # The last column stays free: some terminals wrap when it is filled.
         columns = shutil.get_terminal_size().columns - len(prefix) - 1
         text = editor.clipped(columns).replace("\t", " ")
         if not text:
@@ -99,21 +99,21 @@ class Display:
             stream.flush()
         except BrokenPipeError:
             self.broken = True
-            # What is still buffered would raise again when the launcher exits.
+            # Text that is still buffered would raise again when the launcher exits.
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, stream.fileno())
             os.close(null)
 
 
 class WorkerOutput:
-    """Takes the bytes that one worker writes and shows, logs and remembers lines.
+    """Turns the bytes that one worker writes into lines; shows, logs and keeps them.
 
     Args:
-        rank: The worker.
-        display: Where lines are shown. Rank 0 is shown whole, the others only with
-            what is not information on stderr.
-        show_all: Shows everything of this worker too. Defaults to `False`.
-        log: Receives every line. Defaults to none.
+        rank: The worker's rank.
+        display: Shows the lines: all lines of rank 0, and of other ranks the warnings
+            and errors on stderr.
+        show_all: Shows all lines, whatever the rank. Defaults to `False`.
+        log: Receives every line. Defaults to `None`.
 
     Attributes:
         last_lines: The newest lines of stdout and stderr together.
@@ -137,13 +137,13 @@ class WorkerOutput:
         self._decoders = {name: make_decoder("replace") for name in self._editors}
 
     def feed(self, stream: str, data: bytes) -> None:
-        """Takes bytes of `stream`, "stdout" or "stderr"; none means its end."""
+        """Takes bytes of `stream`, "stdout" or "stderr". Empty bytes mean its end."""
         editor = self._editors[stream]
         lines = editor.feed(self._decoders[stream].decode(data, final=not data))
         if not data:
             lines += editor.finish()
         if self.rank == 0 and lines:
-            # The line that was in the making is now printed as a whole.
+            # The unfinished line that was shown is now complete.
             self._display.erase(stream)
         for line in lines:
             self.last_lines.append(line.plain)
@@ -159,7 +159,7 @@ class WorkerOutput:
     def _is_shown(self, stream: str, line: Line) -> bool:
         if self._shown_whole:
             return True
-        # A line that was redrawn is a progress bar: one is enough.
+        # A line that was redrawn is a progress bar. Rank 0 shows one already.
         return (
             stream == "stderr" and not line.redrawn and not is_information(line.plain)
         )

@@ -1,4 +1,4 @@
-"""Checks, before anything is started, that Python will find what it shall run."""
+"""The command line of Python that every worker runs."""
 
 import importlib.machinery
 import os
@@ -9,12 +9,20 @@ from importlib.machinery import ModuleSpec
 from keras_fastnet.errors import UsageError
 
 
+def interpreter_command(command: Sequence[str]) -> list[str]:
+    """Returns the words that run `command` with the launcher's interpreter."""
+    return [sys.executable, *command]
+
+
 def check_command(command: Sequence[str]) -> None:
-    """Refuses a command line of Python that cannot start.
+    """Checks, without importing anything, that Python can find the program to run.
 
     Args:
-        command: What would follow `python`: a script and its arguments, or `-m`,
+        command: The words that follow `python`: a script and its arguments, or `-m`,
             a module and its arguments.
+
+    Raises:
+        UsageError: If there is no such script or module.
     """
     if not command or (command[0] == "-m" and len(command) == 1):
         raise UsageError(
@@ -55,7 +63,7 @@ def _check_module(name: str) -> None:
 
 
 def _find(name: str, path: list[str] | None) -> ModuleSpec | None:
-    """Finds a module without importing its parents, as `find_spec` would do."""
+    """Finds a module without importing its parent packages, unlike `find_spec`."""
     if path is None:
         # `python -m` puts the current directory first.
         first = importlib.machinery.PathFinder.find_spec(name, [os.getcwd()])

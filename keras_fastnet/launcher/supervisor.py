@@ -1,4 +1,4 @@
-"""`Supervisor`, which watches the workers of one launch until none is left."""
+"""`Supervisor`, which watches the workers of one launch until all have ended."""
 
 import os
 import selectors
@@ -14,26 +14,27 @@ from keras_fastnet.launcher.worker_process import WorkerProcess, living_groups
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _READ_SIZE = 1 << 16
-# Together more than a pipe holds (64 KiB unless changed). There is a limit since a
-# process that the worker left behind may write for ever.
+# Together more than a pipe holds (64 KiB by default). The number is limited because a
+# process that the worker left behind may write endlessly.
 _READS_OF_A_FULL_PIPE = 16
 _POLL_SECONDS = 0.05
-# How long processes may outlive SIGKILL, in the kernel, before they are left alone.
+# The supervisor waits so long for processes that got SIGKILL and hang in the kernel.
 _KILL_SECONDS = 5.0
 
 
 class Supervisor:
-    """Passes output on, and ends all workers when one fails or a signal comes.
+    """Passes the workers' output on, and ends all of them on a failure or a signal.
 
-    Everything happens in one loop in the calling thread, which must stay alive as
-    long as the workers: the kernel ends them with the thread that started them.
+    All of it happens in one loop in the calling thread. That thread must live as long
+    as the workers: the kernel kills them when the thread that started them ends.
 
     Args:
-        display: Where the launcher's messages go.
+        display: Shows the launcher's messages.
         grace_seconds: The time between SIGTERM and SIGKILL.
 
     Attributes:
-        first_failure: The first worker that ended with a failure by itself.
+        first_failure: The worker that failed first, or `None`. Workers that the
+            supervisor ended do not count.
     """
 
     def __init__(self, display: Display, grace_seconds: float) -> None:
@@ -44,13 +45,13 @@ class Supervisor:
         self._outputs: list[WorkerOutput] = []
         self._signal: int | None = None
         self._stopping = False
-        # `epoll` reports descriptors in the order in which they became ready. That
-        # is what tells which worker ended first, however late this process wakes.
+        # `epoll` reports descriptors in the order in which they became ready, so the
+        # worker that ended first is known even if this process wakes late.
         self._selector = selectors.DefaultSelector()
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Handles signals inside, and leaves no process behind."""
+        """Handles signals inside the context, and ends all workers at its end."""
         readable, writable = os.pipe()
         os.set_blocking(writable, False)
         self._selector.register(readable, selectors.EVENT_READ)
@@ -77,7 +78,7 @@ class Supervisor:
                 os.close(writable)
 
     def add(self, worker: WorkerProcess, output: WorkerOutput) -> None:
-        """Takes charge of a worker that was just started."""
+        """Adds a worker that was just started."""
         self._workers.append(worker)
         self._outputs.append(output)
         self._selector.register(worker, selectors.EVENT_READ, worker)
@@ -85,7 +86,7 @@ class Supervisor:
             self._selector.register(pipe, selectors.EVENT_READ, (worker.rank, stream))
 
     def wait(self) -> int:
-        """Returns the exit code of the launch, when all workers have ended."""
+        """Waits until all workers have ended and returns the launch's exit code."""
         while not all(worker.ended for worker in self._workers):
             self._step()
             if self._display.broken:
@@ -118,7 +119,7 @@ class Supervisor:
 
     def _handle_signal(self, number: int) -> None:
         if self._signal is not None:
-            # Asked for a second time: no more patience.
+            # A second signal: kill the workers without a grace period.
             for worker in self._workers:
                 worker.kill()
             return
@@ -130,7 +131,7 @@ class Supervisor:
     def _handle_exit(self, worker: WorkerProcess) -> None:
         self._selector.unregister(worker)
         worker.note_exit()
-        # What it wrote last is in the pipes by now.
+        # The pipes hold the rest of its output.
         for stream in worker.pipes:
             self._read(worker.rank, stream, _READS_OF_A_FULL_PIPE)
         if worker.exit_code != 0 and not self._stopping:
@@ -140,7 +141,7 @@ class Supervisor:
                 f"fastnet: worker {worker.rank} failed, ending the others",
             )
             self._stop()
-        # Its own children end with it, whatever its exit code.
+        # Ends its child processes too, whatever its exit code.
         worker.end(self._grace_seconds)
 
     def _stop(self) -> None:
@@ -163,7 +164,7 @@ class Supervisor:
             self._outputs[rank].feed(stream, data)
 
     def _finish(self) -> None:
-        """Ends what is left, also after an error of the launcher itself."""
+        """Kills the remaining workers, also after an error of the launcher itself."""
         for worker in self._workers:
             if not worker.ended:
                 worker.kill()
@@ -174,6 +175,6 @@ class Supervisor:
             for stream, pipe in worker.pipes.items():
                 self._read(worker.rank, stream, _READS_OF_A_FULL_PIPE)
                 if not pipe.closed:
-                    # A process that left the group still holds the other end.
+                    # A process that left the group still holds the pipe's other end.
                     self._outputs[worker.rank].feed(stream, b"")
             worker.close()

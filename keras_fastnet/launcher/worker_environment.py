@@ -1,4 +1,4 @@
-"""The environment of each worker, as a pure function of the machine and options."""
+"""Computes the environment variables of each worker from options and hardware."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -39,20 +39,23 @@ def worker_environments(
     gpus_per_worker: int | None = None,
     independent: bool = False,
 ) -> list[dict[str, str]]:
-    """Returns, for each worker, the variables to set on top of `environment`.
+    """Returns, for each worker, the variables to add to `environment`.
 
     Args:
-        ports: The port of each worker; their number is the number of workers.
-        environment: What the workers inherit. Its thread counts and log level
-            take precedence over the defaults computed here.
+        ports: The port of each worker. Their number is the number of workers.
+        environment: The variables that the workers inherit. Its thread counts and log
+            level override the defaults computed here.
         cpus: The number of CPUs to divide.
         gpus: The GPUs to divide. Defaults to none.
-        threads_per_worker: Overrides the division of the CPUs and the thread
-            counts of `environment`. Defaults to `cpus` divided by the number of
-            workers, and at least 1.
+        threads_per_worker: Overrides both the division of the CPUs and the thread
+            counts of `environment`. Defaults to `None`: `cpus` divided by the number
+            of workers, at least 1.
         gpus_per_worker: See `divide_gpus`. Defaults to `None`.
         independent: Whether the workers may train without a strategy. Defaults to
             `False`.
+
+    Raises:
+        UsageError: If the GPUs cannot be divided this way.
     """
     workers = len(ports)
     gpu_blocks = divide_gpus(gpus, workers, gpus_per_worker)
@@ -64,17 +67,17 @@ def worker_environments(
         if threads_per_worker is not None or variable not in environment:
             shared[variable] = str(threads)
     if threads_per_worker is None and _OPERATIONS not in environment:
-        # A single thread would compute or communicate, never both at once.
+        # With a single thread a worker cannot compute and communicate at once.
         shared[_OPERATIONS] = str(max(2, threads))
     if "TF_CPP_MIN_LOG_LEVEL" not in environment:
-        # Leaves out the C++ information lines, which each worker repeats.
+        # Hides the C++ information lines, which every worker would repeat.
         shared["TF_CPP_MIN_LOG_LEVEL"] = "1"
 
     result = []
     for rank in range(workers):
         variables = {"TF_CONFIG": cluster_configuration(ports, rank), **shared}
         if gpu_blocks is not None:
-            # CUDA sees no device at all with -1.
+            # -1 hides all GPUs.
             variables["CUDA_VISIBLE_DEVICES"] = ",".join(gpu_blocks[rank]) or "-1"
         result.append(variables)
     return result

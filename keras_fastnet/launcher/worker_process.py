@@ -1,4 +1,4 @@
-"""`WorkerProcess`: one worker, its process group and how it ended."""
+"""`WorkerProcess`: one worker, its process group and its exit code."""
 
 import os
 import signal
@@ -10,18 +10,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from keras_fastnet.launcher.python_command import interpreter_command
+
 _BOOTSTRAP = str(Path(__file__).with_name("bootstrap.py"))
 _AT_START = str(Path(__file__).with_name("at_start"))
 _STREAMS = ("stdout", "stderr")
 
 
-def interpreter_command(command: Sequence[str]) -> list[str]:
-    """Returns the words that run `command` with the launcher's interpreter."""
-    return [sys.executable, *command]
-
-
 def describe_exit(code: int) -> str:
-    """Says how a process ended; `code` is negative for a signal."""
+    """Returns how a process ended, as text. A negative `code` is a signal."""
     if code >= 0:
         return f"exit code {code}"
     try:
@@ -31,20 +28,21 @@ def describe_exit(code: int) -> str:
 
 
 class WorkerProcess:
-    """A worker in a session, and so a process group, of its own.
+    """One worker, started in a session and process group of its own.
 
-    The process is not reaped before `close`: until then its id, which is also
-    that of its group, cannot belong to anybody else.
+    The process is reaped by `close` only. Until then no other process can get its id,
+    which is also the id of its group.
 
     Args:
         rank: The rank of the worker.
-        command: What follows `python`.
+        command: The words that follow `python`.
         environment: The whole environment of the worker.
         descriptors: File descriptors that it inherits. Defaults to none.
-        watched: Whether it may not train without a strategy. Defaults to `False`.
+        must_use_strategy: Whether training without a strategy raises an error in the
+            worker. Defaults to `False`.
 
     Attributes:
-        exit_code: `None` while the process lives, then its exit code, or the
+        exit_code: `None` while the process runs, then its exit code, or the
             negated number of the signal that killed it.
         ended: Whether no process of the group is left.
     """
@@ -55,17 +53,18 @@ class WorkerProcess:
         command: Sequence[str],
         environment: Mapping[str, str],
         descriptors: Sequence[int] = (),
-        watched: bool = False,
+        must_use_strategy: bool = False,
     ) -> None:
         self.rank = rank
         self.exit_code: int | None = None
         self.ended = False
         self._kill_at: float | None = None
         self._process = subprocess.Popen(
-            # The bootstrap needs neither site packages nor the user's settings.
+            # -I -S: the bootstrap needs neither site packages nor the user's
+            # settings.
             [
                 *(sys.executable, "-I", "-S", _BOOTSTRAP),
-                *(str(os.getpid()), _AT_START if watched else ""),
+                *(str(os.getpid()), _AT_START if must_use_strategy else ""),
                 *interpreter_command(command),
             ],
             stdin=subprocess.DEVNULL,
@@ -88,34 +87,34 @@ class WorkerProcess:
         return self._process.pid
 
     def fileno(self) -> int:
-        """A descriptor that becomes readable when the process ends."""
+        """Returns a descriptor that becomes readable when the process ends."""
         return self._exit_descriptor
 
     def note_exit(self) -> None:
-        """Sets `exit_code`, once the descriptor is readable."""
+        """Sets `exit_code`. Call it once the descriptor is readable."""
         result = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         if result is not None:
             exited = result.si_code == os.CLD_EXITED
             self.exit_code = result.si_status if exited else -result.si_status
 
     def end(self, grace_seconds: float) -> None:
-        """Asks the group to end; `pursue` enforces it after `grace_seconds`."""
+        """Sends SIGTERM to the group. `pursue` kills it after `grace_seconds`."""
         if not self.ended and self._kill_at is None:
             self._kill_at = time.monotonic() + grace_seconds
             self._signal_group(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Ends the group at once."""
+        """Kills the group."""
         self._kill_at = time.monotonic()
         self._signal_group(signal.SIGKILL)
 
     @property
     def ending(self) -> bool:
-        """Whether the group was asked to end and some of it is left."""
+        """Whether the group got SIGTERM or SIGKILL and a process of it is left."""
         return self._kill_at is not None and not self.ended
 
     def pursue(self, living: set[int]) -> None:
-        """Updates `ended`, and kills a group that has had its time.
+        """Updates `ended`, and kills the group if its grace period is over.
 
         Args:
             living: The groups that have living processes.
@@ -133,13 +132,13 @@ class WorkerProcess:
         os.close(self._exit_descriptor)
 
     def _signal_group(self, number: int) -> None:
-        # The process leads its group from its first instruction on (Popen returns
-        # after setsid), so the group exists until the process is reaped.
+        # Popen returns after setsid, so the group exists from now until the process is
+        # reaped.
         os.killpg(self.pid, number)
 
 
 def living_groups() -> set[int]:
-    """Returns the process groups that have a process which is not a zombie."""
+    """Returns the process groups with at least one process that is not a zombie."""
     groups = set()
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit():
@@ -147,7 +146,7 @@ def living_groups() -> set[int]:
         try:
             status = Path(entry.path, "stat").read_text(errors="replace")
         except OSError:
-            continue  # ended since the directory was read
+            continue  # The process has ended since /proc was read.
         # The name, in parentheses, may itself hold spaces and parentheses.
         state, _, group, *_ = status.rpartition(")")[2].split()
         if state not in "ZX":
@@ -159,8 +158,8 @@ def _exit_descriptor(pid: int) -> int:
     try:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):
-        # Linux before 5.3, or forbidden in this container. A thread does instead, but
-        # of two workers that end within a moment it may report the second first.
+        # Linux before 5.3, or forbidden in this container. A thread waits instead. If
+        # two workers end at almost the same time, it may report the second first.
         pass
     readable, writable = os.pipe()
 

@@ -1,1 +1,1 @@
-"""Predicts and measures how training scales: `fastnet plan` and `fastnet bench`."""
+"""Measures and predicts how training scales: `fastnet bench` and `fastnet plan`."""

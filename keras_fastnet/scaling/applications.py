@@ -1,21 +1,40 @@
-"""Keras's applications, by name."""
+"""Keras's applications: their names and numbers of parameters."""
 
+import contextlib
 import difflib
-from collections.abc import Iterable
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
 
 from keras_fastnet.errors import UsageError
 
 
-def application_named(name: str, names: Iterable[str], instead: str = "") -> str:
-    """Returns how Keras writes an application's name.
+def application_names() -> list[str]:
+    """Returns the names in `keras.applications`, without importing Keras here.
+
+    Another process imports it: TensorFlow prints a lot, and would stay in memory.
+    """
+    program = (
+        "from keras_fastnet._keras.keras_api import keras\n"
+        "print(*dir(keras.applications))"
+    )
+    command = [sys.executable, "-c", program]
+    listing = subprocess.run(command, capture_output=True, text=True, check=True)
+    return listing.stdout.split()
+
+
+def application_named(name: str, names: Iterable[str], advice: str = "") -> str:
+    """Returns an application's name in Keras's spelling.
 
     Args:
-        name: As the user wrote it, in upper or lower case.
-        names: What `keras.applications` has.
-        instead: What else the user can do, a sentence. Defaults to nothing.
+        name: The name, in upper or lower case.
+        names: The names in `keras.applications`.
+        advice: A sentence that the error ends with. Defaults to `""`.
 
     Raises:
-        UsageError: There is none of that name.
+        UsageError: If there is no such application.
     """
     models = {each.lower(): each for each in names if each[0].isupper()}
     if name.lower() not in models:
@@ -23,6 +42,41 @@ def application_named(name: str, names: Iterable[str], instead: str = "") -> str
         close = ", ".join(models[each] for each in near) or "none"
         raise UsageError(
             "--model must be one of Keras's applications. "
-            f"Received: {name}. Close to it: {close}. {instead}".rstrip()
+            f"Received: {name}. Close to it: {close}. {advice}".rstrip()
         )
     return models[name.lower()]
+
+
+def count_parameters(name: str) -> tuple[str, int]:
+    """Returns an application's name in Keras's spelling, and its trainable parameters.
+
+    Args:
+        name: The name, in upper or lower case.
+
+    Raises:
+        UsageError: If there is no such application.
+    """
+    with _silent_stderr():
+        from keras_fastnet._keras.keras_api import keras
+
+    found = application_named(
+        name, dir(keras.applications), "For other models, give --parameters."
+    )
+    with _silent_stderr():
+        model = getattr(keras.applications, found)(weights=None)
+    return found, sum(math.prod(weight.shape) for weight in model.trainable_weights)
+
+
+@contextlib.contextmanager
+def _silent_stderr() -> Iterator[None]:
+    """Hides messages about GPUs that TensorFlow's C++ prints at any log level."""
+    sys.stderr.flush()
+    saved = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+        os.close(nowhere)

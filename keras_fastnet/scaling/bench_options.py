@@ -1,36 +1,29 @@
-"""What `fastnet bench` is asked: its arguments, checked."""
+"""`BenchOptions`: the options of `fastnet bench`, as its workers receive them."""
 
-import argparse
 import dataclasses
 import json
-import os
-import re
-import shlex
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Literal
 
-from keras_fastnet.arguments import check_integer
 from keras_fastnet.collectives.grid import Grid, grids_of
 from keras_fastnet.errors import UsageError
 
-DEFAULT_SIZES = "4KiB,16KiB,64KiB,256KiB,1MiB,4MiB,16MiB"
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "KiB": 2**10, "MiB": 2**20}
-_FLOAT_BYTES = 4
+"""Bytes in a unit, by the unit's name."""
 
 
 @dataclasses.dataclass(frozen=True)
 class BenchOptions:
-    """What every worker does.
+    """The options of `fastnet bench`, the same on every worker.
 
     Attributes:
         sizes: Bytes of the vectors, in rising order.
-        grids: The grids to compare; none for the default ones.
-        repeats: Number of rounds.
-        wire_dtype: What `float32` is rounded to while it travels.
-        transport: What carries the vectors between local workers.
-        model: One of Keras's applications; `None` for no training.
-        batch: Images of one replica in a step.
+        grids: The grids to compare; empty for the default grids.
+        repeats: The number of rounds.
+        wire_dtype: The dtype that `float32` is sent as.
+        transport: The library that carries the vectors between local workers.
+        model: The name of one of Keras's applications; `None` for no training.
+        batch: The per-replica batch size.
         image_size: Height and width of an image.
         output: The file to write.
         command: The command line.
@@ -48,7 +41,7 @@ class BenchOptions:
     command: str
 
     def to_json(self) -> str:
-        """Returns a text for `from_json`."""
+        """Returns the options as text, for `from_json`."""
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
@@ -59,40 +52,23 @@ class BenchOptions:
         return cls(**{**values, "sizes": tuple(values["sizes"]), "grids": grids})
 
 
-def options_of(arguments: argparse.Namespace) -> BenchOptions:
-    """Checks the command line.
-
-    Raises:
-        UsageError: An argument is wrong.
-    """
-    examples = {"workers": 4, "repeats": 7, "batch": 8, "image_size": 64}
-    for name, example in examples.items():
-        value = getattr(arguments, name)
-        if value is not None:
-            check_integer(f"--{name.replace('_', '-')}", value, 1, example)
-    return BenchOptions(
-        sizes=tuple(sorted({_bytes(text) for text in arguments.sizes.split(",")})),
-        grids=tuple(dict.fromkeys(_grid(text) for text in arguments.grid)),
-        repeats=arguments.repeats,
-        wire_dtype=arguments.wire_dtype,
-        transport=arguments.transport,
-        model=arguments.model,
-        batch=arguments.batch,
-        image_size=arguments.image_size,
-        output=arguments.output,
-        command=_command(arguments),
-    )
+def size_text(nbytes: int) -> str:
+    """Returns a size in its largest unit without a fraction, such as `"4 KiB"`."""
+    for unit in ("MiB", "MB", "KiB", "KB"):
+        if nbytes % UNITS[unit] == 0:
+            return f"{nbytes // UNITS[unit]:,} {unit}"
+    return f"{nbytes:,} B"
 
 
 def check_ranks(ranks: int, grids: Sequence[Grid]) -> None:
-    """Refuses what cannot be measured with so many ranks.
+    """Checks that all-reduces of so many ranks can be measured on the grids.
 
     Args:
-        ranks: Number of ranks.
-        grids: The grids that the user asked for.
+        ranks: The number of ranks.
+        grids: The grids to compare.
 
     Raises:
-        UsageError: There is one rank only, or a grid does not fit.
+        UsageError: If there is only one rank, or a grid has another size.
     """
     if ranks < 2:
         raise UsageError(
@@ -106,66 +82,3 @@ def check_ranks(ranks: int, grids: Sequence[Grid]) -> None:
                 f"--grid must have a place for each of the {ranks} ranks. Received: "
                 f"{grid}, with {grid.size} places. These fit: {fitting}."
             )
-
-
-def check_output(output: str) -> None:
-    """Refuses a file that cannot be written, before time is spent.
-
-    Args:
-        output: The file.
-
-    Raises:
-        UsageError: It cannot be written.
-    """
-    path = Path(output)
-    directory = path.parent
-    if path.is_dir():
-        reason = "it is a directory"
-    elif not directory.is_dir():
-        reason = f"there is no directory {directory}"
-    elif not os.access(path if path.exists() else directory, os.W_OK):
-        reason = "permission denied"
-    else:
-        return
-    raise UsageError(
-        "--output must be a file that can be written. "
-        f"Received: {output} ({reason}). Choose another path."
-    )
-
-
-def _bytes(text: str) -> int:
-    units = {unit.lower(): size for unit, size in UNITS.items()}
-    found = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", text, re.IGNORECASE)
-    unit = units.get(found[2].lower()) if found else None
-    size = int(found[1]) * unit if found and unit else 0
-    if size == 0 or size % _FLOAT_BYTES:
-        raise UsageError(
-            "--sizes must be a list of bytes, each a positive multiple of 4 (float32), "
-            f"with or without a unit: {', '.join(filter(None, UNITS))}. "
-            f"Received: {text!r}. Write, for example, `--sizes 4KiB,1MiB,100MB`."
-        )
-    return size
-
-
-def _grid(text: str) -> Grid:
-    found = re.fullmatch(r"([1-9]\d*)[xX]([1-9]\d*)", text)
-    if found is None:
-        raise UsageError(
-            "--grid must be rows x columns, two positive integers. "
-            f"Received: {text!r}. Write, for example, `--grid 2x4`."
-        )
-    return Grid(int(found[1]), int(found[2]))
-
-
-def _command(arguments: argparse.Namespace) -> str:
-    words = ["fastnet", "bench"]
-    names = ["workers", "sizes", "grid", "repeats", "wire_dtype", "transport"]
-    if arguments.model is not None:
-        names += ["model", "batch", "image_size"]
-    for name in names:
-        value = getattr(arguments, name)
-        values = value if isinstance(value, list) else [value]
-        for each in values:
-            if each is not None:
-                words += [f"--{name.replace('_', '-')}", str(each)]
-    return shlex.join(words)

@@ -1,7 +1,7 @@
 """One worker of `fastnet bench`.
 
-`python -m keras_fastnet.scaling.bench_worker FILE OPTIONS`, started by `fastnet bench`.
-Rank 0 writes what was measured to FILE, as JSON.
+`fastnet bench` starts it as `python -m keras_fastnet.scaling.bench_worker FILE
+OPTIONS`. Rank 0 writes the results to FILE, as JSON.
 """
 
 import datetime
@@ -18,28 +18,26 @@ from keras_fastnet.collectives.cost_model import Topology
 from keras_fastnet.collectives.grid import Grid, grids_of
 from keras_fastnet.errors import UsageError
 from keras_fastnet.launcher.machine import available_cpus, processor_name
-from keras_fastnet.scaling.bench_contestants import Contest, finish
+from keras_fastnet.scaling.all_reduce_timing import AllReduces, finish, time_in_turn
 from keras_fastnet.scaling.bench_options import BenchOptions, check_ranks
-from keras_fastnet.scaling.bench_report import Progress, write
-from keras_fastnet.scaling.bench_timing import time_in_turn
-from keras_fastnet.scaling.bench_training import weak_scaling
-from keras_fastnet.scaling.price_fit import FORMAT
+from keras_fastnet.scaling.bench_results import FORMAT, write
+from keras_fastnet.scaling.training_timing import weak_scaling
 
 _LONG_BYTES = 2**20
 
 
 def measure(options: BenchOptions) -> dict[str, Any] | None:
-    """Joins the cluster of TF_CONFIG and measures it.
+    """Joins the cluster of this process and measures it.
 
     Args:
-        options: What every worker does, the same on all.
+        options: The options, the same on all workers.
 
     Returns:
-        What was measured, on rank 0; `None` on the others.
+        The results on rank 0; `None` on other ranks.
 
     Raises:
-        ClusterError: The workers could not meet.
-        UsageError: The cluster or the model does not fit the options.
+        ClusterError: If the cluster cannot form.
+        UsageError: If the options do not fit the cluster or the model.
     """
     strategy = keras_fastnet.TorusStrategy(
         wire_dtype=None if options.wire_dtype == "float32" else options.wire_dtype
@@ -47,16 +45,16 @@ def measure(options: BenchOptions) -> dict[str, Any] | None:
     ranks = strategy.num_replicas_in_sync
     check_ranks(ranks, options.grids)
     grids = options.grids or dict.fromkeys([strategy.grid, _squarest(ranks)])
-    progress = Progress(strategy.extended.rank == 0)
+    progress = _Progress(strategy.extended.rank == 0)
     scaling = None
     if options.model is not None:
         scaling = weak_scaling(strategy, options, progress.say)
         keras.backend.clear_session()
-    contest = Contest(strategy, list(grids))
+    all_reduces = AllReduces(strategy, list(grids))
     rows = []
     for nbytes in options.sizes:
         progress.say(f"all-reduce of {nbytes:,} bytes")
-        rows += _rows(contest, nbytes, options.repeats)
+        rows += _rows(all_reduces, nbytes, options.repeats)
     progress.end()
     if strategy.extended.rank > 0:
         return None
@@ -85,30 +83,51 @@ def measure(options: BenchOptions) -> dict[str, Any] | None:
     return document if scaling is None else {**document, "weak_scaling": scaling}
 
 
-def _rows(contest: Contest, nbytes: int, rounds: int) -> list[dict[str, Any]]:
-    contestants = contest.contestants(nbytes)
+class _Progress:
+    """Shows one line on stderr that says what is being measured.
+
+    Args:
+        shown: Whether to show it.
+    """
+
+    def __init__(self, shown: bool):
+        self._shown = shown
+
+    def say(self, text: str) -> None:
+        """Replaces the line."""
+        if self._shown:
+            print(f"\r{text:<70}", end="", file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        """Ends the line."""
+        if self._shown:
+            print(file=sys.stderr, flush=True)
+
+
+def _rows(all_reduces: AllReduces, nbytes: int, rounds: int) -> list[dict[str, Any]]:
+    ways = all_reduces.of_size(nbytes)
     found = time_in_turn(
-        contest.functions(contestants, nbytes),
+        all_reduces.functions(ways, nbytes),
         finish,
-        contest.agree,
+        all_reduces.agree,
         warm_up_calls=1 if nbytes > _LONG_BYTES else 3,
         rounds=rounds,
     )
     return [
         {
-            "algorithm": contestant.algorithm,
-            "grid": [contestant.grid.rows, contestant.grid.columns],
+            "algorithm": way.algorithm,
+            "grid": [way.grid.rows, way.grid.columns],
             "bytes": nbytes,
             "seconds": statistics.median(seconds),
             "seconds_min": min(seconds),
             "seconds_max": max(seconds),
         }
-        for contestant, seconds in zip(contestants, found, strict=True)
+        for way, seconds in zip(ways, found, strict=True)
     ]
 
 
 def _squarest(ranks: int) -> Grid:
-    """Returns the grid with the fewest rows and columns; rather wide than high."""
+    """Returns the grid closest to a square. Of two it takes the wide one."""
     return min(grids_of(ranks), key=lambda grid: grid.rows + grid.columns)
 
 

@@ -1,140 +1,25 @@
-"""What `fastnet plan` answers: candidates and efficiency."""
+"""Shows a plan's predictions: as text, as JSON and as a plot."""
 
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from keras_fastnet.collectives.cost_model import (
-    Algorithm,
-    Topology,
-    all_reduce_seconds,
-    cheapest_algorithm,
-    cheapest_grid,
-    work_of,
+from keras_fastnet.collectives.cost_model import Algorithm, Topology
+from keras_fastnet.errors import UsageError
+from keras_fastnet.scaling.plan import (
+    Plan,
+    candidates,
+    efficiencies,
+    predicted_seconds,
+    torus_grid,
 )
-from keras_fastnet.collectives.grid import Grid, grids_of
-from keras_fastnet.scaling.plan_question import Question
-from keras_fastnet.text import fact, table
+from keras_fastnet.text import count, fact, table
 
 
-@dataclasses.dataclass(frozen=True)
-class Candidate:
-    """One way to sum, and what it costs a rank.
-
-    Attributes:
-        algorithm: The algorithm.
-        grid: The grid; None for the ring over all ranks.
-        rounds: Times that a rank waits for messages.
-        messages: Messages that it sends.
-        sent_mb: Megabytes that a rank sends.
-        network_mb: Those that leave the host.
-        seconds: Predicted time.
-        chosen: Whether `TorusStrategy` would choose it.
-    """
-
-    algorithm: Algorithm
-    grid: Grid | None
-    rounds: int
-    messages: int
-    sent_mb: float
-    network_mb: float
-    seconds: float
-    chosen: bool
-
-    @property
-    def name(self) -> str:
-        """How people call it."""
-        return self.algorithm if self.grid is None else f"{self.algorithm} {self.grid}"
-
-
-def candidates(question: Question) -> list[Candidate]:
-    """Returns the ring, the torus on every grid, and gathering on the chosen grid."""
-    topology, prices = question.topology, question.prices
-    nbytes, buckets = question.nbytes, question.buckets
-    # A card for each rank: `Work` then counts bytes, not waits for a card.
-    apart = dataclasses.replace(topology, cards=topology.ranks_per_host)
-    best_grid = cheapest_grid(topology, prices, nbytes / buckets)
-    best = cheapest_algorithm(best_grid, topology, prices, nbytes / buckets)
-    ways: list[tuple[Algorithm, Grid]] = [("ring", best_grid)]
-    ways += [("torus", grid) for grid in grids_of(topology.ranks)]
-    ways += [("gather", best_grid)]
-    found = []
-    for algorithm, grid in ways:
-        work = work_of(algorithm, grid, apart, nbytes, buckets)
-        found.append(
-            Candidate(
-                algorithm=algorithm,
-                grid=None if algorithm == "ring" else grid,
-                rounds=round(work.host_rounds + work.network_rounds),
-                messages=round(work.host_messages + work.network_messages),
-                sent_mb=(work.host_bytes + work.network_bytes) / 1e6,
-                network_mb=work.network_bytes / 1e6,
-                seconds=predicted_seconds(question, topology, algorithm, grid),
-                chosen=(algorithm, grid) == (best, best_grid),
-            )
-        )
-    return found
-
-
-def predicted_seconds(
-    question: Question, topology: Topology, algorithm: Algorithm, grid: Grid
-) -> float:
-    """Returns the predicted time of one way to sum.
-
-    Args:
-        question: The question.
-        topology: The ranks' hosts, of the question or fewer.
-        algorithm: The algorithm.
-        grid: The grid.
-    """
-    return all_reduce_seconds(
-        algorithm,
-        grid,
-        topology,
-        question.prices,
-        question.nbytes,
-        question.buckets,
-    )
-
-
-def torus_grid(question: Question, topology: Topology) -> Grid:
-    """Returns the grid on which a torus is compared with a ring.
-
-    Args:
-        question: The question.
-        topology: The ranks' hosts, of the question or fewer.
-    """
-    if topology.hosts > 1 and topology.ranks_per_host > 1:
-        return cheapest_grid(
-            topology, question.prices, question.nbytes / question.buckets
-        )
-    return min(
-        grids_of(topology.ranks),
-        key=lambda grid: predicted_seconds(question, topology, "torus", grid),
-    )
-
-
-def efficiencies(
-    question: Question, topology: Topology, all_reduce: float
-) -> tuple[float, float]:
-    """Returns the weak-scaling efficiency without and with full overlap.
-
-    Args:
-        question: The question, which knows the time of a step's computation.
-        topology: The ranks' hosts.
-        all_reduce: Seconds of the all-reduce.
-    """
-    alone = question.compute_seconds
-    if alone is None:
-        raise ValueError("The time of a step's computation must be known.")
-    compute = alone * topology.ranks_per_core
-    return alone / (compute + all_reduce), alone / max(compute, all_reduce)
-
-
-def as_text(question: Question) -> str:
-    """Returns the answer for people."""
-    topology, prices = question.topology, question.prices
-    found = candidates(question)
+def as_text(plan: Plan) -> str:
+    """Returns a plan's predictions as text."""
+    topology, costs = plan.topology, plan.costs
+    found = candidates(plan)
     rows = [
         (
             candidate.algorithm,
@@ -149,83 +34,176 @@ def as_text(question: Question) -> str:
         for candidate in found
     ]
     head = ("sum", "grid", "rounds", "messages", "MB sent", "MB network", "ms", "")
-    model = f"{question.model}, " if question.model else ""
+    model = f"{plan.model}, " if plan.model else ""
     cores = topology.cores
     lines = [
         fact(
             "cluster",
-            f"{_count(topology.ranks, 'rank')} on {_count(topology.hosts, 'host')}, "
-            f"{_count(topology.cards, 'network card')} each"
-            + ("" if cores is None else f", {_count(cores, 'core')} each"),
+            f"{count(topology.ranks, 'rank')} on {count(topology.hosts, 'host')}, "
+            f"{count(topology.cards, 'network card')} each"
+            + ("" if cores is None else f", {count(cores, 'core')} each"),
         ),
         fact(
             "gradients",
-            f"{model}{question.parameters:,} in {question.wire_dtype}, "
-            f"{question.nbytes / 1e6:,.3f} MB in {_count(question.buckets, 'bucket')}",
+            f"{model}{plan.parameters:,} in {plan.wire_dtype}, "
+            f"{plan.nbytes / 1e6:,.3f} MB in {count(plan.buckets, 'bucket')}",
         ),
         fact(
             "in a host",
-            _price(prices.host_round, prices.host_message, prices.host_byte)
-            + f"; copies {_bandwidth(prices.copied_byte)}",
+            _cost(costs.host_round, costs.host_message, costs.host_byte)
+            + f"; copies {_bandwidth(costs.copied_byte)}",
         ),
         fact(
             "network",
-            _price(prices.network_round, prices.network_message, prices.network_byte),
+            _cost(costs.network_round, costs.network_message, costs.network_byte),
         ),
-        fact("a collective", f"{prices.collective * 1e6:,.1f} us to start"),
-        fact("prices", question.prices_from),
+        fact("a collective", f"{costs.collective * 1e6:,.1f} us to start"),
+        fact("costs", plan.costs_from),
         "",
         *table([head, *rows], left=2),
         "",
     ]
     several = topology.hosts > 1 and topology.ranks_per_host > 1
-    if several and prices.network_byte < prices.host_byte:
+    if several and costs.network_byte < costs.host_byte:
         lines += [
-            "The network is faster than the host here. Of a ring only the network is",
-            "counted, so the time of the ring is underestimated.",
+            "The network is faster than the host here. The model counts the network",
+            "part of a ring only, so the time of the ring is underestimated.",
             "",
         ]
-    if question.compute_seconds is None:
+    if plan.compute_seconds is None:
         lines.append("Give --compute-ms for the efficiency.")
         return "\n".join(lines)
-    seconds = question.compute_seconds * 1e3
-    lines.append(f"efficiency, computing {seconds:,.1f} ms ({question.compute_from})")
+    seconds = plan.compute_seconds * 1e3
+    lines.append(f"efficiency, computing {seconds:,.1f} ms ({plan.compute_from})")
     shown: list[Sequence[str]] = [("", "no overlap", "full overlap")]
-    compared = (("ring", None), ("torus", torus_grid(question, topology)))
+    compared = (("ring", None), ("torus", torus_grid(plan, topology)))
     for candidate in found:
         if candidate.chosen or (candidate.algorithm, candidate.grid) in compared:
-            pair = efficiencies(question, topology, candidate.seconds)
+            pair = efficiencies(plan, topology, candidate.seconds)
             shown.append((candidate.name, *(f"{100 * e:.1f} %" for e in pair)))
     return "\n".join([*lines, *table(shown, left=1)])
 
 
-def as_json(question: Question) -> dict[str, Any]:
-    """Returns the answer for programs."""
-    found = candidates(question)
+def as_json(plan: Plan) -> dict[str, Any]:
+    """Returns a plan's predictions as an object for JSON."""
+    found = candidates(plan)
     entries = []
     for candidate in found:
         grid = candidate.grid
         entry = dataclasses.asdict(candidate)
         entry["grid"] = None if grid is None else [grid.rows, grid.columns]
-        if question.compute_seconds is not None:
-            pair = efficiencies(question, question.topology, candidate.seconds)
+        if plan.compute_seconds is not None:
+            pair = efficiencies(plan, plan.topology, candidate.seconds)
             entry["efficiency_no_overlap"], entry["efficiency_full_overlap"] = pair
         entries.append(entry)
-    return {
-        **dataclasses.asdict(question),
-        "nbytes": question.nbytes,
-        "candidates": entries,
-    }
+    values = dataclasses.asdict(plan)
+    # The keys that programs read.
+    values["prices"], values["prices_from"] = (
+        values.pop("costs"),
+        values.pop("costs_from"),
+    )
+    return {**values, "nbytes": plan.nbytes, "candidates": entries}
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+def draw(plan: Plan, path: str) -> None:
+    """Draws the efficiency of ring and torus over the number of ranks.
+
+    Args:
+        plan: The plan, with `compute_seconds`.
+        path: The file to write.
+
+    Raises:
+        UsageError: If Matplotlib is missing, or the file cannot be written.
+    """
+    try:
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import FuncFormatter, NullLocator
+    except ImportError as error:
+        raise UsageError(
+            "--plot needs Matplotlib. Received: an environment without it. "
+            'Run `pip install "keras-fastnet[plot]"`.'
+        ) from error
+    figure = Figure(figsize=(7.2, 4.6), dpi=150, layout="constrained")
+    axes = figure.add_subplot()
+    growing = _growing(plan.topology)
+    ranks = [topology.ranks for topology in growing]
+    lines: tuple[tuple[Algorithm, str, str], ...] = (
+        ("torus", "#0072b2", "o"),
+        ("ring", "#d55e00", "s"),
+    )
+    for algorithm, color, marker in lines:
+        pairs = [_efficiency_of(plan, t, algorithm) for t in growing]
+        for index, style, overlap in (
+            (0, "-", "no overlap"),
+            (1, "--", "full overlap"),
+        ):
+            axes.plot(
+                ranks,
+                [100 * pair[index] for pair in pairs],
+                style,
+                color=color,
+                marker=marker,
+                markersize=4,
+                label=f"{algorithm}, {overlap}",
+            )
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ranks)
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
+    axes.set_ylim(0, 104)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f} %"))
+    axes.set_xlabel(f"ranks, up to {plan.topology.ranks_per_host} on a host")
+    axes.set_ylabel("weak-scaling efficiency")
+    axes.grid(color="#dddddd", linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    seconds = plan.compute_seconds or 0.0
+    axes.set_title(
+        f"Predicted for {plan.model or 'a model'}: {plan.nbytes / 1e6:,.1f} MB "
+        f"of gradients, {seconds * 1e3:,.0f} ms of computation",
+        fontsize=10,
+    )
+    figure.legend(frameon=False, fontsize=9, loc="outside lower center", ncols=4)
+    try:
+        figure.savefig(path)
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            "--plot must name a file that can be written, a PNG, PDF or SVG. "
+            f"Received: {path} ({error}). Write, for example, `--plot plan.png`."
+        ) from error
 
 
-def _price(round_: float, message: float, byte: float) -> str:
+def _cost(round_: float, message: float, byte: float) -> str:
     start = f"{round_ * 1e6:,.1f} us a round, {message * 1e6:,.1f} us a message"
     return f"{start}, {_bandwidth(byte)}"
 
 
 def _bandwidth(byte: float) -> str:
     return f"{1e-9 / byte:,.2f} GB/s" if byte else "free"
+
+
+def _efficiency_of(
+    plan: Plan, topology: Topology, algorithm: Algorithm
+) -> tuple[float, float]:
+    grid = torus_grid(plan, topology)
+    seconds = predicted_seconds(plan, topology, algorithm, grid)
+    return efficiencies(plan, topology, seconds)
+
+
+def _growing(topology: Topology) -> list[Topology]:
+    """Returns topologies of 1, 2, 4, … ranks. Each host is filled before the next."""
+    sizes = {topology.ranks_per_host, topology.ranks}
+    for start, end in (
+        (1, topology.ranks_per_host),
+        (topology.ranks_per_host, topology.ranks),
+    ):
+        while start < end:
+            sizes.add(start)
+            start *= 2
+    return [
+        dataclasses.replace(
+            topology,
+            hosts=max(1, size // topology.ranks_per_host),
+            ranks_per_host=min(size, topology.ranks_per_host),
+        )
+        for size in sorted(sizes)
+    ]

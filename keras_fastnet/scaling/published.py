@@ -1,11 +1,13 @@
-"""Four published systems, and what the cost model says about them.
+"""Compares the cost model with four published systems: `fastnet plan --published`.
 
-Nothing is fitted: each value is one that was published, or an assumption that says
-where it comes from. `fastnet plan --published` prints both efficiencies and how far
-they are apart.
+No value is fitted: each was published, or is an assumption whose source is stated. The
+command prints the published and the predicted efficiency and their difference.
 """
 
 import dataclasses
+import textwrap
+from collections.abc import Sequence
+from typing import Any
 
 from keras_fastnet.collectives.cost_model import (
     Topology,
@@ -14,17 +16,18 @@ from keras_fastnet.collectives.cost_model import (
     cheapest_algorithm,
     cheapest_grid,
 )
+from keras_fastnet.text import fact, table
 
 
 @dataclasses.dataclass(frozen=True)
 class Value:
-    """A number and where it comes from.
+    """A number and its source.
 
     Attributes:
         number: The number.
-        published: True if it is the system's own publication that states it, or a
-            report of it; False if it is assumed here.
-        source: Where it stands, or why it is assumed.
+        published: Whether the system's own publication, or a report of it, states the
+            number. Otherwise it is assumed here.
+        source: The place in the publication, or the reason for the assumption.
     """
 
     number: float
@@ -37,11 +40,11 @@ class PublishedSystem:
     """A training run whose scaling efficiency was published.
 
     Attributes:
-        name: Who and when.
-        paper: The paper, and how much of it this table rests on.
+        name: The system and the year.
+        paper: The paper, and which parts of it were read.
         topology: The ranks' hosts and their network cards.
-        layout: Where the topology comes from.
-        baseline: The ranks that the efficiency is measured against, on one host.
+        layout: The ranks per host, and the source of the topology.
+        baseline: The number of ranks, on one host, that efficiency is relative to.
         efficiency: The published efficiency.
         gradient_bytes: Bytes of one rank's gradients.
         compute_ms: Milliseconds of a step without communication.
@@ -50,7 +53,7 @@ class PublishedSystem:
         network_latency_us: Microseconds of a message between hosts.
         network_gb: Gigabytes a second of one network card.
         copy_gb: Gigabytes a second of copies in memory.
-        left_out: What the model does not know about the run.
+        left_out: Properties of the run that the model ignores.
     """
 
     name: str
@@ -69,9 +72,9 @@ class PublishedSystem:
     left_out: str
 
     @property
-    def prices(self) -> UnitCosts:
-        """The hardware's prices. Latency counts as waiting, once a round; starting
-        a collective is part of it."""
+    def costs(self) -> UnitCosts:
+        """The hardware's unit costs. Each round costs the latency, which includes the
+        start of a collective."""
         return UnitCosts(
             host_round=self.host_latency_us.number * 1e-6,
             host_message=0.0,
@@ -102,7 +105,7 @@ class Prediction:
 
 
 def predict(system: PublishedSystem) -> Prediction:
-    """Returns the efficiency that the model predicts, against the same baseline."""
+    """Returns the efficiency that the model predicts, relative to the same baseline."""
     compute = system.compute_ms.number * 1e-3
     alone, _ = _all_reduce(system, Topology(1, int(system.baseline.number)))
     together, algorithm = _all_reduce(system, system.topology)
@@ -116,9 +119,9 @@ def predict(system: PublishedSystem) -> Prediction:
 
 def _all_reduce(system: PublishedSystem, topology: Topology) -> tuple[float, str]:
     nbytes = system.gradient_bytes.number
-    grid = cheapest_grid(topology, system.prices, nbytes)
-    algorithm = cheapest_algorithm(grid, topology, system.prices, nbytes)
-    seconds = all_reduce_seconds(algorithm, grid, topology, system.prices, nbytes)
+    grid = cheapest_grid(topology, system.costs, nbytes)
+    algorithm = cheapest_algorithm(grid, topology, system.costs, nbytes)
+    seconds = all_reduce_seconds(algorithm, grid, topology, system.costs, nbytes)
     return seconds, "ring" if algorithm == "ring" else f"{algorithm} {grid}"
 
 
@@ -236,3 +239,74 @@ PUBLISHED_SYSTEMS = (
         efficiency=Value(0.5247, True, "at 3,264 GPUs"),
     ),
 )
+
+
+def as_text() -> str:
+    """Returns the published systems and the predictions as text."""
+    head = ("", "ranks", "published", "no overlap", "full overlap", "difference")
+    rows: list[Sequence[str]] = [head]
+    notes: list[str] = []
+    for system in PUBLISHED_SYSTEMS:
+        prediction = predict(system)
+        stated = system.efficiency.number
+        pair = (prediction.no_overlap, prediction.full_overlap)
+        rows.append(
+            (
+                system.name,
+                f"{system.topology.ranks:,}",
+                f"{100 * stated:.1f} %",
+                *(f"{100 * value:.1f} %" for value in pair),
+                " to ".join(f"{100 * (value - stated):+.1f}" for value in pair),
+            )
+        )
+        notes += ["", f"{system.name}: {system.paper}"]
+        values = {
+            "efficiency": (system.efficiency, "{:.4g}"),
+            "ranks a host": (system.layout, "{:.0f}"),
+            "baseline": (system.baseline, "{:.0f}"),
+            "gradients": (system.gradient_bytes, "{:,.0f} B"),
+            "computation": (system.compute_ms, "{:.0f} ms"),
+            "in a host": (system.host_latency_us, "{:.1f} us"),
+            "": (system.host_gb, "{:.1f} GB/s"),
+            "network": (system.network_latency_us, "{:.1f} us"),
+            " ": (system.network_gb, "{:.2f} GB/s a card"),
+            "copies": (system.copy_gb, "{:.0f} GB/s"),
+        }
+        for name, value in values.items():
+            notes += _value(name, *value)
+        notes.append(
+            fact(
+                "  model",
+                f"{prediction.algorithm}, "
+                f"{prediction.all_reduce_seconds * 1e3:.1f} ms of all-reduce",
+            )
+        )
+        notes += _wrapped(f"{'  left out':<16}", system.left_out)
+    legend = [
+        "Published and predicted weak-scaling efficiency; no value is fitted.",
+        "",
+    ]
+    return "\n".join([*legend, *table(rows, left=1), *notes])
+
+
+def as_json() -> list[dict[str, Any]]:
+    """Returns the published systems and the predictions as objects for JSON."""
+    return [
+        {
+            **dataclasses.asdict(system),
+            "prediction": dataclasses.asdict(predict(system)),
+        }
+        for system in PUBLISHED_SYSTEMS
+    ]
+
+
+def _value(name: str, value: Value, form: str) -> list[str]:
+    origin = "published" if value.published else "assumed"
+    number = form.format(value.number)
+    return _wrapped(f"  {name.strip():<14}{number:<18}{origin:<10}", value.source)
+
+
+def _wrapped(start: str, text: str) -> list[str]:
+    return textwrap.wrap(
+        text, 100, initial_indent=start, subsequent_indent=" " * len(start)
+    )

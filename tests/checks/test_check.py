@@ -1,4 +1,4 @@
-"""`fastnet check` passes where all is well, and names what is not."""
+"""`fastnet check` passes on a working cluster and names broken invariants."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def test_all_invariants_hold(request, cluster):
             assert result == "pass", f"{invariant}: {details}"
 
 
-# Each fix is Keras's own code again.
+# Each fix is replaced by Keras's own code.
 @pytest.mark.parametrize(
     ("fix", "invariant"),
     [
@@ -71,11 +71,11 @@ def test_all_invariants_hold(request, cluster):
         ),
     ],
 )
-def test_a_fix_that_is_switched_off_is_named(two_workers, fix, invariant):
-    told = getattr(invariants, invariant).__doc__
+def test_switching_a_fix_off_fails_its_invariant(two_workers, fix, invariant):
+    expected = getattr(invariants, invariant).__doc__
     for verdicts in two_workers.run("checked", without=fix, only=invariant):
         ((name, result, _),) = verdicts
-        assert (name, result) == (told, "fail")
+        assert (name, result) == (expected, "fail")
 
 
 SCRIPT = """
@@ -113,7 +113,7 @@ if __name__ == "__main__":
         ("other", 1, 2, ["must have a function `other`"]),
     ],
 )
-def test_scripts_that_have_no_model_to_train(
+def test_scripts_without_a_model_that_can_be_trained(
     fastnet, tmp_path, function, workers, code, words
 ):
     script = tmp_path / "train.py"
@@ -138,7 +138,9 @@ def test_scripts_that_have_no_model_to_train(
     ],
     ids=["LossScaleOptimizer.apply", "CallbackList.on_train_batch_end", "reset"],
 )  # fmt: skip
-def test_a_fix_without_which_workers_hang_is_named(fastnet, tmp_path, fix, invariant):
+def test_switching_a_fix_off_that_prevents_hangs_fails_its_invariant(
+    fastnet, tmp_path, fix, invariant
+):
     module, _, name = fix.partition(" ")
     owner, _, attribute = name.partition(".")
     script = tmp_path / "train.py"
@@ -152,7 +154,7 @@ def test_a_fix_without_which_workers_hang_is_named(fastnet, tmp_path, fix, invar
 
 
 @pytest.mark.slow
-def test_a_model_that_xla_compiles(fastnet, tmp_path):
+def test_a_model_compiled_with_xla(fastnet, tmp_path):
     layers = [keras.Input((3,)), keras.layers.BatchNormalization()]
     model = keras.Sequential([*layers, keras.layers.Dense(2)])
     model.compile("sgd", "mse", jit_compile=True)
@@ -164,7 +166,7 @@ def test_a_model_that_xla_compiles(fastnet, tmp_path):
     )
 
 
-def test_workers_that_wait_for_each_other_are_no_hang(fastnet, tmp_path):
+def test_workers_that_wait_for_each_other_fail_after_the_timeout(fastnet, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     done = fastnet("check", "--workers", 1, "--timeout", 3, f"{script}:waiting")
@@ -186,9 +188,9 @@ def test_a_saved_model(fastnet, tmp_path):
 
 @pytest.mark.parametrize(
     ("source", "words"),
-    [("nothing.py", "not there"), ("weights.h5", "must be a .keras file")],
+    [("nothing.py", "was not found"), ("weights.h5", "must be a .keras file")],
 )
-def test_wrong_sources_are_refused(fastnet, source, words):
+def test_wrong_sources_are_errors(fastnet, source, words):
     done = fastnet("check", source)
     assert done.returncode == 2
     assert words in done.stderr

@@ -72,15 +72,15 @@ def test_options(launched):
 
 
 @pytest.mark.parametrize("option", ["--workers", "--epochs", "--global-batch"])
-def test_numbers_below_one_are_refused(option, capsys):
+def test_numbers_below_one_are_errors(option, capsys):
     assert cli.main(["demo", option, "0"]) == 2
     error = capsys.readouterr().err
     assert f"{option} must be an integer >= 1. Received: 0." in error
 
 
-def test_batch_of_no_four_micro_batches_is_refused(launched, capsys):
+def test_global_batch_must_be_a_multiple_of_four(launched, capsys):
     assert cli.main(["demo", "--global-batch", "10"]) == 2
-    assert "Received: 10. Near it: 12." in capsys.readouterr().err
+    assert "Received: 10. Near it: 8 and 12." in capsys.readouterr().err
     assert not launched
 
 

@@ -1,4 +1,4 @@
-"""The parts of `fastnet run` that start no worker, and what it refuses."""
+"""`fastnet run` without workers: lines, environments, ports, GPUs, errors."""
 
 import io
 import json
@@ -34,7 +34,7 @@ def lines_of(editor, pieces):
 
 
 @given(TEXTS, st.data())
-def test_lines_do_not_depend_on_the_cuts(text, data):
+def test_lines_do_not_depend_on_how_text_is_cut(text, data):
     pieces, rest = [], text
     while rest:
         cut = data.draw(st.integers(1, len(rest)))
@@ -44,7 +44,7 @@ def test_lines_do_not_depend_on_the_cuts(text, data):
 
 
 @given(st.text(alphabet="abc \n\r\b"))
-def test_lines_are_those_of_a_terminal(text):
+def test_lines_equal_those_of_a_terminal(text):
     expected = []
     for row in text.split("\n"):
         screen, cursor = {}, 0
@@ -83,7 +83,7 @@ def test_shorter_state_of_a_bar_is_padded_invisibly():
     assert (line.plain, line.redrawn) == ("9/9 0s", True)
 
 
-def test_windows_line_end_is_no_redraw():
+def test_windows_line_end_is_not_a_redraw():
     (line,) = LineEditor().feed("text\r\n")
     assert (line.plain, line.redrawn) == ("text", False)
 
@@ -115,7 +115,7 @@ def test_clipped_line_fits_the_terminal():
         ("  ", True),
     ],
 )
-def test_information_is_told_from_warnings(line, information):
+def test_information_is_distinguished_from_warnings(line, information):
     assert is_information(line) is information
 
 
@@ -133,7 +133,7 @@ def test_gpus_are_divided_in_contiguous_blocks(workers, each, spare):
 
 
 @pytest.mark.parametrize(("per_worker", "word"), [(None, "multiple"), (2, "exceed")])
-def test_gpus_that_do_not_divide_are_refused(per_worker, word):
+def test_gpus_that_cannot_be_divided_raise(per_worker, word):
     with pytest.raises(UsageError, match=f"{word}.*Received: .*3"):
         divide_gpus(["0", "1", "2"], 2, per_worker)
 
@@ -162,7 +162,7 @@ def test_workers_of_one_cpu_can_communicate_while_they_compute():
     assert worker["TF_NUM_INTEROP_THREADS"] == "1"
 
 
-def test_environment_of_the_user_stands():
+def test_users_environment_is_kept():
     mine = {"OMP_NUM_THREADS": "9", "TF_CPP_MIN_LOG_LEVEL": "3"}
     (worker,) = worker_environments([7], mine, cpus=4)
     assert not mine.keys() & worker.keys()
@@ -196,7 +196,7 @@ def test_reserved_port_can_be_listened_on_by_a_worker_only():
 
 
 def test_port_of_a_connection_from_another_address_is_not_free():
-    # As when pip downloads beside: the port is free on 127.0.0.1, not for a worker.
+    # Like a download by pip: the port is free on 127.0.0.1, but not for a worker.
     with (
         socket.create_server(("127.0.0.2", 0)) as server,
         socket.create_connection(
@@ -237,7 +237,7 @@ def script(tmp_path, monkeypatch):
         ("--workers 2 --log-dir S/logs S", "is not a writable directory"),
     ],
 )
-def test_refusals(script, capsys, words, message):
+def test_invalid_options_are_errors(script, capsys, words, message):
     arguments = words.replace("S", script).split()
     assert main(["run", *arguments]) == 2
     captured = capsys.readouterr()
@@ -251,11 +251,11 @@ def test_busy_port_is_named(script, capsys):
         base = str(port - 1)
         assert main(["run", "--workers", "2", "--port", base, script]) == 2
     error = capsys.readouterr().err
-    # The port below may be somebody else's at this moment.
+    # Another program may use the port below at this moment.
     assert f"port {port}" in error or f"port {port - 1}" in error
 
 
-def test_cluster_within_a_cluster_is_refused(script, capsys, monkeypatch):
+def test_cluster_within_a_cluster_is_an_error(script, capsys, monkeypatch):
     monkeypatch.setenv("TF_CONFIG", '{"cluster": {}}')
     assert main(["run", "--workers", "2", script]) == 2
     assert "unset TF_CONFIG" in capsys.readouterr().err
@@ -272,7 +272,7 @@ def test_dry_run_starts_nothing(script, capsys, tmp_path):
 
 
 @pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["--version"]])
-def test_help_teaches(words, capsys):
+def test_help_has_examples(words, capsys):
     with pytest.raises(SystemExit) as stop:
         main(words)
     assert stop.value.code == 0

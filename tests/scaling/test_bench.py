@@ -1,4 +1,4 @@
-"""`fastnet bench`: what it measures, writes, prints and refuses."""
+"""`fastnet bench`: its measurements, its file, its table and its errors."""
 
 import json
 import math
@@ -11,20 +11,23 @@ from keras_fastnet.collectives.cost_model import Topology
 from keras_fastnet.collectives.grid import Grid
 from keras_fastnet.errors import UsageError
 from keras_fastnet.launcher import launcher
+from keras_fastnet.scaling.all_reduce_timing import time_in_turn
 from keras_fastnet.scaling.applications import application_named
 from keras_fastnet.scaling.bench_options import BenchOptions
-from keras_fastnet.scaling.bench_report import as_text
-from keras_fastnet.scaling.bench_timing import time_in_turn
-from keras_fastnet.scaling.price_fit import read_measurements, read_weak_scaling
+from keras_fastnet.scaling.bench_results import (
+    as_text,
+    read_measurements,
+    read_weak_scaling,
+)
 
 SHORT = ("--sizes", "4KiB,2MB", "--repeats", 2)
 
 
 def check_rows(document, ranks, grids):
-    """Checks that all contestants are there, with times."""
-    contestants = [("tensorflow", [ranks, 1]), ("ring", [ranks, 1])]
-    small = contestants + [(name, g) for g in grids for name in ("torus", "gather")]
-    large = contestants + [("torus", g) for g in grids]
+    """Checks that all algorithms were timed."""
+    algorithms = [("tensorflow", [ranks, 1]), ("ring", [ranks, 1])]
+    small = algorithms + [(name, g) for g in grids for name in ("torus", "gather")]
+    large = algorithms + [("torus", g) for g in grids]
     rows = [(r["bytes"], r["algorithm"], r["grid"]) for r in document["all_reduce"]]
     expected = [(4096, *c) for c in small] + [(2_000_000, *c) for c in large]
     assert [row for row in rows if row[1] != "auto"] == expected
@@ -37,7 +40,7 @@ def check_rows(document, ranks, grids):
 
 
 def check_table(text):
-    """Checks that there is a line for each size, with one best contestant."""
+    """Checks that there is a line for each size, with one best algorithm."""
     lines = re.findall(r"^(?:\[0\] )?(4 KiB|2 MB) (.*)$", text, re.MULTILINE)
     assert [size for size, _ in lines] == ["4 KiB", "2 MB"], text
     assert all(line.count("*") == 1 for _, line in lines), text
@@ -87,7 +90,7 @@ def test_local_workers(fastnet, tmp_path):
 
 
 @pytest.mark.distributed
-def test_over_mpi_its_own_all_reduce_takes_part(fastnet, tmp_path):
+def test_mpis_own_all_reduce_is_timed_too(fastnet, tmp_path):
     path = tmp_path / "found.json"
     words = ("--transport", "mpi", "--sizes", "4KiB,1MiB", "--repeats", 2)
     result = fastnet("bench", "--workers", 2, *words, "--output", path)
@@ -97,7 +100,7 @@ def test_over_mpi_its_own_all_reduce_takes_part(fastnet, tmp_path):
     found = [row["algorithm"] for row in document["all_reduce"]]
     others = ["tensorflow", "auto, gRPC", "MPI_Allreduce", "auto, Python"]
     assert found == 2 * [*others, "ring", "torus", "gather", "auto"]
-    # Prices are fitted to what the model knows: "ring" is an exchange among all here.
+    # Costs are fitted to the model's algorithms. Here "ring" is an exchange among all.
     assert {m.algorithm for m in read_measurements(path)} == {"torus", "gather"}
 
 
@@ -108,12 +111,12 @@ def test_cluster_of_tf_config(fastnet, tmp_path):
     command = ("run", "--workers", 2, "-m", "keras_fastnet.cli", *words)
     result = fastnet(*command, "--output", path)
     assert result.returncode == 0, result.stdout + result.stderr
-    # A torus with one column is the ring: it is not measured twice.
+    # A torus with one column equals the ring, and is not measured twice.
     document = json.loads(path.read_text())
     found = {(r["algorithm"], tuple(r["grid"])) for r in document["all_reduce"]}
     assert {("ring", (2, 1)), ("gather", (2, 1)), ("tensorflow", (2, 1))} <= found
     assert "torus" not in {algorithm for algorithm, _ in found}
-    # Half the bytes travel.
+    # bfloat16 halves the bytes that are sent.
     assert {m.nbytes for m in read_measurements(path)} == {2048, 1e6}
     assert "[0] 4 KiB" in result.stdout
     assert "[1] 4 KiB" not in result.stdout
@@ -150,7 +153,7 @@ def test_failure_leaves_no_file(fastnet, tmp_path):
         (["--workers", "2", "--model", "ResNet"], "Close to it: ResNet50"),
     ],
 )
-def test_wrong_arguments_are_refused(words, message, monkeypatch, capsys):
+def test_invalid_options_are_errors(words, message, monkeypatch, capsys):
     monkeypatch.delenv("TF_CONFIG", raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setattr(launcher, "run", lambda *_, **__: pytest.fail("started"))
@@ -160,7 +163,7 @@ def test_wrong_arguments_are_refused(words, message, monkeypatch, capsys):
     assert "Received: " in error
 
 
-def test_workers_within_a_cluster_are_refused(monkeypatch, capsys):
+def test_workers_within_a_cluster_are_an_error(monkeypatch, capsys):
     monkeypatch.setenv("TF_CONFIG", "{}")
     assert cli.main(["bench", "--workers", "2"]) == 2
     assert "TF_CONFIG must not be set" in capsys.readouterr().err
@@ -195,13 +198,13 @@ def test_models_are_looked_up_by_name():
         application_named("resnet", ["ResNet50", "resnet"])
 
 
-def test_functions_take_turns():
+def test_every_round_calls_all_functions():
     calls, finished = [], []
     functions = [lambda: calls.append("a"), lambda: calls.append("b")]
     found = time_in_turn(
         functions,
         finished.append,
-        agree=lambda own: [2, 1],  # not what this rank would have done
+        agree=lambda own: [2, 1],  # Not what this rank would have chosen.
         warm_up_calls=3,
         rounds=3,
     )
@@ -234,7 +237,7 @@ def test_table():
         ],
     }
     assert as_text(document).splitlines() == [
-        "4 ranks on 1 host(s), transport mpi, float32 on the wire; milliseconds, "
+        "4 ranks on 1 host, transport mpi, float32 on the wire; milliseconds, "
         "median of 7 rounds, * is the fastest",
         "size          tensorflow     ring  gather 2x2  best/ring",
         "4 KiB             12.00    10.00        4.00*       0.40",

@@ -1,4 +1,4 @@
-"""`fastnet plan`: its answers against arithmetic by hand, and what it refuses."""
+"""`fastnet plan`: its predictions against arithmetic by hand, and its errors."""
 
 import argparse
 import functools
@@ -14,7 +14,7 @@ from keras_fastnet import cli
 from keras_fastnet.collectives.cost_model import Topology
 from keras_fastnet.scaling.published import PUBLISHED_SYSTEMS, predict
 
-PRICES = [
+COSTS = [
     *("--latency-us", "100", "--overhead-us", "0", "--bandwidth-gb", "1"),
     *("--network-latency-us", "200", "--network-overhead-us", "50"),
     *("--network-bandwidth-gb", "0.5", "--copy-bandwidth-gb", "10"),
@@ -76,7 +76,7 @@ def candidate(answer, algorithm, grid=None):
 def test_ring_and_torus_by_hand(answer):
     # 2 hosts of 2; 1,000,000 float32 gradients: 4 MB.
     given = ("--ranks", 4, "--hosts", 2, "--parameters", 1_000_000)
-    answered = answer(*given, "--compute-ms", 20, *PRICES)
+    answered = answer(*given, "--compute-ms", 20, *COSTS)
     ring = candidate(answered, "ring")
     # 6 messages of 1 MB over the network at 0.5 GB/s, each after 200 + 50 us; one
     # operation.
@@ -93,7 +93,7 @@ def test_ring_and_torus_by_hand(answer):
     assert ring["efficiency_no_overlap"] == pytest.approx(20 / 33.53)
     assert ring["efficiency_full_overlap"] == 1.0
     # Half of the bytes on the wire, a card for each.
-    answered = answer(*given, "--cards", 2, "--wire-dtype", "bfloat16", *PRICES)
+    answered = answer(*given, "--cards", 2, "--wire-dtype", "bfloat16", *COSTS)
     torus = candidate(answered, "torus", [2, 2])
     assert torus["sent_mb"] == 3.0 and torus["chosen"]
     assert torus["seconds"] == pytest.approx(
@@ -103,12 +103,12 @@ def test_ring_and_torus_by_hand(answer):
 
 
 def test_gradients_travel_in_buckets(answer):
-    words = ("--ranks", 4, "--parameters", 1_000_000, *PRICES)
+    words = ("--ranks", 4, "--parameters", 1_000_000, *COSTS)
     whole, cut = (
         candidate(answer(*words, "--bucket-bytes", size), "ring")
         for size in (4_000_000, 1_500_000)
     )
-    # Three of them: three times the start, the same bytes.
+    # Three buckets: three times the start, the same bytes.
     assert (whole["messages"], cut["messages"]) == (6, 18)
     assert cut["sent_mb"] == whole["sent_mb"] == 6.0
     more = 2 * (30e-6 + 6 * 100e-6)
@@ -120,17 +120,17 @@ def test_every_factorisation_is_a_candidate(answer):
     grids = [e["grid"] for e in answered["candidates"] if e["algorithm"] == "torus"]
     assert grids == [[1, 12], [2, 6], [3, 4], [4, 3], [6, 2], [12, 1]]
     assert sum(entry["chosen"] for entry in answered["candidates"]) == 1
-    # Ten gradients: whatever needs the fewest messages.
+    # For ten gradients the algorithm with the fewest messages is the fastest.
     (chosen,) = (e for e in answered["candidates"] if e["chosen"])
     assert chosen["algorithm"] == "gather" and chosen["grid"] in ([3, 4], [4, 3])
 
 
 def test_ranks_that_share_cores_take_longer(answer):
-    words = ("--ranks", 4, "--parameters", 1000, "--compute-ms", 20, *PRICES)
+    words = ("--ranks", 4, "--parameters", 1000, "--compute-ms", 20, *COSTS)
     alone, shared = (
         candidate(answer(*words, "--cores-per-host", cores), "ring") for cores in (4, 2)
     )
-    # Not the six rounds, in which others compute.
+    # Except for the six rounds of waiting, in which other ranks compute.
     wait = 6 * 100e-6
     assert shared["seconds"] - wait == pytest.approx(2 * (alone["seconds"] - wait))
     assert shared["efficiency_no_overlap"] == pytest.approx(
@@ -138,11 +138,11 @@ def test_ranks_that_share_cores_take_longer(answer):
     )
 
 
-def test_bench_gives_prices_model_and_time(answer, bench):
+def test_bench_file_gives_costs_model_and_time(answer, bench):
     answered = answer("--ranks", 2, "--bench", bench())
-    prices = answered["prices"]
-    assert prices["host_message"] == pytest.approx(1e-4, rel=1e-3)
-    assert prices["network_byte"] == pytest.approx(1e-9, rel=1e-3)
+    costs = answered["prices"]
+    assert costs["host_message"] == pytest.approx(1e-4, rel=1e-3)
+    assert costs["network_byte"] == pytest.approx(1e-9, rel=1e-3)
     assert (answered["model"], answered["parameters"]) == ("MyNet", 1_000_000)
     assert answered["topology"]["cores"] == 2
     ring = candidate(answered, "ring")
@@ -151,7 +151,7 @@ def test_bench_gives_prices_model_and_time(answer, bench):
     assert ring["efficiency_no_overlap"] == pytest.approx(5 / 9.2, rel=1e-3)
 
 
-def test_what_is_stated_takes_precedence_over_the_bench(answer, bench):
+def test_stated_costs_override_the_bench_file(answer, bench):
     words = ("--ranks", 8, "--hosts", 2, "--bench", bench())
     answered = answer(*words, "--network-bandwidth-gb", 2, "--compute-ms", 7)
     assert answered["prices"]["network_byte"] == pytest.approx(0.5e-9)
@@ -160,7 +160,7 @@ def test_what_is_stated_takes_precedence_over_the_bench(answer, bench):
     assert "no network was measured" in answered["prices_from"]
 
 
-def test_time_of_another_model_is_not_taken(answer, bench):
+def test_time_of_another_model_is_not_used(answer, bench):
     answered = answer("--ranks", 2, "--bench", bench(), "--parameters", 5)
     assert answered["compute_seconds"] is None
 
@@ -182,7 +182,7 @@ def test_text(fastnet):
     assert "Give --compute-ms for the efficiency." in without.stdout
 
 
-def test_ring_on_a_fast_network_is_doubted(capsys):
+def test_ring_on_a_fast_network_is_called_underestimated(capsys):
     cluster = ["--ranks", "8", "--hosts", "4", "--parameters", "9"]
     for gigabytes, doubted in (("4", False), ("6", True)):
         words = ["plan", *cluster, "--network-bandwidth-gb", gigabytes]
@@ -211,7 +211,7 @@ def test_plot(tmp_path, answer):
 
 
 def test_plot_fills_a_host_before_the_next():
-    from keras_fastnet.scaling.plan_plot import _growing
+    from keras_fastnet.scaling.plan_report import _growing
 
     assert _growing(Topology(4, 6, cards=2)) == [
         *(Topology(1, n, cards=2) for n in (1, 2, 4, 6)),
@@ -241,7 +241,10 @@ def test_plot_without_matplotlib(monkeypatch, capsys):
         ("--ranks 2", "Received: neither"),
         ("--ranks 2 --model A --parameters 9", "Received: both"),
         ("--ranks 2 --parameters -1", "--parameters must be an integer"),
-        ("--ranks 2 --parameters 9 --latency-us -1", "--latency-us must be a number"),
+        (
+            "--ranks 2 --parameters 9 --latency-us -1",
+            "--latency-us must be a fin",
+        ),
         ("--ranks 2 --parameters 9 --bandwidth-gb 0", "Received: 0."),
         ("--ranks 2 --parameters 9 --compute-ms nan", "Received: nan."),
         ("--ranks 2 --parameters 9 --network-bandwidth-gb inf", "Received: inf."),
@@ -254,7 +257,7 @@ def test_plot_without_matplotlib(monkeypatch, capsys):
         ("--ranks 2 --parameters 9 --compute-ms 1 --plot no/x.png", "no/x.png"),
     ],
 )
-def test_refusals(words, message, capsys, monkeypatch, tmp_path):
+def test_invalid_options_are_errors(words, message, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert cli.main(["plan", *words.split()]) == 2
     captured = capsys.readouterr()
@@ -272,19 +275,26 @@ def test_refusals(words, message, capsys, monkeypatch, tmp_path):
         ({"weak_scaling": {"model": "A"}}, "'parameters' is missing"),
     ],
 )
-def test_bad_bench_files_are_refused(bench, changes, message, capsys):
+def test_malformed_bench_files_are_errors(bench, changes, message, capsys):
     words = ["--ranks", "2", "--parameters", "9", "--bench", bench(**changes)]
     assert cli.main(["plan", *words]) == 2
     error = capsys.readouterr().err
     assert message in error and "Received: " in error
 
 
-@pytest.mark.parametrize("option", ["--ranks", "--wire-dtype", "--compute-ms"])
-def test_words_that_argparse_refuses(option, capsys):
-    with pytest.raises(SystemExit) as stop:
-        cli.main(["plan", option, "many"])
-    assert stop.value.code == 2
-    assert f"argument {option}: invalid" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--ranks", "many"], "--ranks must be an integer >= 1. Received: many."),
+        (["--compute-ms", "x"], "--compute-ms must be a finite number above 0. Rec"),
+        (["--wire-dtype", "many"], "--wire-dtype: invalid choice: 'many'"),
+        (["--rank", "4"], "unrecognized arguments: --rank 4. See `fastnet --help`."),
+    ],
+)
+def test_options_that_argparse_rejects(words, message, capsys):
+    assert cli.main(["plan", *words]) == 2
+    error = capsys.readouterr().err
+    assert message in error and len(error.splitlines()) == 1
 
 
 def test_help_states_defaults_and_examples(capsys):

@@ -1,8 +1,8 @@
-"""Has Python watch for lone trainings, in the workers that `fastnet run` starts.
+"""Makes training without a strategy raise an error in workers of `fastnet run`.
 
-Python imports it before the script, as `bootstrap.py` puts its folder first in
-`PYTHONPATH`. It undoes that, and lets the environment's own `sitecustomize` follow, so
-that the script finds everything as `python script.py` makes it.
+Python imports this module before the script, because `bootstrap.py` puts its folder
+first in `PYTHONPATH`. The module undoes that and runs the environment's own
+`sitecustomize`, so that the script finds everything as `python script.py` makes it.
 """
 
 import importlib.machinery
@@ -17,7 +17,7 @@ _WATCH = os.path.join(
 
 
 def _leave_path() -> None:
-    """Takes this folder out of the path, for this process and those that it starts."""
+    """Removes this folder from the path of this process and its child processes."""
     rest = os.environ.get("PYTHONPATH", "").removeprefix(_FOLDER)
     if rest:
         os.environ["PYTHONPATH"] = rest.removeprefix(os.pathsep)
@@ -27,7 +27,7 @@ def _leave_path() -> None:
 
 
 def _watch() -> None:
-    # By its file: which keras_fastnet the script imports, if any, is its own affair.
+    # Loaded by its path, so that the script can import another keras_fastnet, or none.
     spec = importlib.util.spec_from_file_location("_fastnet_lone_fit", _WATCH)
     if spec is not None and spec.loader is not None:
         module = importlib.util.module_from_spec(spec)

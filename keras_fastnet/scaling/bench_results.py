@@ -1,26 +1,24 @@
-"""A machine's prices, learned from all-reduces that were timed on it."""
+"""The results of `fastnet bench`: their file format, reading, writing and the table."""
 
 import contextlib
 import dataclasses
-import itertools
 import json
 import math
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from keras_fastnet.collectives.cost_model import (
     ALGORITHMS,
     WIRE_BYTES,
     Algorithm,
     Topology,
-    UnitCosts,
-    Work,
-    work_of,
 )
 from keras_fastnet.collectives.grid import Grid
+from keras_fastnet.errors import UsageError
+from keras_fastnet.scaling.bench_options import size_text
+from keras_fastnet.text import count, table
 
 FORMAT = 1
 """The version of the files that `fastnet bench` writes."""
@@ -28,24 +26,13 @@ FORMAT = 1
 TENSORFLOW_ITSELF = "tensorflow"
 MPI_ITSELF = "MPI_Allreduce"
 OVER_GRPC = "auto, gRPC"
-"""What a strategy over MPI would choose without it."""
+"""The algorithm that a strategy over MPI would choose over gRPC."""
 FROM_PYTHON = "auto, Python"
-"""What a strategy over MPI chooses, called as MPI is: without TensorFlow."""
+"""The algorithm that a strategy over MPI chooses, called without TensorFlow."""
 
-# The all-reduces of others, and whichever of ours a strategy chose.
+# The all-reduces of other libraries, and those whose algorithm a strategy chose.
 _NOT_MODELLED = (TENSORFLOW_ITSELF, MPI_ITSELF, "auto", OVER_GRPC, FROM_PYTHON)
-_FIELDS = [field.name for field in dataclasses.fields(Work)]
-# A later one that cannot be told apart from earlier ones is counted in with them.
-_BY_IMPORTANCE = (
-    "host_messages",
-    "network_messages",
-    "host_bytes",
-    "network_bytes",
-    "collectives",
-    "host_rounds",
-    "network_rounds",
-    "copied_bytes",
-)
+_RING = "ring"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,12 +40,12 @@ class Measurement:
     """One all-reduce that was timed.
 
     Attributes:
-        algorithm: How the sum was computed.
+        algorithm: The algorithm.
         grid: The grid.
         topology: The ranks' hosts.
-        nbytes: Bytes that each rank had to sum.
-        seconds: What it took.
-        buckets: Vectors that they were sent in.
+        nbytes: Bytes of each rank's vector, as sent.
+        seconds: The time it took.
+        buckets: The number of buckets that the vector was sent in. Defaults to `1`.
     """
 
     algorithm: Algorithm
@@ -71,7 +58,7 @@ class Measurement:
 
 @dataclasses.dataclass(frozen=True)
 class WeakScaling:
-    """What a training step took alone and in the cluster.
+    """The time of a training step alone and in the cluster.
 
     Attributes:
         model: Name of the model.
@@ -86,61 +73,40 @@ class WeakScaling:
     step_seconds: float
 
 
-def fit_prices(measurements: Sequence[Measurement]) -> UnitCosts:
-    """Returns the prices that explain the measurements best.
-
-    It is the least squares of the relative errors, since short sums matter as much
-    as long ones, with no price below zero. Prices are those of a rank with a
-    processor core of its own.
-
-    What always came along with something else is not told apart from it: where
-    every round had one message, the message has the price of both and the round is
-    free. Where no measurement crossed the network, everything there costs what it
-    costs on a host, and the other way round.
+def check_output(output: str) -> None:
+    """Checks, before time is spent on measuring, that a file can be written.
 
     Args:
-        measurements: Of one machine or cluster.
+        output: The file.
 
     Raises:
-        ValueError: The measurements are of no work, or too much alike to tell the
-            price of a message from that of a byte.
+        UsageError: If it cannot be written.
     """
-    work = np.array([_row(measurement) for measurement in measurements])
-    work = work.reshape(-1, len(_FIELDS))
-    # Messages and bytes differ by orders of magnitude.
-    scale = np.linalg.norm(work, axis=0)
-    occurs = [_FIELDS[i] for i in np.flatnonzero(scale)]
-    scaled = work / np.where(scale > 0, scale, 1.0)
-    kept: list[int] = []
-    for name in _BY_IMPORTANCE:
-        column = _FIELDS.index(name)
-        if np.linalg.matrix_rank(scaled[:, [*kept, column]], tol=1e-6) > len(kept):
-            kept.append(column)
-        elif not occurs or (name in occurs and name.endswith("bytes")):
-            raise ValueError(
-                "Measurements must differ enough to tell the price of a message from "
-                f"that of a byte. Received: {len(work)} measurements with "
-                f"{', '.join(occurs) or 'no work'}. "
-                "Time at least two sizes with two algorithms, on two ranks or more."
-            )
-    fitted = np.zeros(len(_FIELDS))
-    fitted[kept] = _non_negative_least_squares(scaled[:, kept]) / scale[kept]
-    prices = UnitCosts(*fitted.tolist())
-    if not any(name.startswith("network") for name in occurs):
-        return dataclasses.replace(
-            prices,
-            network_round=prices.host_round,
-            network_message=prices.host_message,
-            network_byte=prices.host_byte,
-        )
-    if not any(name.startswith("host") for name in occurs):
-        return dataclasses.replace(
-            prices,
-            host_round=prices.network_round,
-            host_message=prices.network_message,
-            host_byte=prices.network_byte,
-        )
-    return prices
+    path = Path(output)
+    directory = path.parent
+    if path.is_dir():
+        reason = "it is a directory"
+    elif not directory.is_dir():
+        reason = f"there is no directory {directory}"
+    elif not os.access(path if path.exists() else directory, os.W_OK):
+        reason = "permission denied"
+    else:
+        return
+    raise UsageError(
+        "--output must be a file that can be written. "
+        f"Received: {output} ({reason}). Choose another path."
+    )
+
+
+def write(document: dict[str, Any], output: str) -> None:
+    """Writes results to a file.
+
+    Args:
+        document: The results.
+        output: The file.
+    """
+    text = json.dumps(document, indent=1)
+    Path(output).write_text(f"{text}\n", encoding="utf-8")
 
 
 def read_measurements(path: str | Path) -> list[Measurement]:
@@ -150,7 +116,7 @@ def read_measurements(path: str | Path) -> list[Measurement]:
         path: The file.
 
     Raises:
-        ValueError: There is no such file, or it is of another format.
+        ValueError: If there is no such file, or it has another format.
     """
     with _document(path) as document:
         topology = _topology(document)
@@ -168,7 +134,7 @@ def read_weak_scaling(path: str | Path) -> WeakScaling | None:
         path: The file.
 
     Raises:
-        ValueError: There is no such file, or it is of another format.
+        ValueError: If there is no such file, or it has another format.
     """
     with _document(path) as document:
         entry = document.get("weak_scaling")
@@ -184,41 +150,62 @@ def read_weak_scaling(path: str | Path) -> WeakScaling | None:
         )
 
 
-def _row(measurement: Measurement) -> list[float]:
-    """Returns the work that each second went into, on a core of one's own."""
-    work = work_of(
-        measurement.algorithm,
-        measurement.grid,
-        measurement.topology,
-        measurement.nbytes,
-        measurement.buckets,
-    ).on_shared_cores(measurement.topology.ranks_per_core)
-    return [amount / measurement.seconds for amount in dataclasses.astuple(work)]
+def as_text(document: dict[str, Any]) -> str:
+    """Returns results as a table.
 
-
-def _non_negative_least_squares(rows: np.ndarray) -> np.ndarray:
-    """Returns x >= 0 with rows @ x closest to 1.
-
-    The best x is the unbounded solution over the columns where it is not zero. There
-    are at most eight, so each subset is tried.
+    Args:
+        document: The results.
     """
-    ones = np.ones(len(rows))
-    best = np.zeros(rows.shape[1])
-    least = float(len(rows))
-    for size in range(1, rows.shape[1] + 1):
-        for subset in map(list, itertools.combinations(range(rows.shape[1]), size)):
-            solution = np.linalg.lstsq(rows[:, subset], ones, rcond=None)[0]
-            error = float(np.sum((rows[:, subset] @ solution - ones) ** 2))
-            if (solution >= 0).all() and error < least:
-                least = error
-                best = np.zeros(rows.shape[1])
-                best[subset] = solution
-    return best
+    lines = [
+        f"{document['ranks']} ranks on {count(document['hosts'], 'host')}, transport "
+        f"{document['transport']}, {document['wire_dtype']} on the wire; milliseconds, "
+        f"median of {document['rounds']} rounds, * is the fastest"
+    ]
+    columns = list(dict.fromkeys(_name(row) for row in document["all_reduce"]))
+    rows = [["size", *columns, "best/ring"]]
+    for nbytes in dict.fromkeys(row["bytes"] for row in document["all_reduce"]):
+        found = {
+            _name(row): row["seconds"]
+            for row in document["all_reduce"]
+            if row["bytes"] == nbytes
+        }
+        best = min(found.values())
+        cells = [_milliseconds(found.get(name), best) for name in columns]
+        rows.append([size_text(nbytes), *cells, f"{best / found[_RING]:.2f}"])
+    lines += table(rows, left=1)
+    scaling = document.get("weak_scaling")
+    if scaling:
+        lines += ["", _training(scaling)]
+    return "\n".join(lines)
+
+
+def _name(row: dict[str, Any]) -> str:
+    algorithm = row["algorithm"]
+    if algorithm not in ("torus", "gather"):
+        return algorithm
+    return "{} {}x{}".format(algorithm, *row["grid"])
+
+
+def _milliseconds(seconds: float | None, best: float) -> str:
+    if seconds is None:
+        return "- "
+    return f"{seconds * 1e3:.2f}{'*' if seconds == best else ' '}"
+
+
+def _training(scaling: dict[str, Any]) -> str:
+    side = scaling["image_size"]
+    return (
+        f"{scaling['model']}, {scaling['parameters']:,} parameters, "
+        f"{scaling['batch_per_replica']} images of {side}x{side} per replica:\n"
+        f"{scaling['compute_seconds'] * 1e3:.1f} ms a step alone, "
+        f"{scaling['step_seconds'] * 1e3:.1f} ms in the cluster, "
+        f"efficiency {scaling['efficiency']:.0%}"
+    )
 
 
 @contextlib.contextmanager
 def _document(path: str | Path) -> Iterator[dict[str, Any]]:
-    """Yields a file's content, and names the file in errors about it."""
+    """Yields a file's content. Errors inside the context name the file."""
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
         if not isinstance(document, dict) or document.get("format") != FORMAT:
@@ -237,7 +224,7 @@ def _malformed(path: str | Path, error: Exception) -> ValueError:
     what = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else error
     return ValueError(
         f"A bench file must be what `fastnet bench` writes, format {FORMAT}. "
-        f"Received: {path} ({what}). Write it anew with this version."
+        f"Received: {path} ({what}). Run this version of `fastnet bench` again."
     )
 
 
@@ -279,7 +266,7 @@ def _measurement(
 def _positive(entry: dict, key: str) -> float:
     value = entry[key]
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f'"{key}" is no number but {value!r}')
+        raise ValueError(f'"{key}" is not a number but {value!r}')
     if not 0 < value < float("inf"):
         raise ValueError(f'"{key}" is {value!r}, not above 0')
     return float(value)
@@ -288,5 +275,5 @@ def _positive(entry: dict, key: str) -> float:
 def _positive_integer(entry: dict, key: str) -> int:
     value = _positive(entry, key)
     if value != int(value):
-        raise ValueError(f'"{key}" is {value!r}, no integer')
+        raise ValueError(f'"{key}" is {value!r}, not an integer')
     return int(value)

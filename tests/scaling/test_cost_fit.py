@@ -1,4 +1,4 @@
-"""Prices that are learned from timed all-reduces, and the files they are read from."""
+"""Unit costs fitted to timed all-reduces, and the files that these are read from."""
 
 import dataclasses
 import functools
@@ -11,20 +11,19 @@ from hypothesis import strategies as st
 
 from keras_fastnet.collectives.cost_model import Topology, UnitCosts
 from keras_fastnet.collectives.grid import Grid
-from keras_fastnet.scaling.price_fit import (
+from keras_fastnet.scaling.bench_results import (
     Measurement,
     WeakScaling,
-    _non_negative_least_squares,
-    fit_prices,
     read_measurements,
     read_weak_scaling,
 )
+from keras_fastnet.scaling.cost_fit import _non_negative_least_squares, fit_costs
 
 SIZES = (1e3, 3e4, 1e6, 3e7, 1e9)
 
 
 START = 7e-4
-"""Price of starting a collective."""
+"""Cost of starting a collective."""
 
 
 def ring_seconds(ranks, nbytes, near, start=START):
@@ -63,7 +62,7 @@ def gather_seconds(rows, columns, nbytes, row, column, copied, start=START):
     )
 
 
-def prices_of(near, far, copied):
+def costs_of(near, far, copied):
     return UnitCosts(*near, *far, copied, START)
 
 
@@ -104,35 +103,37 @@ BYTES = st.floats(1e-10, 1e-8)
 LINKS = st.tuples(STARTS, STARTS, BYTES)
 
 
+@settings(deadline=None)
 @given(LINKS, BYTES)
-def test_exact_measurements_give_the_prices_back(near, copied):
-    fitted = fit_prices(on_one_host(near, copied))
-    expected = prices_of(near, near, copied)
+def test_costs_of_exact_measurements_are_recovered(near, copied):
+    fitted = fit_costs(on_one_host(near, copied))
+    expected = costs_of(near, near, copied)
     assert dataclasses.astuple(fitted) == pytest.approx(
         dataclasses.astuple(expected), rel=1e-3
     )
 
 
+@settings(deadline=None)
 @given(LINKS, LINKS, BYTES)
-def test_host_and_network_are_told_apart(near, far, copied):
-    fitted = fit_prices(on_one_host(near, copied) + on_hosts(near, far, copied))
-    expected = prices_of(near, far, copied)
+def test_host_and_network_costs_are_distinguished(near, far, copied):
+    fitted = fit_costs(on_one_host(near, copied) + on_hosts(near, far, copied))
+    expected = costs_of(near, far, copied)
     assert dataclasses.astuple(fitted) == pytest.approx(
         dataclasses.astuple(expected), rel=1e-2
     )
 
 
-@settings(max_examples=30)
+@settings(deadline=None, max_examples=30)
 @given(LINKS, BYTES, st.integers(0, 2**32 - 1))
-def test_noise_does_not_lead_astray(near, copied, seed):
+def test_predictions_are_robust_to_noise(near, copied, seed):
     noise = np.random.default_rng(seed)
     measurements = [
         dataclasses.replace(m, seconds=m.seconds * noise.uniform(0.97, 1.03))
         for m in on_one_host(near, copied) * 10
     ]
-    fitted = fit_prices(measurements)
+    fitted = fit_costs(measurements)
     learned = (fitted.host_round, fitted.host_message, fitted.host_byte)
-    # Prices that come together are less sure than the times that they predict,
+    # Costs that occur together are less certain than the times that they predict,
     # here of a grid that was not measured.
     for nbytes in (1e4, 1e8):
         for seconds in (torus_seconds, gather_seconds):
@@ -146,11 +147,11 @@ def test_noise_does_not_lead_astray(near, copied, seed):
             )
 
 
-def test_what_comes_together_is_counted_in():
+def test_costs_that_always_occur_together_are_summed():
     near = (1e-4, 2e-4, 1e-9)
     # In a row of two, every round has one message.
     pairs = timed(Topology(1, 2), [(1, 2)], near, near, 1e-10)
-    fitted = fit_prices(pairs)
+    fitted = fit_costs(pairs)
     # The ring has two, the torus and the gather one for each operation.
     assert (fitted.host_round, fitted.host_message) == (0, pytest.approx(3e-4))
     assert fitted.collective == pytest.approx(START)
@@ -158,14 +159,14 @@ def test_what_comes_together_is_counted_in():
     assert fitted.copied_byte == pytest.approx(1e-10)
 
 
-def test_where_all_crossed_the_network_a_host_costs_the_same():
+def test_host_costs_equal_the_network_costs_if_all_crossed_the_network():
     far = (1e-4, 2e-4, 1e-9)
-    fitted = fit_prices(timed(Topology(12, 1), [(3, 4)], far, far, 1e-10))
-    expected = prices_of(far, far, 1e-10)
+    fitted = fit_costs(timed(Topology(12, 1), [(3, 4)], far, far, 1e-10))
+    expected = costs_of(far, far, 1e-10)
     assert dataclasses.astuple(fitted) == pytest.approx(dataclasses.astuple(expected))
 
 
-def test_shared_cores_are_taken_out():
+def test_costs_are_those_of_unshared_cores():
     near = (1e-4, 2e-4, 1e-9)
     # Twelve ranks on eight cores take half as long again, but for waiting.
     shared = Topology(1, 12, cores=8)
@@ -176,8 +177,8 @@ def test_shared_cores_are_taken_out():
         )
         for m, w in zip(on_one_host(near, 1e-10), waits, strict=True)
     ]
-    assert dataclasses.astuple(fit_prices(measurements)) == pytest.approx(
-        dataclasses.astuple(prices_of(near, near, 1e-10))
+    assert dataclasses.astuple(fit_costs(measurements)) == pytest.approx(
+        dataclasses.astuple(costs_of(near, near, 1e-10))
     )
 
 
@@ -193,23 +194,23 @@ def test_non_negative_least_squares_against_scipy(columns, seed):
     )
 
 
-def test_no_price_is_negative():
+def test_no_cost_is_negative():
     # The torus takes less than its messages and bytes alone.
-    fitted = fit_prices(on_one_host((1e-4, 2e-4, 1e-9), -1e-11))
+    fitted = fit_costs(on_one_host((1e-4, 2e-4, 1e-9), -1e-11))
     assert fitted.copied_byte == 0
     assert min(dataclasses.astuple(fitted)) >= 0
 
 
-def test_measurements_that_do_not_tell_prices_apart_are_refused():
+def test_too_similar_measurements_raise():
     one = on_one_host((1e-4, 2e-4, 1e-9), 1e-10)
     rings_of_one_size = [m for m in one if m.algorithm == "ring"][:1] * 5
     with pytest.raises(ValueError, match=r"Received: 5 .*host_messages, host_bytes"):
-        fit_prices(rings_of_one_size)
+        fit_costs(rings_of_one_size)
     with pytest.raises(ValueError, match=r"Received: 0 measurements with no work"):
-        fit_prices([])
+        fit_costs([])
     alone = Measurement("ring", Grid(1, 1), Topology(1, 1), 100.0, 1e-6)
     with pytest.raises(ValueError, match="with no work"):
-        fit_prices([alone, alone])
+        fit_costs([alone, alone])
 
 
 DOCUMENT = {
@@ -269,11 +270,11 @@ def test_file_is_read(written):
         ({"all_reduce": [{"algorithm": "ring"}]}, "'grid' is missing"),
         ({"all_reduce": [{**DOCUMENT["all_reduce"][0], "grid": [3, 2]}]}, "grid 3x2"),
         ({"all_reduce": [{**DOCUMENT["all_reduce"][0], "seconds": -1}]}, "not above 0"),
-        ({"all_reduce": [{**DOCUMENT["all_reduce"][0], "bytes": "x"}]}, "no number"),
+        ({"all_reduce": [{**DOCUMENT["all_reduce"][0], "bytes": "x"}]}, "not a number"),
         ({"all_reduce": [{**DOCUMENT["all_reduce"][0], "algorithm": "x"}]}, "'x'"),
     ],
 )
-def test_malformed_files_are_refused(written, changes, message):
+def test_malformed_files_raise(written, changes, message):
     path = written(**changes)
     with pytest.raises(ValueError, match="must be what") as refusal:
         read_measurements(path)
@@ -281,7 +282,7 @@ def test_malformed_files_are_refused(written, changes, message):
     assert message in str(refusal.value)
 
 
-def test_what_travels_is_read(written):
+def test_bytes_and_buckets_are_those_that_were_sent(written):
     entries = [{**DOCUMENT["all_reduce"][0], "bytes": n} for n in (1000, 1001, 4000)]
     changes = {"all_reduce": entries, "bucket_bytes": 1000}
     assert [m.buckets for m in read_measurements(written(**changes))] == [1, 2, 4]
@@ -289,13 +290,13 @@ def test_what_travels_is_read(written):
     assert [(m.nbytes, m.buckets) for m in halves] == [(500, 1), (500.5, 2), (2000, 4)]
 
 
-def test_malformed_weak_scaling_is_refused(written):
+def test_malformed_weak_scaling_raises(written):
     entry = {**DOCUMENT["weak_scaling"], "compute_seconds": None}
     with pytest.raises(ValueError, match="compute_seconds"):
         read_weak_scaling(written(weak_scaling=entry))
 
 
-def test_files_that_are_none_are_refused(tmp_path):
+def test_unreadable_files_raise(tmp_path):
     with pytest.raises(ValueError, match="No such file"):
         read_measurements(tmp_path / "missing.json")
     broken = tmp_path / "broken.json"

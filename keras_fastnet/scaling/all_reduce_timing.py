@@ -1,6 +1,8 @@
-"""The all-reduces that `fastnet bench` compares."""
+"""Times all-reduces against each other, for `fastnet bench`."""
 
 import dataclasses
+import math
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,7 +14,7 @@ from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet.collectives.cost_model import Algorithm
 from keras_fastnet.collectives.grid import Grid
 from keras_fastnet.collectives.mpi_transport import MpiTransport
-from keras_fastnet.scaling.price_fit import (
+from keras_fastnet.scaling.bench_results import (
     FROM_PYTHON,
     MPI_ITSELF,
     OVER_GRPC,
@@ -20,23 +22,26 @@ from keras_fastnet.scaling.price_fit import (
 )
 from keras_fastnet.strategies.torus_extended import TorusCrossDeviceOps
 
-# Gathering whole vectors is for small ones.
+# Longer vectors are not gathered whole.
 _LARGEST_GATHER = 2**20
 _PATTERN = np.arange(61, dtype=np.float32)
 # A few roundings to the 8 significant bits of bfloat16.
 _TOLERANCE = 0.02
 _NEVER_ROUNDED = (TENSORFLOW_ITSELF, MPI_ITSELF, FROM_PYTHON)
+# Long compared with the time that starting and ending a block takes.
+_BLOCK_SECONDS = 0.05
 
 
 @dataclasses.dataclass(frozen=True)
-class Contestant:
+class TimedAllReduce:
     """One way to sum over all ranks.
 
     Attributes:
-        algorithm: Its name.
-        grid: The grid; one column where it does not matter.
-        operations: What carries it out within TensorFlow, if that does.
-        sum_array: Otherwise, what sums an array.
+        algorithm: The name of the algorithm in the results.
+        grid: The grid; one column if it has no influence.
+        operations: The operations that sum in TensorFlow; `None` for `sum_array`.
+        sum_array: The function that sums an array without TensorFlow. Defaults to
+            `None`: `operations` sum.
     """
 
     algorithm: str
@@ -45,8 +50,8 @@ class Contestant:
     sum_array: Callable[[np.ndarray], np.ndarray] | None = None
 
 
-class Contest:
-    """Makes the contestants of a cluster. All workers must make it.
+class AllReduces:
+    """Makes the all-reduces to time on a cluster. Create it on all workers.
 
     Args:
         strategy: The cluster's strategy.
@@ -57,7 +62,7 @@ class Contest:
         self._strategy = strategy
         self._extended = strategy.extended
         self._transports = {grid: self._extended.transport_on(grid) for grid in grids}
-        self._beside_mpi: list[Contestant] = []
+        self._beside_mpi: list[TimedAllReduce] = []
         mpi = self._extended.mpi
         if mpi is not None:
             self._communicator = mpi.communicator.Dup()
@@ -72,9 +77,9 @@ class Contest:
             )
             sums = transport.sums(choice.algorithm_for)[0]
             self._beside_mpi = [
-                Contestant(OVER_GRPC, choice.grid, over_grpc),
-                Contestant(MPI_ITSELF, flat, None, self._by_mpi_itself()),
-                Contestant(
+                TimedAllReduce(OVER_GRPC, choice.grid, over_grpc),
+                TimedAllReduce(MPI_ITSELF, flat, None, self._by_mpi_itself()),
+                TimedAllReduce(
                     FROM_PYTHON,
                     choice.grid,
                     None,
@@ -82,42 +87,42 @@ class Contest:
                 ),
             ]
 
-    def contestants(self, nbytes: int) -> list[Contestant]:
-        """Returns those for a vector of so many bytes.
+    def of_size(self, nbytes: int) -> list[TimedAllReduce]:
+        """Returns the all-reduces to time for one size of vector.
 
         Args:
             nbytes: Bytes of the vector.
         """
         flat = Grid(self._strategy.num_replicas_in_sync, 1)
-        peer = upstream.CollectiveAllReduce(**self._extended.collective_settings)
-        found = [Contestant(TENSORFLOW_ITSELF, flat, peer), *self._beside_mpi]
-        # Any grid will do: a ring looks at all ranks only.
-        anywhere = next(iter(self._transports))
-        ring = self._operations("ring", anywhere)
-        found.append(Contestant("ring", flat, ring))
+        stock = upstream.CollectiveAllReduce(**self._extended.collective_settings)
+        found = [TimedAllReduce(TENSORFLOW_ITSELF, flat, stock), *self._beside_mpi]
+        # A ring does not depend on the grid.
+        any_grid = next(iter(self._transports))
+        ring = self._operations("ring", any_grid)
+        found.append(TimedAllReduce("ring", flat, ring))
         for grid in self._transports:
-            if grid.columns > 1:  # With one column the torus is the ring.
+            if grid.columns > 1:  # With one column the torus equals the ring.
                 torus = self._operations("torus", grid)
-                found.append(Contestant("torus", grid, torus))
+                found.append(TimedAllReduce("torus", grid, torus))
             if nbytes <= _LARGEST_GATHER:
                 gather = self._operations("gather", grid)
-                found.append(Contestant("gather", grid, gather))
-        own = self._extended._cross_device_ops
-        return [*found, Contestant("auto", self._strategy.grid, own)]
+                found.append(TimedAllReduce("gather", grid, gather))
+        chosen = self._extended._cross_device_ops
+        return [*found, TimedAllReduce("auto", self._strategy.grid, chosen)]
 
     def functions(
-        self, contestants: Sequence[Contestant], nbytes: int
+        self, ways: Sequence[TimedAllReduce], nbytes: int
     ) -> list[Callable[[], list[Any]]]:
-        """Returns functions that sum one vector over all ranks.
+        """Returns a function for each all-reduce that sums one vector over all ranks.
 
-        Each has been called once, and its sums were right.
+        It calls each function once and checks its sums.
 
         Args:
-            contestants: Those for this size.
-            nbytes: Bytes of the vector, of `float32`.
+            ways: The all-reduces.
+            nbytes: Bytes of the `float32` vector.
 
         Raises:
-            RuntimeError: A sum was wrong.
+            RuntimeError: If a sum is wrong.
         """
         strategy, extended = self._strategy, self._extended
         pattern = np.resize(_PATTERN, nbytes // 4)
@@ -131,30 +136,30 @@ class Contest:
 
         vector = strategy.experimental_distribute_values_from_function(own_vector)
 
-        def function_of(contestant: Contestant) -> Callable[[], list[Any]]:
-            sum_array = contestant.sum_array
+        def function_of(way: TimedAllReduce) -> Callable[[], list[Any]]:
+            sum_array = way.sum_array
             if sum_array is not None:
                 return lambda: [sum_array(of_this_rank)]
 
             @tf.function
             def sums(vector):
-                return strategy.run(_sum_with, (contestant.operations, vector))
+                return strategy.run(_sum_with, (way.operations, vector))
 
-            # TensorFlow warns of many functions that are made in one place.
+            # Traced explicitly: TensorFlow warns if one place makes many functions.
             traced = sums.get_concrete_function(vector)
             return lambda: strategy.experimental_local_results(traced(vector))
 
-        # MPI's ranks have one device each.
+        # Each rank of MPI has one device.
         of_this_rank = strategy.experimental_local_results(vector)[0].numpy()
 
-        # In place: with many ranks on a machine, copies of long vectors add up.
+        # In place, as the copies of many ranks on one machine would add up.
         expected = pattern
         expected *= ranks
         expected += sum(rank % 3 for rank in range(ranks))
         functions = []
-        for contestant in contestants:
-            function = function_of(contestant)
-            rounding = contestant.algorithm not in _NEVER_ROUNDED
+        for way in ways:
+            function = function_of(way)
+            rounding = way.algorithm not in _NEVER_ROUNDED
             rounded = rounding and extended.reduction.wire_dtype is not None
             for total in function():
                 right = (
@@ -165,8 +170,8 @@ class Contest:
                 if not right:
                     raise RuntimeError(
                         f"The sum of {nbytes:,} bytes over {ranks} ranks is wrong. "
-                        f"Received: {total} by {contestant.algorithm} on grid "
-                        f"{contestant.grid}. Please report this."
+                        f"Received: {total} by {way.algorithm} on grid "
+                        f"{way.grid}. Please report this."
                     )
             functions.append(function)
         return functions
@@ -175,17 +180,17 @@ class Contest:
         """Returns rank 0's values on all ranks.
 
         Args:
-            values: This worker's, equally many on all.
+            values: This worker's values, equally many on each worker.
         """
         total = tf.distribute.ReduceOp.SUM
 
-        def of_first():
+        def from_rank_0():
             context = tf.distribute.get_replica_context()
             first = context.replica_id_in_sync_group == 0
             own = tf.where(first, values, [0] * len(values))
             return context.all_reduce(total, own)
 
-        run = tf.function(lambda: self._strategy.run(of_first))
+        run = tf.function(lambda: self._strategy.run(from_rank_0))
         sums = run.get_concrete_function()()
         return self._strategy.experimental_local_results(sums)[0].numpy().tolist()
 
@@ -205,18 +210,66 @@ class Contest:
         return self._extended.operations_on(self._transports[grid], lambda _: algorithm)
 
 
-def finish(sums: Sequence[Any]) -> None:
-    """Waits until a device has done what it was given to do.
+def time_in_turn(
+    functions: Sequence[Callable[[], Any]],
+    finish: Callable[[Any], None],
+    agree: Callable[[list[int]], list[int]],
+    *,
+    warm_up_calls: int,
+    rounds: int,
+) -> list[list[float]]:
+    """Times collective functions in turn, so noise affects all of them equally.
+
+    Only the functions themselves synchronize the ranks: no rank can be ahead of
+    another by more than the sum that is being timed.
 
     Args:
-        sums: What it was last given to compute.
+        functions: Functions that all ranks call equally often.
+        finish: Waits until the result of a function is computed.
+        agree: Returns rank 0's integers on all ranks.
+        warm_up_calls: Calls of each function from which the number of calls in a block
+            is estimated.
+        rounds: The number of rounds. Each round runs one block of every function.
+
+    Returns:
+        For each function, the seconds of one call in every round.
+    """
+
+    def seconds(function: Callable[[], Any], calls: int) -> float:
+        start = time.perf_counter()
+        for _ in range(calls):
+            result = None  # Frees a long vector before the next is made.
+            result = function()
+        finish(result)
+        return (time.perf_counter() - start) / calls
+
+    calls = agree(
+        [
+            math.ceil(_BLOCK_SECONDS / seconds(function, warm_up_calls))
+            for function in functions
+        ]
+    )
+    found: list[list[float]] = [[] for _ in functions]
+    for turn in range(rounds):
+        for i in range(len(functions)):
+            # Each round starts with another function.
+            index = (i + turn) % len(functions)
+            found[index].append(seconds(functions[index], calls[index]))
+    return found
+
+
+def finish(sums: Sequence[Any]) -> None:
+    """Waits until a device has computed its results.
+
+    Args:
+        sums: The result that was started last.
     """
     for total in sums:
         np.asarray(total[0])
 
 
 def _sum_with(operations: upstream.CollectiveAllReduce, vector: tf.Tensor) -> tf.Tensor:
-    """Sums as `ReplicaContext.all_reduce` does for the strategy's own operations."""
+    """Sums like `ReplicaContext.all_reduce`, but with the given operations."""
     context = tf.distribute.get_replica_context()
     options = tf.distribute.experimental.CommunicationOptions()
     return operations._all_reduce(

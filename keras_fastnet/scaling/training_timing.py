@@ -1,4 +1,4 @@
-"""A training step alone and in the cluster, for `fastnet bench --model`."""
+"""Times a training step alone and in the cluster, for `fastnet bench --model`."""
 
 import statistics
 import time
@@ -20,7 +20,7 @@ _TIMED_STEPS = 3
 
 
 class _StepTimes(keras.callbacks.Callback):
-    """Seconds from the end of each step to the end of the next."""
+    """Records the seconds from the end of each step to the end of the next."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,24 +39,24 @@ def weak_scaling(
 ) -> dict[str, Any]:
     """Times `model.fit` with and without the cluster, in turn.
 
-    While one is timed on this worker it is on all others, so that both have the same
+    All workers time the same of the two at the same time, so that both have the same
     share of processors and memory.
 
     Args:
         strategy: The cluster's strategy.
-        options: What is to be trained.
-        say: Tells the user what is being done.
+        options: The model, the batch size and the number of rounds.
+        say: Shows the user a line of progress.
 
     Returns:
-        The entry of the file.
+        The entry `weak_scaling` of the results.
 
     Raises:
-        UsageError: There is no such model, or none for such images.
+        UsageError: If there is no such model, or it cannot take images of this size.
     """
     name = options.model or ""
     say(f"{name}: building")
-    # Not a OneDeviceStrategy: where both were used in turn, TensorFlow crashed now and
-    # then, in a thread of its own.
+    # Not a OneDeviceStrategy: alternating between the two strategies sometimes crashed
+    # TensorFlow in one of its threads.
     alone = _Trainer(train_alone, 1, options)
     together = _Trainer(strategy.scope, strategy.num_replicas_in_sync, options)
     compute: list[float] = []
@@ -64,7 +64,7 @@ def weak_scaling(
     for turn in range(options.repeats + 1):
         say(f"{name}: round {turn} of {options.repeats}")
         found = alone(), together()
-        if turn > 0:  # The first is the one that compiles.
+        if turn > 0:  # The first round compiles.
             compute += found[0]
             steps += found[1]
     compute_seconds, step_seconds = map(statistics.median, (compute, steps))
@@ -80,12 +80,12 @@ def weak_scaling(
 
 
 class _Trainer:
-    """Calls a model's `fit` for a few steps, and returns what each took.
+    """Calls a model's `fit` for a few steps and returns the seconds of each.
 
     Args:
-        scope: Makes the context in which the model is made and trained.
-        replicas: How many share a batch.
-        options: What is to be trained.
+        scope: Returns the context in which the model is built and trained.
+        replicas: The number of replicas that share a global batch.
+        options: The model and the per-replica batch size.
     """
 
     def __init__(
@@ -111,13 +111,13 @@ class _Trainer:
             self._model.compile(
                 optimizer=keras.optimizers.SGD(1e-3, momentum=0.9),
                 loss="sparse_categorical_crossentropy",
-                # Not with XLA in one of the two only.
+                # Keras might use XLA in one of the two only.
                 jit_compile=False,
             )
         generator = np.random.default_rng(0)
         images = generator.standard_normal((examples, side, side, 3), dtype="float32")
         labels = generator.integers(0, self._model.output_shape[-1], examples)
-        # The same batch for ever, so that no time goes into making data.
+        # Repeats one batch, so that no time is spent on making data.
         self._data = tf.data.Dataset.from_tensors((images, labels)).repeat()
         self.parameters = sum(
             int(np.prod(w.shape)) for w in self._model.trainable_weights
