@@ -1,4 +1,4 @@
-"""Runs the programs on one device and on two workers; prints the table of docs.
+"""Runs the programs on one device and on two workers; prints docs/programs.md's table.
 
 python -m tests.programs [name ...]
 """
@@ -13,14 +13,14 @@ from tests.programs.comparing import largest_difference
 
 
 def main(names: Iterable[str]) -> None:
-    """Prints a row for each program.
+    """Prints one row per program.
 
     Args:
-        names: Their modules.
+        names: Names of the programs' modules.
     """
     one, two = WorkerPool(1), WorkerPool(2)
     try:
-        print("| Program | Shape of | Changed besides | Allowed | Difference |")
+        print("| Program | Modelled on | Other changes | Allowed | Difference |")
         print("| --- | --- | --- | --- | --- |")
         for name in names:
             results = []
