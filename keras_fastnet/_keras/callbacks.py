@@ -1,59 +1,20 @@
-"""Where callbacks are called: the ends of epochs, files, and the wish to stop."""
+"""Lists of callbacks: ends of epochs, files with one writer, and stopping together."""
 
-import weakref
+import functools
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from keras_fastnet._keras.chosen import callback_classes
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.protocols import (
     HookedCallback,
     HookedOptimizer,
+    HookedStrategy,
     strategy_of,
 )
 from keras_fastnet._keras.training_data import data_of
-from keras_fastnet._keras.wrapping import hook, install
-
-_CallbackList = callback_classes.CallbackList
-
-_in_epoch: "weakref.WeakSet[Any]" = weakref.WeakSet()
-
-
-@hook(_CallbackList, "on_epoch_begin")
-def _begin_epoch(original, callbacks, *args, **kwargs):
-    _in_epoch.add(callbacks)
-    if optimizer := _hooked_optimizer(callbacks):
-        optimizer.begin_epoch()
-    return original(callbacks, *args, **kwargs)
-
-
-# Validation within `fit` is called on the same list.
-@hook(_CallbackList, "on_test_begin")
-def _finish_before_validation(original, callbacks, *args, **kwargs):
-    _end_epoch(callbacks)
-    return original(callbacks, *args, **kwargs)
-
-
-@hook(_CallbackList, "on_epoch_end")
-def _finish_epoch(original, callbacks, *args, **kwargs):
-    _end_epoch(callbacks)
-    original(callbacks, *args, **kwargs)
-    _stop_together(callbacks)
-
-
-def _end_epoch(callbacks: Any) -> None:
-    optimizer = _hooked_optimizer(callbacks)
-    if optimizer and callbacks in _in_epoch:
-        optimizer.end_epoch()
-    _in_epoch.discard(callbacks)
-
-
-def _hooked_optimizer(callbacks: Any) -> HookedOptimizer | None:
-    optimizer = getattr(callbacks.model, "optimizer", None)
-    return optimizer if isinstance(optimizer, HookedOptimizer) else None
-
+from keras_fastnet._keras.wrapping import hook
 
 # Files have one writer. Every worker would write the same paths (tensorflow#38635).
 _WRITERS = (
@@ -63,83 +24,150 @@ _WRITERS = (
 )
 
 
-@hook(_CallbackList, "__init__")
-def _only_the_chief_writes(original, callbacks, given=None, *args, **kwargs):
-    strategy = strategy_of(kwargs.get("model"))
+# `fit` makes this list of the callbacks that it is given. A subclass adds to what the
+# list does: callbacks of ours within it would be seen by the others, and those for the
+# ends of batches would have Keras wait for the logs of every step.
+@hook(keras.callbacks.CallbackList, "__init__")
+def _make_list(original, callbacks, given=None, *args, **kwargs):
+    model = kwargs.get("model")
+    strategy = strategy_of(model)
+    if model is None or strategy is not None or _hooked_optimizer(model) is not None:
+        callbacks.__class__ = _for_several_workers(type(callbacks))
     if strategy is not None:
-        given = tf.nest.flatten(given) if given else []
-        backup = keras.callbacks.BackupAndRestore
-        if strategy.num_workers > 1 and any(isinstance(c, backup) for c in given):
-            raise ValueError(
-                "Several workers need backups that one of them writes and that hold "
-                "the position in the data. Received: "
-                "keras.callbacks.BackupAndRestore. Use "
-                "keras_fastnet.callbacks.BackupAndRestore, which takes the same "
-                "arguments."
-            )
-        if strategy.rank:
-            given = [c for c in given if not isinstance(c, _WRITERS)]
+        given = _allowed(strategy, tf.nest.flatten(given) if given else [])
     original(callbacks, given, *args, **kwargs)
+    hidden: tuple[str, ...] = ()
     for callback in callbacks.callbacks:
         if isinstance(callback, HookedCallback):
             callback.siblings = callbacks.callbacks
+            hidden += callback.hidden_logs
+    if hidden:
+        _hide_logs(callbacks.callbacks, hidden)
 
 
-@hook(_CallbackList, "on_train_begin")
-def _begin_fit(original, callbacks, logs=None):
-    original(callbacks, logs)
-    strategy = strategy_of(callbacks.model)
-    data = data_of(callbacks.model)
-    if strategy is not None and data is not None:
-        verbose = bool(callbacks.params.get("verbose"))
-        strategy.begin_fit(callbacks.model, data, verbose)
+def _allowed(strategy: HookedStrategy, given: list[Any]) -> list[Any]:
+    """Returns the callbacks that this worker runs."""
+    backup = keras.callbacks.BackupAndRestore
+    if strategy.num_workers > 1 and any(isinstance(c, backup) for c in given):
+        raise ValueError(
+            "With several workers, backups must be written by one of them and hold the "
+            "position in the data. Received: keras.callbacks.BackupAndRestore. Use "
+            "keras_fastnet.callbacks.BackupAndRestore, which takes the same arguments."
+        )
+    return [c for c in given if not isinstance(c, _WRITERS)] if strategy.rank else given
 
 
-# Workers stop together: who left an epoch alone would leave the others waiting.
-@hook(_CallbackList, "on_train_batch_end")
-def _stop_at_the_end(original, callbacks, batch, logs=None):
-    original(callbacks, batch, logs)
-    model = callbacks.model
-    strategy = strategy_of(model)
-    if strategy is None or strategy.num_workers < 2 or not model.stop_training:
-        return
-    if any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in callbacks.callbacks):
-        loss = (logs or {}).get("loss", 0.0)
-        if not np.isfinite(loss):
-            # The same on all workers.
+def _hide_logs(callbacks: list[Any], prefixes: tuple[str, ...]) -> None:
+    """Keeps logs out of progress bars, which would not fit on a line otherwise."""
+    for bar in callbacks:
+        if isinstance(bar, keras.callbacks.ProgbarLogger):
+            show = functools.partial(type(bar).on_epoch_end, bar)
+            bar.on_epoch_end = functools.partial(_show_short, show, prefixes)
+
+
+def _show_short(show: Any, hidden: tuple[str, ...], epoch: int, logs: Any = None):
+    show(epoch, {k: v for k, v in (logs or {}).items() if not k.startswith(hidden)})
+
+
+def _hooked_optimizer(model: Any) -> HookedOptimizer | None:
+    optimizer = getattr(model, "optimizer", None)
+    return optimizer if isinstance(optimizer, HookedOptimizer) else None
+
+
+class WorkersCallbackList(keras.callbacks.CallbackList):
+    """The callbacks of a model with a keras_fastnet strategy or optimizer."""
+
+    _in_epoch = False
+    _stop_wanted = False
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Tells the strategy that training begins, after all callbacks.
+
+        Args:
+            logs: Passed on.
+        """
+        super().on_train_begin(logs)
+        strategy = strategy_of(self.model)
+        data = data_of(self.model)
+        if strategy is not None and data is not None:
+            strategy.begin_fit(self.model, data, bool(self.params.get("verbose")))
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Tells the optimizer that an epoch begins, before all callbacks.
+
+        Args:
+            epoch: Passed on.
+            logs: Passed on.
+        """
+        self._in_epoch = True
+        if optimizer := _hooked_optimizer(self.model):
+            optimizer.begin_epoch()
+        super().on_epoch_begin(epoch, logs)
+
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Ends the epoch: validation within `fit` is called on the same list.
+
+        Args:
+            logs: Passed on.
+        """
+        self._end_epoch()
+        super().on_test_begin(logs)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Ends the epoch, and has all workers stop if one of them wants to.
+
+        Args:
+            epoch: Passed on.
+            logs: Passed on.
+        """
+        self._end_epoch()
+        super().on_epoch_end(epoch, logs)
+        strategy = strategy_of(self.model)
+        if strategy is not None and strategy.num_workers > 1:
+            wanted = self.model.stop_training or self._stop_wanted
+            self._stop_wanted = False
+            self.model.stop_training = strategy.any_worker(wanted)
+
+    def on_train_batch_end(
+        self, batch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        """Puts a wish to stop off until the end of the epoch.
+
+        A worker that left the epoch alone would leave the others waiting.
+
+        Args:
+            batch: Passed on.
+            logs: Passed on.
+        """
+        super().on_train_batch_end(batch, logs)
+        strategy = strategy_of(self.model)
+        if strategy is None or strategy.num_workers < 2:
             return
-    model.stop_training = False
-    _stops.add(callbacks)
+        if self.model.stop_training and not self._all_stop(logs):
+            self.model.stop_training = False
+            self._stop_wanted = True
+
+    def _all_stop(self, logs: dict[str, Any] | None) -> bool:
+        """Returns whether every worker stops after this step, for the same loss."""
+        watched = any(
+            isinstance(callback, keras.callbacks.TerminateOnNaN)
+            for callback in self.callbacks
+        )
+        return watched and not np.isfinite((logs or {}).get("loss", 0.0))
+
+    def _end_epoch(self) -> None:
+        optimizer = _hooked_optimizer(self.model)
+        if optimizer and self._in_epoch:
+            optimizer.end_epoch()
+        self._in_epoch = False
 
 
-def _stop_together(callbacks: Any) -> None:
-    model = callbacks.model
-    strategy = strategy_of(model)
-    if strategy is None or strategy.num_workers < 2:
-        return
-    wanted = model.stop_training or callbacks in _stops
-    _stops.discard(callbacks)
-    model.stop_training = strategy.any_worker(wanted)
-
-
-_stops: "weakref.WeakSet[Any]" = weakref.WeakSet()
-
-
-_off_progress_bar: set[str] = set()
-
-
-@hook(callback_classes.ProgbarLogger, "on_epoch_end")
-def _short_bar(original, bar, epoch, logs=None):
-    hidden = tuple(_off_progress_bar)
-    shown = {k: v for k, v in (logs or {}).items() if not k.startswith(hidden)}
-    return original(bar, epoch, shown)
-
-
-def keep_off_progress_bar(*prefixes: str) -> None:
-    """Keeps logs out of Keras's progress bar, which would not be one line any more.
-
-    Args:
-        prefixes: How the names of the logs begin.
-    """
-    _off_progress_bar.update(prefixes)
-    install()
+@functools.cache
+def _for_several_workers(kind: type) -> type:
+    """Returns a class of lists with the methods of `WorkersCallbackList` added."""
+    if issubclass(kind, WorkersCallbackList):
+        return kind
+    if issubclass(WorkersCallbackList, kind):
+        return WorkersCallbackList
+    # Of a subclass that a program has written.
+    return type(kind.__name__, (WorkersCallbackList, kind), {})

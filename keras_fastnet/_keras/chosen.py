@@ -10,7 +10,6 @@ from keras_fastnet._keras.keras_api import IS_KERAS_2
 
 if TYPE_CHECKING or not IS_KERAS_2:
     from keras_fastnet._keras.keras3 import (
-        callback_classes,
         compiling,
         data_hooks,
         models,
@@ -21,7 +20,6 @@ if TYPE_CHECKING or not IS_KERAS_2:
     )
 else:
     from keras_fastnet._keras.keras2 import (
-        callback_classes,
         compiling,
         data_hooks,
         models,
@@ -32,7 +30,6 @@ else:
     )
 
 __all__ = [
-    "callback_classes",
     "compiling",
     "data_hooks",
     "models",

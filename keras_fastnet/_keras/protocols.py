@@ -134,6 +134,8 @@ class HookedCallback:
 
     siblings: Sequence[Any] = ()
     """The callbacks of the list that it is in."""
+    hidden_logs: tuple[str, ...] = ()
+    """Prefixes of logs that the progress bar does not show."""
 
 
 def in_replica() -> HookedStrategy | None:

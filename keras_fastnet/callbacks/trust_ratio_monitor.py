@@ -2,15 +2,16 @@
 
 from typing import Any
 
-from keras_fastnet._keras import callbacks as callback_hooks
+from keras_fastnet._keras.active import install
 from keras_fastnet._keras.chosen import models as keras_models
 from keras_fastnet._keras.chosen import optimizers
 from keras_fastnet._keras.keras_api import keras
+from keras_fastnet._keras.protocols import HookedCallback
 from keras_fastnet.optimizers.lars import LARS
 from keras_fastnet.optimizers.trust_ratio_record import TrustRatioRecord
 
 
-class TrustRatioMonitor(keras.callbacks.Callback):
+class TrustRatioMonitor(HookedCallback, keras.callbacks.Callback):
     """Adds to the logs of every epoch what LARS made of each tensor.
 
     | Key | Mean over the epoch's updates |
@@ -43,12 +44,12 @@ class TrustRatioMonitor(keras.callbacks.Callback):
     ```
     """
 
-    PREFIXES = ("trust_ratio/", "weight_norm/", "gradient_norm/")
+    hidden_logs = ("trust_ratio/", "weight_norm/", "gradient_norm/")
 
     def __init__(self) -> None:
         super().__init__()
         self._record: TrustRatioRecord | None = None
-        callback_hooks.keep_off_progress_bar(*self.PREFIXES)
+        install()
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Checks the optimizer, and has it record."""

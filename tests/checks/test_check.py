@@ -43,12 +43,14 @@ def test_all_invariants_hold(request, cluster):
         ("loss.apply_mask", "examples_weigh_the_same"),
         ("TensorFlowTrainer._aggregate_additional_loss", "own_steps"),
         pytest.param(
-            "CallbackList.on_epoch_begin", "micro_batches", marks=pytest.mark.slow
+            "WorkersCallbackList.on_epoch_begin",
+            "micro_batches",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
-            "CallbackList.on_test_begin", "micro_batches", marks=pytest.mark.slow
+            "WorkersCallbackList.on_test_begin", "micro_batches", marks=pytest.mark.slow
         ),
-        ("CallbackList.on_epoch_end", "micro_batches"),
+        ("WorkersCallbackList.on_epoch_end", "micro_batches"),
         pytest.param(
             "TensorFlowTrainer._make_function", "micro_batches", marks=pytest.mark.slow
         ),
@@ -127,27 +129,26 @@ def test_scripts_without_a_model_that_can_be_trained(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("fix", "invariant"),
+    ("home", "fix", "keras_own", "invariant"),
     [
-        ("keras.src.optimizers.loss_scale_optimizer LossScaleOptimizer.apply",
+        ("keras.src.optimizers.loss_scale_optimizer",
+         "LossScaleOptimizer.apply", "LossScaleOptimizer.apply.__wrapped__",
          "overflow_agreement"),
-        ("keras.src.callbacks.callback_list CallbackList.on_train_batch_end",
+        ("keras_fastnet._keras.callbacks",
+         "WorkersCallbackList.on_train_batch_end",
+         "super(WorkersCallbackList, WorkersCallbackList).on_train_batch_end",
          "callbacks_together"),
-        ("keras.src.backend.tensorflow.trainer TFEpochIterator.reset",
+        ("keras.src.backend.tensorflow.trainer",
+         "TFEpochIterator.reset", "TFEpochIterator.reset.__wrapped__",
          "unequal_shards"),
     ],
-    ids=["LossScaleOptimizer.apply", "CallbackList.on_train_batch_end", "reset"],
 )  # fmt: skip
 def test_switching_a_fix_off_that_prevents_hangs_fails_its_invariant(
-    fastnet, tmp_path, fix, invariant
+    fastnet, tmp_path, home, fix, keras_own, invariant
 ):
-    module, _, name = fix.partition(" ")
-    owner, _, attribute = name.partition(".")
     script = tmp_path / "train.py"
-    script.write_text(
-        f"from {module} import {owner}\n"
-        f"{owner}.{attribute} = {owner}.{attribute}.__wrapped__\n{SCRIPT}"
-    )
+    owner = fix.partition(".")[0]
+    script.write_text(f"from {home} import {owner}\n{fix} = {keras_own}\n{SCRIPT}")
     done = fastnet("check", "--timeout", 15, script)
     assert done.returncode == 1
     assert f"fail     {getattr(invariants, invariant).__doc__}" in done.stdout

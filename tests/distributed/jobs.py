@@ -17,6 +17,7 @@ import tensorflow as tf
 
 import keras_fastnet
 from keras_fastnet._keras import wrapping as hooking
+from keras_fastnet._keras.callbacks import WorkersCallbackList
 from keras_fastnet._keras.chosen import optimizers
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.checks import check, invariants
@@ -769,7 +770,7 @@ def checked(
     Args:
         strategy: The worker's strategy.
         without: The function of Keras, such as `"BaseOptimizer.apply"`, that is to be
-            Keras's own again, or `"layer_state"`.
+            Keras's own again; a method of `WorkersCallbackList`; or `"layer_state"`.
         only: The invariant to check. Defaults to `None`: all.
     """
     switched_off = contextlib.ExitStack()
@@ -777,6 +778,10 @@ def checked(
         switched_off.enter_context(
             mock.patch.object(fit_steps.models, "layer_state", lambda model: [])
         )
+    elif without and without.startswith(WorkersCallbackList.__name__):
+        name = without.partition(".")[2]
+        own = getattr(keras.callbacks.CallbackList, name)
+        switched_off.enter_context(mock.patch.object(WorkersCallbackList, name, own))
     elif without:
         (hook,) = {
             (owner, name)
