@@ -32,7 +32,8 @@ def _make_list(original, callbacks, given=None, *args, **kwargs):
     model = kwargs.get("model")
     strategy = strategy_of(model)
     if model is None or strategy is not None or _hooked_optimizer(model) is not None:
-        callbacks.__class__ = _for_several_workers(type(callbacks))
+        kind: Any = type(callbacks)
+        callbacks.__class__ = _for_several_workers(kind)
     if strategy is not None:
         given = _allowed(strategy, tf.nest.flatten(given) if given else [])
     original(callbacks, given, *args, **kwargs)
