@@ -1,35 +1,28 @@
-"""The places where Keras has to learn about several workers and micro-batches.
+"""Makes all changes to Keras and TensorFlow, when a strategy or optimizer needs them.
 
-Keras offers no public seam here, so some of its functions are wrapped, once, when the
-first strategy of ours or `LargeBatchOptimizer` is made. Every wrapper asks whether one
-of them is active and otherwise calls Keras's own code, so that nothing else changes.
-keras#20585 is the thread whose end would let most of them go for Keras 3; Keras 2 has
-ended, and so have its changes.
+Keras has no public interface for most of what several workers and micro-batches need,
+so functions of it are wrapped, once. Every wrapper asks whether a keras_fastnet
+strategy or optimizer is active, and otherwise calls Keras's own code.
 """
 
-# They register their wrappers when they are imported.
-from keras_fastnet._keras import callbacks as callback_hooks  # noqa: F401
+# They register their changes when they are imported.
+from keras_fastnet._keras import callbacks, chosen, losses  # noqa: F401
+from keras_fastnet._keras import tensorflow as upstream  # noqa: F401
 from keras_fastnet._keras.protocols import HookedStrategy
 from keras_fastnet._keras.scopes import STRATEGIES
-from keras_fastnet._keras.tensorflow import (
-    let_counts_be_assigned,
-    let_variables_convert,
-)
 from keras_fastnet._keras.wrapping import install
 
 __all__ = ["heed", "install"]
 
 
 def heed(strategy: HookedStrategy) -> None:
-    """Makes Keras heed `strategy`.
+    """Makes the changes, and has models be made in a strategy's scope.
 
     Args:
         strategy: A `tf.distribute.Strategy`.
 
     Raises:
-        ImportError: This Keras lacks what must be wrapped.
+        ImportError: This Keras lacks a function that must be wrapped.
     """
     STRATEGIES.add(strategy)
-    let_variables_convert()
-    let_counts_be_assigned()
     install()

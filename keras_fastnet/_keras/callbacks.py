@@ -14,7 +14,7 @@ from keras_fastnet._keras.protocols import (
     strategy_of,
 )
 from keras_fastnet._keras.training_data import data_of
-from keras_fastnet._keras.wrapping import hook
+from keras_fastnet._keras.wrapping import wrap
 
 # Files have one writer. Every worker would write the same paths (tensorflow#38635).
 _WRITERS = (
@@ -27,7 +27,15 @@ _WRITERS = (
 # `fit` makes this list of the callbacks that it is given. A subclass adds to what the
 # list does: callbacks of ours within it would be seen by the others, and those for the
 # ends of batches would have Keras wait for the logs of every step.
-@hook(keras.callbacks.CallbackList, "__init__")
+@wrap(
+    keras.callbacks.CallbackList,
+    "__init__",
+    stock=(
+        "Each worker stops by itself, and all write the same files "
+        "(tensorflow#38635); optimizers are not told when an epoch ends."
+    ),
+    until="Keras has a strategy hook for stopping and for files.",
+)
 def _make_list(original, callbacks, given=None, *args, **kwargs):
     model = kwargs.get("model")
     strategy = strategy_of(model)

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_fastnet._keras.protocols import in_replica, keras_step
-from keras_fastnet._keras.wrapping import hook
+from keras_fastnet._keras.wrapping import wrap
 
 
 def of_scalar(value: tf.Tensor) -> tf.Tensor:
@@ -48,7 +48,15 @@ def of_added(values: tf.Tensor, total: tf.Tensor) -> tf.Tensor:
 
 # A step that the user has written may ask for the gradient of a loss that is not
 # reduced, which is that of its sum.
-@hook(tf.GradientTape, "gradient")
+@wrap(
+    tf.GradientTape,
+    "gradient",
+    stock=(
+        "The gradient of losses by example is that of their sum over a replica, "
+        "which is then weighed as a mean."
+    ),
+    until="TensorFlow does not add up elements of the target.",
+)
 def _of_sums(original, tape, target, sources, output_gradients=None, *args, **kwargs):
     # Other sources, such as inputs, are no weights, whose gradients are weighed.
     weights = any(hasattr(source, "assign") for source in tf.nest.flatten(sources))

@@ -25,6 +25,8 @@ from tensorflow.python.distribute import values as distributed_values
 from tensorflow.python.eager import context
 from tensorflow.python.framework import func_graph
 
+from keras_fastnet._keras.wrapping import install, wrap
+
 # The implementation behind `tf.distribute.MultiWorkerMirroredStrategy`.
 CollectiveAllReduceExtended = collective_all_reduce_strategy.CollectiveAllReduceExtended
 # Its reductions across replicas: the one place that all of them pass.
@@ -43,11 +45,26 @@ def global_seed() -> int | None:
     return context.global_seed()
 
 
-_plain_dataset_seeds = dataset_random_seed.get_seed
+_seeds: random.Random | None = None
+
+
+@wrap(
+    dataset_random_seed,
+    "get_seed",
+    stock=(
+        "Datasets that shuffle without a seed have another order on each worker: "
+        "some examples are read twice, others never."
+    ),
+    until="`tf.distribute` gives such datasets one seed.",
+)
+def _seed_of_run(original, own):
+    if own is None and _seeds is not None and global_seed() is None:
+        own = _seeds.randrange(2**31)
+    return original(own)
 
 
 def seed_datasets(seed: int) -> None:
-    """Gives datasets that shuffle without a seed one of their own, from now on.
+    """Gives datasets that shuffle without a seed one each, from now on.
 
     Unlike `tf.random.set_seed` it leaves other random operations alone: those in
     `Dataset.map` would draw the same in every epoch.
@@ -55,14 +72,9 @@ def seed_datasets(seed: int) -> None:
     Args:
         seed: What the seeds follow from.
     """
-    seeds = random.Random(seed)
-
-    def get_seed(own: Any) -> tuple[tf.Tensor, tf.Tensor]:
-        if own is None and global_seed() is None:
-            own = seeds.randrange(2**31)
-        return _plain_dataset_seeds(own)
-
-    dataset_random_seed.get_seed = get_seed
+    global _seeds
+    _seeds = random.Random(seed)
+    install(dataset_random_seed)
 
 
 def dataset_seed() -> int:
@@ -153,54 +165,54 @@ def without_wrong_cardinality(dataset: Any) -> Any:
     return dataset
 
 
-_plain_assign = values_util.on_read_assign_cross_replica
+@wrap(
+    values_util,
+    "on_read_assign_cross_replica",
+    stock=(
+        "A value assigned to a sum over replicas is divided among them: of integers, "
+        "such as counts of `keras.metrics.IoU` that are loaded, the rest is lost."
+    ),
+    until="TensorFlow keeps the rest.",
+)
+def _assign_whole_sum(original, variable, value, read_value=True):
+    if not (
+        tf.distribute.in_cross_replica_context()
+        and variable.aggregation == tf.VariableAggregation.SUM
+        and variable.dtype.is_integer
+    ):
+        return original(variable, value, read_value)
+    strategy = variable.distribute_strategy
+    total = tf.convert_to_tensor(value, variable.dtype)
+    part = total // strategy.num_replicas_in_sync
+    rest = total - part * (strategy.num_replicas_in_sync - 1)
+    for local, own in enumerate(strategy.experimental_local_results(variable)):
+        first = local == 0 and getattr(strategy, "rank", 0) == 0
+        with tf.device(own.device):
+            own.assign(rest if first else part)
+    return variable.read_value() if read_value else None
 
 
-def let_counts_be_assigned() -> None:
-    """Has integers that replicas add up keep their sum when they are assigned.
-
-    TensorFlow gives each replica an equal part, and drops what does not divide: of
-    counts in a metric (`keras.metrics.IoU`) that are loaded, some would be lost.
-    """
-
-    def assign(variable: Any, value: Any, read_value: bool = True) -> Any:
-        if not (
-            tf.distribute.in_cross_replica_context()
-            and variable.aggregation == tf.VariableAggregation.SUM
-            and variable.dtype.is_integer
-        ):
-            return _plain_assign(variable, value, read_value)
-        strategy = variable.distribute_strategy
-        total = tf.convert_to_tensor(value, variable.dtype)
-        part = total // strategy.num_replicas_in_sync
-        rest = total - part * (strategy.num_replicas_in_sync - 1)
-        for local, own in enumerate(strategy.experimental_local_results(variable)):
-            first = local == 0 and getattr(strategy, "rank", 0) == 0
-            with tf.device(own.device):
-                own.assign(rest if first else part)
-        return variable.read_value() if read_value else None
-
-    values_util.on_read_assign_cross_replica = assign
+def _as_array(variable: Any, dtype: Any = None, copy: Any = None) -> np.ndarray:
+    return np.asarray(variable.numpy(), dtype)
 
 
-def let_variables_convert() -> None:
-    """Has distributed variables convert to Python's and NumPy's numbers.
-
-    Keras's callbacks take `int(optimizer.iterations)` and the like, which TensorFlow
-    offers for its other variables.
-    """
-
-    def as_array(variable: Any, dtype: Any = None, copy: Any = None) -> np.ndarray:
-        return np.asarray(variable.numpy(), dtype)
-
-    names: dict[str, Callable[..., Any]] = {
-        "__int__": lambda variable: int(variable.numpy()),
-        "__float__": lambda variable: float(variable.numpy()),
-        "__complex__": lambda variable: complex(variable.numpy()),
-        "__array__": as_array,
-    }
-    for name, conversion in names.items():
-        setattr(distributed_values.DistributedVariable, name, conversion)
+_CONVERSIONS: dict[str, Callable[..., Any]] = {
+    "__int__": lambda variable: int(variable.numpy()),
+    "__float__": lambda variable: float(variable.numpy()),
+    "__complex__": lambda variable: complex(variable.numpy()),
+    "__array__": _as_array,
+}
+for _name, _conversion in _CONVERSIONS.items():
+    wrap(
+        distributed_values.DistributedVariable,
+        _name,
+        adds=True,
+        stock=(
+            "Variables of a strategy do not convert to numbers and arrays, as other "
+            "variables do: callbacks that take `int(optimizer.iterations)` fail."
+        ),
+        until="TensorFlow converts them.",
+    )(_conversion)
 
 
 def converted(function: Callable[..., Any]) -> Callable[..., Any]:

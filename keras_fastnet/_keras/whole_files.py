@@ -13,7 +13,7 @@ from tensorflow.python.checkpoint import checkpoint
 from tensorflow.python.saved_model import save as saved_model
 
 from keras_fastnet._keras.scopes import STRATEGIES
-from keras_fastnet._keras.wrapping import hook
+from keras_fastnet._keras.wrapping import wrap
 
 _INDICES = (".json", ".pb", ".index")
 _writing = contextvars.ContextVar("_writing", default=False)
@@ -22,7 +22,12 @@ _writing = contextvars.ContextVar("_writing", default=False)
 # Scripts save on all workers, most of which share a disk: TensorFlow would write one
 # file from all of them at once. Each writes its own beside it, and then puts it in
 # place. A value that is a sum over the workers is still one: they save together.
-@hook(checkpoint.TrackableSaver, "save")
+@wrap(
+    checkpoint.TrackableSaver,
+    "save",
+    stock="Every worker writes the same path (tensorflow#38635): damaged files.",
+    until="Files are written elsewhere and then moved into place.",
+)
 def _save_checkpoint(original, saver, file_prefix, *args, **kwargs):
     numbered = bool(args) or kwargs.get("checkpoint_number") is not None
     if not tf.executing_eagerly() or numbered or not isinstance(file_prefix, str):
@@ -36,7 +41,12 @@ def _save_checkpoint(original, saver, file_prefix, *args, **kwargs):
     return tf.constant(file_prefix)
 
 
-@hook(saved_model, "save_and_return_nodes")
+@wrap(
+    saved_model,
+    "save_and_return_nodes",
+    stock="Every worker writes the same path (tensorflow#38635): damaged files.",
+    until="Files are written elsewhere and then moved into place.",
+)
 def _save_saved_model(original, trackable, export_dir, *args, **kwargs):
     return save_whole(
         lambda path: original(trackable, path, *args, **kwargs),

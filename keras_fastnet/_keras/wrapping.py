@@ -1,49 +1,112 @@
-"""Wraps functions of Keras, once, when something of ours needs it."""
+"""Registers and installs the changes to functions of Keras and TensorFlow.
+
+Each change says why it is there and when it can go; `python -m keras_fastnet._keras`
+lists them.
+"""
 
 import functools
+import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from keras_fastnet._keras.keras_api import keras
 
-HOOKS: list[tuple[Any, str, Callable[..., Any]]] = []
-"""Owner and name of each function that is wrapped, and by what."""
+
+class Change(NamedTuple):
+    """A change to Keras or TensorFlow.
+
+    Attributes:
+        owner: A class or module.
+        name: The function or property of it.
+        wrapper: Called with the original first; without it where `adds`.
+        adds: Whether the function is missing without the change.
+        stock: What happens without the change.
+        until: When the change can be removed.
+    """
+
+    owner: Any
+    name: str
+    wrapper: Callable[..., Any]
+    adds: bool
+    stock: str
+    until: str
+
+    @property
+    def path(self) -> str:
+        """The function's path; in `keras`, whatever Keras 2's package is called."""
+        home = self.owner.__name__
+        if inspect.isclass(self.owner):
+            home = f"{self.owner.__module__}.{self.owner.__qualname__}"
+        package, _, rest = home.partition(".")
+        home = f"keras.{rest}" if package == "tf_keras" else home
+        return f"{home}.{self.name}"
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether the change has been made in this process."""
+        return (self.owner, self.name) in _installed
+
+
+CHANGES: list[Change] = []
+"""All changes that the imported modules register."""
 _installed: set[tuple[Any, str]] = set()
 
 
-def hook(owner: Any, name: str) -> Callable[[Callable], Callable]:
+def wrap(
+    owner: Any, name: str, *, stock: str, until: str, adds: bool = False
+) -> Callable[[Callable], Callable]:
     """Registers a wrapper of `owner.name`, which is called with the original first.
 
     Args:
-        owner: A class or module of Keras.
+        owner: A class or module of Keras or TensorFlow.
         name: One of its functions or properties.
+        stock: What happens without the wrapper, with the upstream thread if there is
+            one.
+        until: When the wrapper can be removed.
+        adds: Whether there is no such function, and the wrapper becomes it. Defaults
+            to `False`.
+
+    Raises:
+        ValueError: Raised by the decorator: the function has a wrapper already.
     """
 
     def register(wrapper: Callable) -> Callable:
-        HOOKS.append((owner, name, wrapper))
+        change = Change(owner, name, wrapper, adds, stock, until)
+        if any((other.owner, other.name) == (owner, name) for other in CHANGES):
+            raise ValueError(
+                "A function can be wrapped once. Received: a second wrapper of "
+                f"`{change.path}`. Merge the two."
+            )
+        CHANGES.append(change)
         return wrapper
 
     return register
 
 
-def install() -> None:
-    """Wraps the functions of Keras, where that has not been done.
+def install(owner: Any = None) -> None:
+    """Makes the registered changes that have not been made yet.
+
+    Args:
+        owner: Whose functions are changed. Defaults to `None`: all.
 
     Raises:
-        ImportError: This Keras lacks what must be wrapped.
+        ImportError: This Keras lacks a function that must be wrapped.
     """
-    for owner, name, wrapper in HOOKS:
-        if (owner, name) in _installed:
+    for change in CHANGES:
+        if change.is_installed or owner not in (None, change.owner):
             continue
-        if not hasattr(owner, name):
+        if change.adds:
+            made: Any = change.wrapper
+        elif hasattr(change.owner, change.name):
+            made = _wrapped(getattr(change.owner, change.name), change.wrapper)
+        else:
             raise ImportError(
-                "keras_fastnet adapts the insides of Keras 3.10 to 3.15, and of Keras "
-                "2.15 to 2.20, to several workers. Received: Keras "
-                f"{keras.__version__}, where `{owner.__name__}.{name}` is missing. "
-                "Install another Keras, or a newer keras_fastnet."
+                "keras_fastnet adapts private functions of Keras 3.10 to 3.15, and of "
+                f"Keras 2.15 to 2.20. Received: Keras {keras.__version__}, without "
+                f"`{change.path}`. Install another Keras, or a newer keras_fastnet."
             )
-        setattr(owner, name, _wrapped(getattr(owner, name), wrapper))
-        _installed.add((owner, name))
+        setattr(change.owner, change.name, made)
+        _installed.add((change.owner, change.name))
 
 
 def unwrapped(function: Any) -> Any:

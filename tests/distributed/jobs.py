@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 import keras_fastnet
-from keras_fastnet._keras import wrapping as hooking
+from keras_fastnet._keras import wrapping
 from keras_fastnet._keras.callbacks import WorkersCallbackList
 from keras_fastnet._keras.chosen import optimizers
 from keras_fastnet._keras.keras_api import keras
@@ -783,13 +783,13 @@ def checked(
         own = getattr(keras.callbacks.CallbackList, name)
         switched_off.enter_context(mock.patch.object(WorkersCallbackList, name, own))
     elif without:
-        (hook,) = {
+        (wrap,) = {
             (owner, name)
-            for owner, name, _ in hooking.HOOKS
+            for owner, name, *_ in wrapping.CHANGES
             if f"{owner.__name__.rpartition('.')[2]}.{name}" == without
         }
-        own = getattr(*hook).__wrapped__
-        switched_off.enter_context(mock.patch.object(*hook, own))
+        own = getattr(*wrap).__wrapped__
+        switched_off.enter_context(mock.patch.object(*wrap, own))
     chosen = [f for f in invariants.ALL if only in (None, f.__name__)]
     with switched_off, mock.patch.object(invariants, "ALL", chosen):
         return [

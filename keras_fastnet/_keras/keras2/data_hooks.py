@@ -12,7 +12,7 @@ from keras_fastnet._keras.keras2.training_data import HandlerData
 from keras_fastnet._keras.protocols import HookedStrategy, counts_alone, strategy_of
 from keras_fastnet._keras.tensorflow import shuffled_by_epoch
 from keras_fastnet._keras.training_data import data_of, note_data
-from keras_fastnet._keras.wrapping import hook
+from keras_fastnet._keras.wrapping import wrap
 
 _adapters = internal("engine.data_adapter")
 _Model = internal("engine.training").Model
@@ -32,7 +32,15 @@ _epoch_variable: contextvars.ContextVar[tf.Variable | None]
 _epoch_variable = contextvars.ContextVar("_epoch_variable", default=None)
 
 
-@hook(_adapters.DataHandler, "__init__")
+@wrap(
+    _adapters.DataHandler,
+    "__init__",
+    stock=(
+        "One dataset over arrays has all epochs, so that no epoch has an end; a "
+        "seed gives all epochs one order."
+    ),
+    until="Never: Keras 2 has ended; goes with its support.",
+)
 def _by_epoch(original, handler, *args, **kwargs):
     model = kwargs.get("model")
     handler._fastnet_data = None
@@ -55,7 +63,12 @@ def _by_epoch(original, handler, *args, **kwargs):
         _epoch_variable.reset(token)
 
 
-@hook(_adapters.TensorLikeDataAdapter, "__init__")
+@wrap(
+    _adapters.TensorLikeDataAdapter,
+    "__init__",
+    stock="As in `DataHandler.__init__`.",
+    until="Never: Keras 2 has ended; goes with its support.",
+)
 def _one_epoch(original, adapter, *args, **kwargs):
     if _epoch_variable.get() is not None:
         kwargs["epochs"] = 1
@@ -63,7 +76,12 @@ def _one_epoch(original, adapter, *args, **kwargs):
 
 
 # Keras wants to be told how many steps a distributed dataset has. Ours ends.
-@hook(_adapters.DatasetAdapter, "_validate_args")
+@wrap(
+    _adapters.DatasetAdapter,
+    "_validate_args",
+    stock="A distributed dataset needs `steps_per_epoch`.",
+    until="Never: Keras 2 has ended; goes with its support.",
+)
 def _of_any_length(original, adapter, y, sample_weights, steps, *args):
     ours = _epoch_variable.get() is not None
     if ours and _adapters._is_distributed_dataset(adapter._dataset):
@@ -71,7 +89,14 @@ def _of_any_length(original, adapter, y, sample_weights, steps, *args):
     original(adapter, y, sample_weights, steps, *args)
 
 
-@hook(_adapters.DataHandler, "_configure_dataset_and_inferred_steps")
+@wrap(
+    _adapters.DataHandler,
+    "_configure_dataset_and_inferred_steps",
+    stock=(
+        "Workers take the shares that TensorFlow deals out, as many steps as each has."
+    ),
+    until="Never: Keras 2 has ended; goes with its support.",
+)
 def _with_epoch_data(original, handler, strategy, *args, **kwargs):
     original(handler, strategy, *args, **kwargs)
     model = handler._fastnet_model
@@ -94,7 +119,12 @@ def _with_epoch_data(original, handler, strategy, *args, **kwargs):
     note_data(model, handler._fastnet_given)
 
 
-@hook(_adapters.DataHandler, "enumerate_epochs")
+@wrap(
+    _adapters.DataHandler,
+    "enumerate_epochs",
+    stock="One iterator goes on over several epochs.",
+    until="Never: Keras 2 has ended; goes with its support.",
+)
 def _epochs(original, handler):
     if handler._fastnet_data is None:
         yield from original(handler)
@@ -117,7 +147,12 @@ def _epochs(original, handler):
 
 
 # Batches are counted as the data has them, also where a step takes several together.
-@hook(_adapters.DataHandler, "steps")
+@wrap(
+    _adapters.DataHandler,
+    "steps",
+    stock="A step of several micro-batches is counted as one batch.",
+    until="Never: Keras 2 has ended; goes with its support.",
+)
 def _steps(original, handler):
     data = handler._fastnet_data
     if data is None:
@@ -148,7 +183,12 @@ def _steps(original, handler):
         handler._steps_per_execution.assign(executed)
 
 
-@hook(_Model, "_maybe_load_initial_counters_from_ckpt")
+@wrap(
+    _Model,
+    "_maybe_load_initial_counters_from_ckpt",
+    stock="Only Keras's own backups say where `fit` begins.",
+    until="Never: Keras 2 has ended; goes with its support.",
+)
 def _resume(original, model, *args, **kwargs):
     epoch, step = original(model, *args, **kwargs)
     data = data_of(model)
@@ -163,7 +203,15 @@ _trained_before: contextvars.ContextVar[Any]
 _trained_before = contextvars.ContextVar("_trained_before", default=None)
 
 
-@hook(internal("engine.training").tf_utils, "sync_to_numpy_or_python_type")
+@wrap(
+    internal("engine.training").tf_utils,
+    "sync_to_numpy_or_python_type",
+    stock=(
+        "An epoch without a step, whose batches an earlier run has trained, has no "
+        "logs: an error."
+    ),
+    until="Never: Keras 2 has ended; goes with its support.",
+)
 def _logs(original, tensors):
     model = _trained_before.get()
     if model is not None:
@@ -174,7 +222,15 @@ def _logs(original, tensors):
 
 
 # `train_on_batch` and its relatives: the strategy shares out the batch of each step.
-@hook(_adapters, "single_batch_iterator")
+@wrap(
+    _adapters,
+    "single_batch_iterator",
+    stock=(
+        "`train_on_batch` divides a batch among the replicas, and fails where it "
+        "does not divide."
+    ),
+    until="Never: Keras 2 has ended; goes with its support.",
+)
 def _single_batch(original, strategy, *args, **kwargs):
     if isinstance(strategy, HookedStrategy):
         strategy = types.SimpleNamespace(experimental_distribute_dataset=lambda d: d)

@@ -11,13 +11,20 @@ from keras_fastnet._keras.keras2.data_hooks import takes_epoch_data
 from keras_fastnet._keras.keras2.internals import internal
 from keras_fastnet._keras.protocols import counts_alone
 from keras_fastnet._keras.scopes import refuse_no_scope
-from keras_fastnet._keras.wrapping import hook
+from keras_fastnet._keras.wrapping import wrap
 
 _training = internal("engine.training")
 _Model = _training.Model
 
 
-@hook(_Model, "make_train_function")
+@wrap(
+    _Model,
+    "make_train_function",
+    stock=(
+        "The step fetches within the traced function, and knows no shares of a batch."
+    ),
+    until="Never: Keras 2 has ended; goes with its support.",
+)
 def _train(original, model, force=False):
     refuse_no_scope(model, model._distribution_strategy is not None)
     if not takes_epoch_data(model):
@@ -30,7 +37,12 @@ def _train(original, model, force=False):
     return model.train_function
 
 
-@hook(_Model, "make_test_function")
+@wrap(
+    _Model,
+    "make_test_function",
+    stock="As in `make_train_function`.",
+    until="Never: Keras 2 has ended; goes with its support.",
+)
 def _test(original, model, force=False):
     if not takes_epoch_data(model):
         return original(model, force)
@@ -39,7 +51,12 @@ def _test(original, model, force=False):
     return model.test_function
 
 
-@hook(_Model, "make_predict_function")
+@wrap(
+    _Model,
+    "make_predict_function",
+    stock="As in `make_train_function`.",
+    until="Never: Keras 2 has ended; goes with its support.",
+)
 def _predict(original, model, force=False):
     if not takes_epoch_data(model):
         return original(model, force)

@@ -14,7 +14,7 @@ from keras_fastnet._keras.protocols import (
     keras_step,
     seed_offset,
 )
-from keras_fastnet._keras.wrapping import hook
+from keras_fastnet._keras.wrapping import wrap
 
 _losses_utils = internal("utils.losses_utils")
 _reductions = _losses_utils.ReductionV2
@@ -24,12 +24,27 @@ _MEANS = (_reductions.AUTO, _reductions.SUM_OVER_BATCH_SIZE)
 # Keras gives every replica's loss the weight 1/N, however few examples it has. Here
 # losses are means over the replica's own examples, as on one device, and the gradients
 # are weighed.
-@hook(_losses_utils, "scale_loss_for_distribution")
+@wrap(
+    _losses_utils,
+    "scale_loss_for_distribution",
+    stock=(
+        "Every replica's loss has the weight 1/N, however few examples the replica has."
+    ),
+    until="Never: Keras 2 has ended; goes with its support.",
+)
 def _as_on_one_device(original, value):
     return original(value) if keras_step() is None else value
 
 
-@hook(_losses_utils, "reduce_weighted_loss")
+@wrap(
+    _losses_utils,
+    "reduce_weighted_loss",
+    stock=(
+        "Sums and scalars are those of a replica, and are added up as if they were "
+        "means over equal shares."
+    ),
+    until="Never: Keras 2 has ended; goes with its support.",
+)
 def _reduce_exactly(original, values, reduction=_reductions.SUM_OVER_BATCH_SIZE):
     reduced_values = original(values, reduction)
     if keras_step() is None:
@@ -39,7 +54,15 @@ def _reduce_exactly(original, values, reduction=_reductions.SUM_OVER_BATCH_SIZE)
     return of_sum(reduced_values) if reduction == _reductions.SUM else reduced_values
 
 
-@hook(_losses_utils, "apply_valid_mask")
+@wrap(
+    _losses_utils,
+    "apply_valid_mask",
+    stock=(
+        "The mean over valid values is taken on each replica, which may have more "
+        "or fewer of them."
+    ),
+    until="Never: Keras 2 has ended; goes with its support.",
+)
 def _mask_exactly(original, losses, sample_weight, mask, reduction):
     if keras_step() is None or mask is None or reduction not in _MEANS:
         return original(losses, sample_weight, mask, reduction)
@@ -56,7 +79,12 @@ class _NotCounted:
 
 # Keras multiplies sums by the number of replicas, to show them in a mean over the
 # replicas: right for equal shares only.
-@hook(internal("engine.compile_utils").LossesContainer, "__call__")
+@wrap(
+    internal("engine.compile_utils").LossesContainer,
+    "__call__",
+    stock="A sum is logged times the number of replicas: right for equal shares only.",
+    until="Never: Keras 2 has ended; goes with its support.",
+)
 def _show_exact_sums(original, losses, y_true, y_pred, *args, **kwargs):
     step = keras_step()
     if step is not None and not losses._built:
@@ -76,9 +104,14 @@ def _show_exact_sums(original, losses, y_true, y_pred, *args, **kwargs):
 
 # Results of metrics within a step are those of the replica: the sums over all follow,
 # in one reduction.
-@hook(
+@wrap(
     internal("utils.metrics_utils").tf.__internal__.distribute,
     "variable_sync_on_read_context",
+    stock=(
+        "Results of metrics within a step are summed over the replicas, "
+        "one reduction for each."
+    ),
+    until="Never: Keras 2 has ended; goes with its support.",
 )
 def _read_own(original, *args, **kwargs):
     if keras_step() is not None:
@@ -87,7 +120,15 @@ def _read_own(original, *args, **kwargs):
 
 
 # An optimizer that is given sums over the replicas does not sum once more.
-@hook(internal("optimizers.utils"), "all_reduce_sum_gradients")
+@wrap(
+    internal("optimizers.utils"),
+    "all_reduce_sum_gradients",
+    stock=(
+        "Gradients are summed over the replicas, also where they are sums already, "
+        "and without weights."
+    ),
+    until="Never: Keras 2 has ended; goes with its support.",
+)
 def _reduce_once(original, grads_and_vars):
     strategy = in_replica()
     if strategy is not None and strategy.step.reduced:
@@ -101,7 +142,15 @@ def _reduce_once(original, grads_and_vars):
 
 
 # Ours scales the loss by itself.
-@hook(internal("engine.training").Model, "_get_optimizer")
+@wrap(
+    internal("engine.training").Model,
+    "_get_optimizer",
+    stock=(
+        "Under a policy of float16 every optimizer is wrapped to scale the loss, "
+        "also one that does so itself."
+    ),
+    until="Never: Keras 2 has ended; goes with its support.",
+)
 def _as_it_is(original, model, optimizer):
     if isinstance(optimizer, HookedOptimizer):
         return optimizer
@@ -119,7 +168,12 @@ def _place() -> int:
 
 
 # Random streams: with one seed all replicas would drop the same units.
-@hook(internal("backend").RandomGenerator, "make_legacy_seed")
+@wrap(
+    internal("backend").RandomGenerator,
+    "make_legacy_seed",
+    stock="All replicas draw the same dropout masks.",
+    until="Never: Keras 2 has ended; goes with its support.",
+)
 def _own_stream(original, generator):
     seed = original(generator)
     strategy = in_replica()

@@ -23,18 +23,33 @@ from keras_fastnet._keras.protocols import HookedStrategy, counts_alone
 from keras_fastnet._keras.scopes import refuse_no_scope
 from keras_fastnet._keras.tensorflow import shuffled_by_epoch
 from keras_fastnet._keras.training_data import note_data
-from keras_fastnet._keras.wrapping import hook
+from keras_fastnet._keras.wrapping import wrap
 
 
 # A model without the strategy would train on every worker by itself, in silence.
-@hook(tf_trainer.TensorFlowTrainer, "make_train_function")
+@wrap(
+    tf_trainer.TensorFlowTrainer,
+    "make_train_function",
+    stock=(
+        "A model made outside the scope trains on each worker alone, without an error."
+    ),
+    until="Keras raises an error for it.",
+)
 def _in_scope_only(original, model, force=False):
     refuse_no_scope(model, model._distribute_strategy is not None)
     _build_for(model, "train", model.train_function, force)
     return original(model, force)
 
 
-@hook(tf_trainer.TensorFlowTrainer, "make_test_function")
+@wrap(
+    tf_trainer.TensorFlowTrainer,
+    "make_test_function",
+    stock=(
+        "Variables that a step of the user's makes are unknown until it has been "
+        "traced for a replica."
+    ),
+    until="Keras builds such models before the first step.",
+)
 def _build_first(original, model, force=False):
     _build_for(model, "test", model.test_function, force)
     return original(model, force)
@@ -42,7 +57,14 @@ def _build_first(original, model, force=False):
 
 # The examples of one step: Keras takes whatever shares TensorFlow deals out, and runs
 # its own iterator once more than there are batches, which counts an empty update.
-@hook(tf_trainer.TFEpochIterator, "__init__")
+@wrap(
+    tf_trainer.TFEpochIterator,
+    "__init__",
+    stock=(
+        "Workers take the shares that TensorFlow deals out, as many steps as each has."
+    ),
+    until="Keras's `fit` runs on several workers by itself (keras#20585).",
+)
 def _with_epoch_data(original, iterator, *args, **kwargs):
     with _orders_by_epoch(kwargs.get("distribute_strategy")):
         original(iterator, *args, **kwargs)
@@ -62,12 +84,25 @@ def _with_epoch_data(original, iterator, *args, **kwargs):
             iterator._fastnet_data.on_epoch = order.assign
 
 
-@hook(tf_trainer.TFEpochIterator, "_get_iterator")
+@wrap(
+    tf_trainer.TFEpochIterator,
+    "_get_iterator",
+    stock=(
+        "The iterator is run once more than there are batches, which counts an "
+        "empty update."
+    ),
+    until="`TFEpochIterator` ends with the data, or `fit` takes an iterator.",
+)
 def _epoch_data(original, iterator):
     return getattr(iterator, "_fastnet_data", None) or original(iterator)
 
 
-@hook(tf_trainer.TFEpochIterator, "reset")
+@wrap(
+    tf_trainer.TFEpochIterator,
+    "reset",
+    stock="The number of batches is counted again from this worker's data.",
+    until="`TFEpochIterator` keeps the number that it was given.",
+)
 def _keep_batches(original, iterator):
     original(iterator)
     if hasattr(iterator, "_fastnet_batches"):
@@ -88,7 +123,15 @@ def _orders_by_epoch(strategy: Any) -> Iterator[None]:
         _by_epoch.reset(token)
 
 
-@hook(array_data_adapter.ArrayDataAdapter, "get_tf_dataset")
+@wrap(
+    array_data_adapter.ArrayDataAdapter,
+    "get_tf_dataset",
+    stock=(
+        "With a seed, arrays are shuffled in the same order in every epoch, also on "
+        "one device."
+    ),
+    until="Keras shuffles with an operation that goes on over epochs.",
+)
 def _shuffle_by_epoch(original, adapter):
     if not (_by_epoch.get() and adapter._shuffle):
         return original(adapter)
@@ -108,7 +151,15 @@ def _separate_iterators(adapter: Any, data: Any) -> None:
         data.peeking = functools.partial(_first_only, adapter)
 
 
-@hook(py_dataset_adapter.PyDatasetAdapter, "_get_iterator")
+@wrap(
+    py_dataset_adapter.PyDatasetAdapter,
+    "_get_iterator",
+    stock=(
+        "All iterators of a `PyDataset` with `workers` share one queue: some "
+        "batches come twice, others never."
+    ),
+    until="Each iterator has a queue.",
+)
 def _separate_iterator(original, adapter):
     first_only = getattr(adapter, "_fastnet_first_only", None)
     dataset = adapter.py_dataset
@@ -152,7 +203,15 @@ def _first_only(adapter: Any) -> Iterator[None]:
 # averages it over the replicas, which fails for structures and unequal shares. It
 # builds by `call`, where one process leaves it to the first step: a model that has its
 # own step may have no `call`, and optimizers that only that step knows.
-@hook(tf_trainer.TensorFlowTrainer, "_maybe_symbolic_build")
+@wrap(
+    tf_trainer.TensorFlowTrainer,
+    "_maybe_symbolic_build",
+    stock=(
+        "The first batch is taken to build the model, averaged over the replicas "
+        "and dropped; nested inputs fail (keras#20329)."
+    ),
+    until="Keras builds from the dataset's `element_spec`.",
+)
 def _peek(original, model, iterator=None, data_batch=None):
     strategy, optimizer = model._distribute_strategy, model.optimizer
     if isinstance(strategy, HookedStrategy):
@@ -218,7 +277,12 @@ def _note_data(model, iterator, data):
 
 # Keras goes on counting the data's batches where a step takes several together, as if
 # `steps_per_execution` changed between epochs.
-@hook(tf_trainer.TFEpochIterator, "__iter__")
+@wrap(
+    tf_trainer.TFEpochIterator,
+    "__iter__",
+    stock="A step of several micro-batches is counted as one batch.",
+    until="Keras lets a step say how many batches it takes.",
+)
 def _count_batches(original, iterator):
     data = getattr(iterator, "_fastnet_data", None)
     if data is not None:
@@ -234,7 +298,15 @@ def _count_batches(original, iterator):
 # Micro-batches: an optimizer that adds them up has to know how many examples each
 # holds, and when an epoch has no more of them. Several replicas are told by the step.
 # There Keras would also have XLA compile the step with the collectives in its middle.
-@hook(tf_trainer.TensorFlowTrainer, "_make_function")
+@wrap(
+    tf_trainer.TensorFlowTrainer,
+    "_make_function",
+    stock=(
+        "The step is compiled by XLA with the collectives in it, and knows no "
+        "shares of a batch."
+    ),
+    until="Keras lets a strategy wrap and compile the step.",
+)
 def _make_step(original, model, step):
     with traced_for_strategy(model):
         return original(model, _step(model, step))
@@ -249,7 +321,12 @@ def _step(model, step):
     return step
 
 
-@hook(tf_trainer.TensorFlowTrainer, "make_predict_function")
+@wrap(
+    tf_trainer.TensorFlowTrainer,
+    "make_predict_function",
+    stock="As in `_make_function`, for `predict`.",
+    until="As for `_make_function`.",
+)
 def _make_predict_step(original, model, *args, **kwargs):
     with traced_for_strategy(model):
         return original(model, *args, **kwargs)

@@ -9,12 +9,17 @@ from keras_fastnet._keras.whole_files import (
     save_whole,
     several_workers,
 )
-from keras_fastnet._keras.wrapping import hook
+from keras_fastnet._keras.wrapping import wrap
 
 
 # Scripts save on all workers, most of which share a disk: Keras would write one file
 # from all of them at once. Each writes its own beside it, and then puts it in place.
-@hook(saving_lib, "save_model")
+@wrap(
+    saving_lib,
+    "save_model",
+    stock="Every worker writes the same path (tensorflow#38635): damaged files.",
+    until="Files are written elsewhere and then moved into place.",
+)
 def _save_model(original, model, filepath, *args, **kwargs):
     zipped = str(filepath).endswith(".keras")
     return save_whole(
@@ -24,12 +29,22 @@ def _save_model(original, model, filepath, *args, **kwargs):
     )
 
 
-@hook(saving_lib, "save_weights_only")
+@wrap(
+    saving_lib,
+    "save_weights_only",
+    stock="Every worker writes the same path (tensorflow#38635): damaged files.",
+    until="Files are written elsewhere and then moved into place.",
+)
 def _save_weights(original, model, filepath, *args, **kwargs):
     return save_whole(lambda path: original(model, path, *args, **kwargs), filepath)
 
 
-@hook(legacy_h5_format, "save_model_to_hdf5")
+@wrap(
+    legacy_h5_format,
+    "save_model_to_hdf5",
+    stock="Every worker writes the same path (tensorflow#38635): damaged files.",
+    until="Files are written elsewhere and then moved into place.",
+)
 def _save_hdf5(original, model, filepath, *args, **kwargs):
     return save_whole(
         lambda path: original(model, path, *args, **kwargs),
@@ -38,9 +53,10 @@ def _save_hdf5(original, model, filepath, *args, **kwargs):
     )
 
 
-# Whether a file may be overwritten, Keras asks where the file exists: on a shared disk
-# that may be the one which another worker has just written.
-def _ask_on_the_chief(original, model, filepath, overwrite=True, *args, **kwargs):
+# The question whether to overwrite a file cannot be answered one level below, where
+# `overwrite` is not known: on a shared disk the file may be one that another worker has
+# just written. Each function has several names.
+def _ask_on_chief(original, model, filepath, overwrite=True, *args, **kwargs):
     if not overwrite and several_workers() and not is_chief():
         return None
     return original(model, filepath, overwrite, *args, **kwargs)
@@ -53,4 +69,12 @@ for _owner, _name in (
     (keras.saving, "save_model"),
     (keras.saving, "save_weights"),
 ):
-    hook(_owner, _name)(_ask_on_the_chief)
+    wrap(
+        _owner,
+        _name,
+        stock=(
+            "With `overwrite=False` every worker asks before it overwrites, also for a "
+            "file that another worker has just written."
+        ),
+        until="Keras saves on one worker.",
+    )(_ask_on_chief)

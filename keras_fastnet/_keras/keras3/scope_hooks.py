@@ -15,14 +15,22 @@ from keras_fastnet._keras.scopes import (
     outside_of_run,
     refuse_compiled_in_scope,
 )
-from keras_fastnet._keras.wrapping import hook
+from keras_fastnet._keras.wrapping import wrap
 
 _HAVE_VARIABLES = (keras.Optimizer, keras.Metric, keras.Loss)
 
 
 # Guides for one device make the optimizer before the model, and compile a second time
 # to fine-tune.
-@hook(base_trainer.Trainer, "compile")
+@wrap(
+    base_trainer.Trainer,
+    "compile",
+    stock=(
+        "Optimizers and metrics that were made outside the scope have variables "
+        "that are not the strategy's."
+    ),
+    until="Keras moves them into the scope, or raises an error.",
+)
 def _compile_in_scope(original, model, *args, **kwargs):
     strategy: Any = getattr(model, "_distribute_strategy", None)
     if not isinstance(strategy, HookedStrategy):
@@ -124,7 +132,15 @@ def _refuse_foreign_state(strategy: Any, optimizer: keras.Optimizer) -> None:
 
 
 # A gradient that is asked for where no replica is: TensorFlow speaks of handles.
-@hook(tf_core.Variable, "handle")
+@wrap(
+    tf_core.Variable,
+    "handle",
+    stock=(
+        "A gradient outside `strategy.run` raises an error that names TensorFlow's "
+        "handles."
+    ),
+    until="TensorFlow's error says what to do.",
+)
 def _of_a_replica(original, variable):
     try:
         return original(variable)

@@ -26,14 +26,26 @@ from keras_fastnet._keras.protocols import (
     reduced,
 )
 from keras_fastnet._keras.scopes import refuse_lone_update
-from keras_fastnet._keras.wrapping import hook
+from keras_fastnet._keras.wrapping import wrap
 
 
 # Keras gives every replica's loss the weight 1/N, however few examples it has. Here
 # losses are means over the replica's own examples, as on one device, and the gradients
 # are weighed. Outside of any replica they are means over the whole batch.
-@hook(keras_loss, "scale_loss_for_distribution")
-@hook(keras_loss, "unscale_loss_for_distribution")
+@wrap(
+    keras_loss,
+    "scale_loss_for_distribution",
+    stock=(
+        "Every replica's loss has the weight 1/N, however few examples the replica has."
+    ),
+    until="Keras weighs each replica's loss by its examples.",
+)
+@wrap(
+    keras_loss,
+    "unscale_loss_for_distribution",
+    stock="Undoes `scale_loss_for_distribution`, in logs.",
+    until="Keras weighs each replica's loss by its examples.",
+)
 def _as_on_one_device(original, value):
     plain = keras_step() is not None or in_scope_only() is not None
     return value if plain else original(value)
@@ -42,7 +54,15 @@ def _as_on_one_device(original, value):
 _MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
 
 
-@hook(keras_loss, "reduce_values")
+@wrap(
+    keras_loss,
+    "reduce_values",
+    stock=(
+        "Sums, scalars and weighted means are those of a replica, and are added up "
+        "as if they were means over equal shares."
+    ),
+    until="Keras weighs each replica's loss by its examples.",
+)
 def _reduce_exactly(original, values, sample_weight=None, reduction="mean"):
     step = keras_step()
     if step is None or reduction not in (*_MEANS, "sum"):
@@ -55,7 +75,15 @@ def _reduce_exactly(original, values, sample_weight=None, reduction="mean"):
     return of_sum(reduced_values) if reduction == "sum" else reduced_values
 
 
-@hook(keras_loss, "apply_mask")
+@wrap(
+    keras_loss,
+    "apply_mask",
+    stock=(
+        "The mean over valid values is taken on each replica, which may have more "
+        "or fewer of them."
+    ),
+    until="Keras weighs each replica's loss by its examples.",
+)
 def _mask_exactly(original, sample_weight, mask, dtype, reduction):
     if keras_step() is None or mask is None or reduction not in _MEANS[:2]:
         return original(sample_weight, mask, dtype=dtype, reduction=reduction)
@@ -63,7 +91,15 @@ def _mask_exactly(original, sample_weight, mask, dtype, reduction):
     return scaled_to_valid(masked, mask)
 
 
-@hook(tf_trainer.TensorFlowTrainer, "_aggregate_additional_loss")
+@wrap(
+    tf_trainer.TensorFlowTrainer,
+    "_aggregate_additional_loss",
+    stock=(
+        "Losses given to `add_loss` with a value for each example count once for "
+        "each replica."
+    ),
+    until="Keras weighs each replica's loss by its examples.",
+)
 def _add_exactly(original, model, loss):
     total = original(model, loss)
     return total if keras_step() is None else of_added(loss, total)
@@ -71,7 +107,15 @@ def _add_exactly(original, model, loss):
 
 # A step that the user has written gives the mean of each batch to a metric. On one
 # device every batch counts once; here the replicas' shares of it add up to one.
-@hook(reduction_metrics.Mean, "update_state")
+@wrap(
+    reduction_metrics.Mean,
+    "update_state",
+    stock=(
+        "A mean that a step of the user's logs counts once for each replica, "
+        "however few examples the replica has."
+    ),
+    until="Keras gives metrics the replica's share.",
+)
 def _count_by_share(original, metric, values, sample_weight=None):
     step = keras_step()
     if step is not None and sample_weight is None and not keras.ops.ndim(values):
@@ -81,8 +125,24 @@ def _count_by_share(original, metric, values, sample_weight=None):
 
 # The sum over replicas comes first: Keras unscales, tests for overflow and clips each
 # replica's own gradients (tensorflow#33929, horovod#1346).
-@hook(base_optimizer.BaseOptimizer, "apply")
-@hook(loss_scale_optimizer.LossScaleOptimizer, "apply")
+@wrap(
+    base_optimizer.BaseOptimizer,
+    "apply",
+    stock=(
+        "Each replica clips its own gradient before the sum (tensorflow#33929, "
+        "horovod#1346)."
+    ),
+    until="Keras sums gradients over the replicas before it changes them.",
+)
+@wrap(
+    loss_scale_optimizer.LossScaleOptimizer,
+    "apply",
+    stock=(
+        "Each replica tests its own gradient for overflow: the others update with "
+        "infinity."
+    ),
+    until="As for `BaseOptimizer.apply`.",
+)
 def _reduce_first(original, optimizer, grads, trainable_variables=None):
     refuse_lone_update(optimizer, trainable_variables)
     with reduced(grads) as sums:
@@ -90,7 +150,12 @@ def _reduce_first(original, optimizer, grads, trainable_variables=None):
 
 
 # Other optimizers update in a scope without a step too, with gradients of all examples.
-@hook(loss_scale_optimizer.LossScaleOptimizer, "_tf_apply")
+@wrap(
+    loss_scale_optimizer.LossScaleOptimizer,
+    "_tf_apply",
+    stock="Outside a replica an update raises an error, as only a replica may branch.",
+    until="`LossScaleOptimizer` enters the replicas itself, as other optimizers do.",
+)
 def _apply_in_replicas(original, optimizer, grads, trainable_variables=None):
     strategy = in_scope_only()
     if strategy is None:
@@ -103,7 +168,12 @@ def _apply_in_replicas(original, optimizer, grads, trainable_variables=None):
     return strategy.run(update, args=(grads,))
 
 
-@hook(tf_optimizer.TFOptimizer, "_all_reduce_sum_gradients")
+@wrap(
+    tf_optimizer.TFOptimizer,
+    "_all_reduce_sum_gradients",
+    stock="Gradients are summed over the replicas, also where they are sums already.",
+    until="`apply` can be told that gradients are sums.",
+)
 def _reduce_once(original, optimizer, grads_and_vars):
     strategy = in_replica()
     if strategy is not None and strategy.step.reduced:
@@ -112,7 +182,12 @@ def _reduce_once(original, optimizer, grads_and_vars):
 
 
 # Random streams: all replicas hold the same seed state, and so drop the same units.
-@hook(seed_generator.SeedGenerator, "next")
+@wrap(
+    seed_generator.SeedGenerator,
+    "next",
+    stock="All replicas draw the same dropout masks.",
+    until="Keras gives each replica a random stream.",
+)
 def _own_stream(original, generator, *args, **kwargs):
     seed = original(generator, *args, **kwargs)
     strategy = in_replica()
@@ -121,7 +196,15 @@ def _own_stream(original, generator, *args, **kwargs):
 
 # What a stateful recurrent layer remembers is of a whole batch; a replica keeps and
 # changes the rows of its share, in its own copy.
-@hook(rnn.RNN, "call")
+@wrap(
+    rnn.RNN,
+    "call",
+    stock=(
+        "The state of a stateful recurrent layer has a row for each example of the "
+        "global batch; a replica has its share only."
+    ),
+    until="Keras divides such states among the replicas.",
+)
 def _remember_own_rows(original, layer, sequences, initial_state=None, **kwargs):
     strategy = in_replica()
     remembers = layer.stateful and layer.states is not None

@@ -1,0 +1,70 @@
+"""Lists the changes to Keras and TensorFlow: `python -m keras_fastnet._keras`."""
+
+import argparse
+from collections.abc import Sequence
+
+from keras_fastnet._keras.active import install
+from keras_fastnet._keras.keras_api import keras
+from keras_fastnet._keras.wrapping import CHANGES, Change
+
+_ELSEWHERE = (
+    ("`tf.random.shuffle`", "while a dataset over shuffled arrays is made"),
+    ("`tf.function`", "while Keras makes the steps of a model that XLA compiles"),
+    ("`call` of a model", "while XLA compiles its forward pass"),
+    ("`result` of metrics", "while a step asks for results over all replicas"),
+    ("`optimizers.get` of the other Keras", "from the first optimizer of this one"),
+    ("`make_train_function`", "in a worker whose script has no strategy"),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Prints the list.
+
+    Args:
+        arguments: Those of the command line. Defaults to `sys.argv`.
+    """
+    parser = argparse.ArgumentParser(
+        "python -m keras_fastnet._keras",
+        description="Lists the functions of Keras and TensorFlow that are changed.",
+    )
+    parser.add_argument(
+        "--markdown", action="store_true", help="as a section of docs/upstream.md"
+    )
+    parser.add_argument(
+        "--install",
+        action="store_true",
+        help="make the changes first, as a strategy does",
+    )
+    options = parser.parse_args(arguments)
+    if options.markdown:
+        print(markdown())
+        return
+    if options.install:
+        install()
+    print(f"{keras.__name__} {keras.__version__}, {len(CHANGES)} changes")
+    for change in sorted(CHANGES, key=_order):
+        state = "installed" if change.is_installed else "not installed"
+        print(f"{state:13}  {change.path}")
+
+
+def markdown() -> str:
+    """Returns the section of docs/upstream.md for this Keras."""
+    lines = [
+        f"## Keras {keras.__version__.partition('.')[0]}",
+        "",
+        "| Function | Without the change | The change can go when |",
+        "| --- | --- | --- |",
+    ]
+    for change in sorted(CHANGES, key=_order):
+        lines.append(f"| `{change.path}` | {change.stock} | {change.until} |")
+    lines += ["", "For the time of a call only:", ""]
+    lines += [f"- {what}, {when}" for what, when in _ELSEWHERE]
+    return "\n".join(lines)
+
+
+def _order(change: Change) -> str:
+    return change.path
+
+
+if __name__ == "__main__":
+    main()
