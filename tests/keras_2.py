@@ -25,6 +25,7 @@ COVERED = (
     "test_torus_strategy",
     "test_trust_ratio",
     "test_trust_ratio_monitor",
+    "test_upstream",
 )
 """Modules whose tests have the marker `keras2`."""
 

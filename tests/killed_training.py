@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 import keras_fastnet as fastnet
-from keras_fastnet._keras.chosen import optimizers
+from keras_fastnet._keras.adapters import optimizers
 from keras_fastnet._keras.keras_api import IS_KERAS_2, keras
 from keras_fastnet.cluster.ports import reserved_ports
 

@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
-from keras_fastnet._keras.active import install
+from keras_fastnet._keras.adapters import install_changes
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.wrapping import CHANGES, Change
 
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(markdown())
         return
     if options.install:
-        install()
+        install_changes()
     print(f"{keras.__name__} {keras.__version__}, {len(CHANGES)} changes")
     for change in sorted(CHANGES, key=_order):
         state = "installed" if change.is_installed else "not installed"

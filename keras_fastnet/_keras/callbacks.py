@@ -13,7 +13,7 @@ from keras_fastnet._keras.protocols import (
     HookedStrategy,
     strategy_of,
 )
-from keras_fastnet._keras.training_data import data_of
+from keras_fastnet._keras.training import data_of
 from keras_fastnet._keras.wrapping import wrap
 
 # Files have one writer. Every worker would write the same paths (tensorflow#38635).

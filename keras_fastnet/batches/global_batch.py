@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from keras_fastnet._keras.chosen import values
+from keras_fastnet._keras.adapters import values
 from keras_fastnet.errors import ShardingError
 
 # Fractions of a tensor's length: multiples of the golden ratio modulo 1. An even

@@ -7,11 +7,11 @@ from typing import Any, Literal
 import numpy as np
 
 from keras_fastnet._keras import tensorflow as upstream
-from keras_fastnet._keras.chosen import models as keras_models
-from keras_fastnet._keras.chosen import values
+from keras_fastnet._keras.adapters import models as keras_models
+from keras_fastnet._keras.adapters import values
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.protocols import HookedCallback, HookedStrategy, strategy_of
-from keras_fastnet._keras.training_data import data_of
+from keras_fastnet._keras.training import data_of
 from keras_fastnet.arguments import checked_bool, checked_integer
 from keras_fastnet.callbacks import backup_file
 from keras_fastnet.callbacks.progress import (

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet._keras.training_data import data_of
+from keras_fastnet._keras.training import data_of
 from keras_fastnet.arguments import (
     checked_bool,
     checked_integer,

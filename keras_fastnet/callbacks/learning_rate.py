@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_fastnet._keras.chosen import optimizers, values
+from keras_fastnet._keras.adapters import optimizers, values
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.optimizers.lars import LARS
 

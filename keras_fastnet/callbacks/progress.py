@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from keras_fastnet._keras.chosen import values
+from keras_fastnet._keras.adapters import values
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet._keras.training_data import TrainingData
+from keras_fastnet._keras.training import TrainingData
 from keras_fastnet.optimizers import LargeBatchOptimizer
 
 

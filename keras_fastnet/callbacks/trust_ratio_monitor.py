@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from keras_fastnet._keras.active import install
-from keras_fastnet._keras.chosen import models as keras_models
-from keras_fastnet._keras.chosen import optimizers
+from keras_fastnet._keras.adapters import install_changes, optimizers
+from keras_fastnet._keras.adapters import models as keras_models
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.protocols import HookedCallback
 from keras_fastnet.optimizers.lars import LARS
@@ -49,7 +48,7 @@ class TrustRatioMonitor(HookedCallback, keras.callbacks.Callback):
     def __init__(self) -> None:
         super().__init__()
         self._record: TrustRatioRecord | None = None
-        install()
+        install_changes()
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Checks the optimizer, and has it record."""

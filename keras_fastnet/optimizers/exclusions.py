@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from keras_fastnet._keras.chosen import values
+from keras_fastnet._keras.adapters import values
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.arguments import checked_bool
 from keras_fastnet.optimizers.biases_and_norms import biases_and_norms

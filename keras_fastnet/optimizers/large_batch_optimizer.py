@@ -6,11 +6,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_fastnet._keras import active as keras_hooks
 from keras_fastnet._keras import protocols as hooked
-from keras_fastnet._keras.chosen import optimizers, values
+from keras_fastnet._keras.adapters import install_changes, optimizers, values
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet._keras.mixing import refuse_in_other_models
+from keras_fastnet._keras.other_keras import refuse_in_other_models
 from keras_fastnet._keras.protocols import HookedOptimizer, HookedStrategy
 from keras_fastnet._keras.scopes import refuse_lone_update
 from keras_fastnet.arguments import checked_integer, checked_number
@@ -104,7 +103,7 @@ class LargeBatchOptimizer(HookedOptimizer, optimizers.LossScaleOptimizer):
         self._counted: Any = None
         self._used: list[int] = []
         self._in_epoch = False
-        keras_hooks.install()
+        install_changes()
 
     def build(self, variables: Any) -> None:
         """Makes the variables of this and of the inner optimizer.

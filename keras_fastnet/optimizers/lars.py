@@ -5,9 +5,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_fastnet._keras.chosen import optimizers, values
+from keras_fastnet._keras.adapters import optimizers, values
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet._keras.mixing import refuse_in_other_models
+from keras_fastnet._keras.other_keras import refuse_in_other_models
 from keras_fastnet.arguments import checked_bool, checked_number
 from keras_fastnet.optimizers.dense_gradient import dense
 from keras_fastnet.optimizers.exclusions import Exclusion, Exclusions

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from keras_fastnet._keras.chosen import values
+from keras_fastnet._keras.adapters import values
 from keras_fastnet.optimizers.treatment import Treatment
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_fastnet._keras.chosen import models, values
+from keras_fastnet._keras.adapters import models, values
 from keras_fastnet._keras.protocols import ModelStep
 from keras_fastnet._keras.replica_step import ReplicaStep
 from keras_fastnet.batches.global_batch import GlobalBatch

@@ -7,13 +7,13 @@ from typing import Any, Literal
 import numpy as np
 import tensorflow as tf
 
-from keras_fastnet._keras.chosen import compiling, optimizers, values
-from keras_fastnet._keras.chosen import models as keras_models
+from keras_fastnet._keras.adapters import functions, optimizers, values
+from keras_fastnet._keras.adapters import models as keras_models
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet._keras.mixing import refuse_other_step
+from keras_fastnet._keras.other_keras import refuse_other_step
 from keras_fastnet._keras.protocols import ModelStep, compiles_parts, seed_offset
 from keras_fastnet._keras.replica_step import ReplicaStep
-from keras_fastnet._keras.training_data import TrainingData
+from keras_fastnet._keras.training import TrainingData
 from keras_fastnet.batches.global_batch import (
     GlobalBatch,
     bounds,
@@ -103,7 +103,7 @@ class KerasSupport(DataSupport):
             with (
                 self.step.of_batch(batch.own, batch.examples, compiled),
                 differentiable_sums(self.step),
-                compiling.compiled_forward(step.model)
+                functions.compiled_forward(step.model)
                 if compiled
                 else contextlib.nullcontext(),
             ):

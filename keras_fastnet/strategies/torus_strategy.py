@@ -4,11 +4,11 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from keras_fastnet._keras import active as keras_hooks
 from keras_fastnet._keras import tensorflow as upstream
+from keras_fastnet._keras.adapters import install_changes
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.protocols import ModelStep
-from keras_fastnet._keras.training_data import TrainingData
+from keras_fastnet._keras.training import TrainingData
 from keras_fastnet.batches.global_batch import GlobalBatch, with_examples
 from keras_fastnet.cluster.discovery import (
     Membership,
@@ -120,7 +120,7 @@ class TorusStrategy(
             upstream.strategy_with_extended(self, extended)
         if not any("GPU" in device for device in extended.worker_devices):
             keep_freed_memory()
-        keras_hooks.heed(self)
+        install_changes(self)
 
     @property
     def grid(self) -> Grid:

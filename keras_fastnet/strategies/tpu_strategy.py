@@ -7,12 +7,12 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from keras_fastnet._keras import active as keras_hooks
 from keras_fastnet._keras import tensorflow as upstream
+from keras_fastnet._keras.adapters import install_changes
 from keras_fastnet._keras.keras_api import keras, require_keras_3
 from keras_fastnet._keras.protocols import HookedOptimizer, ModelStep
 from keras_fastnet._keras.replica_step import ReplicaStep
-from keras_fastnet._keras.training_data import TrainingData
+from keras_fastnet._keras.training import TrainingData
 from keras_fastnet.batches.global_batch import (
     GlobalBatch,
     rows_of,
@@ -109,7 +109,7 @@ class TPUStrategy(KerasSupport, tf.distribute.TPUStrategy):
                 "`tf.distribute.TPUStrategy`, without LargeBatchOptimizer."
             )
         upstream.tpu_strategy_with_extended(self, extended)
-        keras_hooks.heed(self)
+        install_changes(self)
 
     def who(self) -> str:
         """Returns who trains, for people."""

@@ -17,8 +17,8 @@ import tensorflow as tf
 
 import keras_fastnet
 from keras_fastnet._keras import wrapping
+from keras_fastnet._keras.adapters import optimizers
 from keras_fastnet._keras.callbacks import WorkersCallbackList
-from keras_fastnet._keras.chosen import optimizers
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.checks import check, invariants
 from keras_fastnet.strategies import fit_steps

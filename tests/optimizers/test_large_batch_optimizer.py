@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from keras_fastnet import LARS, LargeBatchOptimizer, TorusStrategy
-from keras_fastnet._keras.chosen import optimizers
+from keras_fastnet._keras.adapters import optimizers
 from keras_fastnet._keras.keras_api import keras
 from tests.distributed import jobs
 from tests.equality.test_parity import assert_parity

@@ -5,13 +5,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_fastnet._keras.keras2.inner_optimizer import (
+from keras_fastnet._keras.keras2.optimizer import (
+    Optimizer,
     apply_update,
     build,
     variables_of,
     with_inner,
 )
-from keras_fastnet._keras.keras2.optimizer import Optimizer
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.protocols import reduced
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras_fastnet._keras.keras2 import optimizers
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.protocols import HookedOptimizer, ModelStep, strategy_of
-from keras_fastnet._keras.training_state import metric_variables, named
+from keras_fastnet._keras.training import metric_variables, named
 from keras_fastnet._keras.wrapping import unwrapped
 
 

@@ -10,15 +10,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_fastnet._keras.keras2.inner_optimizer import (
+from keras_fastnet._keras.keras2 import internal
+from keras_fastnet._keras.keras2.loss_scale_optimizer import LossScaleOptimizer
+from keras_fastnet._keras.keras2.optimizer import (
+    Optimizer,
     apply_update,
     build,
     variables_of,
     with_inner,
 )
-from keras_fastnet._keras.keras2.internals import internal
-from keras_fastnet._keras.keras2.loss_scale_optimizer import LossScaleOptimizer
-from keras_fastnet._keras.keras2.optimizer import Optimizer
 from keras_fastnet._keras.keras_api import keras
 
 _loss_scale = internal("mixed_precision.loss_scale_optimizer")

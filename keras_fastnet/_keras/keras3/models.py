@@ -14,7 +14,7 @@ from keras.src.backend.tensorflow import trainer as tf_trainer
 from keras_fastnet._keras.keras3 import values
 from keras_fastnet._keras.protocols import HookedOptimizer, ModelStep, keras_step
 from keras_fastnet._keras.tensorflow import converted, scratch_graph
-from keras_fastnet._keras.training_state import metric_variables, named
+from keras_fastnet._keras.training import metric_variables, named
 from keras_fastnet._keras.wrapping import unwrapped
 
 

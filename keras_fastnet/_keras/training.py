@@ -1,4 +1,4 @@
-"""What Keras's `fit` iterates over, as callbacks need it."""
+"""The data that `fit` iterates over, and the variables that training changes."""
 
 import weakref
 from typing import Any
@@ -85,3 +85,27 @@ def data_of(model: Any) -> TrainingData | None:
     """
     given = _given.get(model)
     return None if given is None else given()
+
+
+def metric_variables(model: Any) -> list[Any]:
+    """Returns the variables of a model's metrics.
+
+    Args:
+        model: A compiled model.
+    """
+    return [v for metric in model.metrics for v in metric.variables]
+
+
+def named(groups: dict[str, list[Any]]) -> dict[str, Any]:
+    """Returns each variable once, by its first group and its place there.
+
+    Args:
+        groups: Variables by the name of a group.
+    """
+    state: dict[str, Any] = {}
+    seen: set[int] = set()
+    for group, variables in groups.items():
+        fresh = [v for v in variables if id(v) not in seen]
+        seen.update(map(id, fresh))
+        state.update({f"{group}/{i}": v for i, v in enumerate(fresh)})
+    return state

@@ -1,14 +1,15 @@
 """The functions that Keras 2's loops call, which fetch outside of what is traced."""
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
-from keras_fastnet._keras.keras2 import models
-from keras_fastnet._keras.keras2.data_hooks import takes_epoch_data
-from keras_fastnet._keras.keras2.internals import internal
+from keras_fastnet._keras.keras2 import internal, models
+from keras_fastnet._keras.keras2.data import takes_epoch_data
+from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.protocols import counts_alone
 from keras_fastnet._keras.scopes import refuse_no_scope
 from keras_fastnet._keras.wrapping import wrap
@@ -140,3 +141,21 @@ def _build(model: Any, batch: Any) -> None:
         )
 
     models.build_for(model, examples)
+
+
+@contextlib.contextmanager
+def compiled_forward(model: keras.Model) -> Iterator[None]:
+    """Refuses to compile a model's forward pass.
+
+    Args:
+        model: The model.
+
+    Raises:
+        ValueError: Always.
+    """
+    raise ValueError(
+        "XLA cannot compile a step that communicates with other replicas; with Keras 3 "
+        f"its parts are compiled. Received: `jit_compile=True` with {keras.__name__} "
+        f"{keras.__version__} and several replicas. Leave `jit_compile` out."
+    )
+    yield

@@ -4,7 +4,7 @@ import keras
 from keras.src.legacy.saving import legacy_h5_format
 from keras.src.saving import saving_api, saving_lib
 
-from keras_fastnet._keras.whole_files import (
+from keras_fastnet._keras.saving import (
     is_chief,
     save_whole,
     several_workers,

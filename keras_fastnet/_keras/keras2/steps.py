@@ -6,10 +6,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_fastnet._keras.keras2.internals import internal
+from keras_fastnet._keras.keras2 import internal
+from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.losses import of_scalar, of_sum, scaled_to_valid
 from keras_fastnet._keras.protocols import (
     HookedOptimizer,
+    HookedStrategy,
     in_replica,
     keras_step,
     seed_offset,
@@ -185,3 +187,23 @@ def _own_stream(original, generator):
         return seed
     own = _place() if seed is None else seed
     return (own + seed_offset(replica)) % 2**31
+
+
+# Reading a metric's sum asks all workers for theirs. What is saved of metrics is reset
+# by the next `fit`: this worker's part will do.
+@wrap(
+    internal("engine.base_layer").Layer,
+    "save_own_variables",
+    stock="Saving a metric reads its sum, for which all workers must save together.",
+    until="Never: Keras 2 has ended; goes with its support.",
+)
+def _own_part(original, layer, store):
+    variables = layer._trainable_weights + layer._non_trainable_weights
+    strategies = [getattr(v, "distribute_strategy", None) for v in variables]
+    ours = any(isinstance(strategy, HookedStrategy) for strategy in strategies)
+    if not ours or not isinstance(layer, keras.metrics.Metric):
+        original(layer, store)
+        return
+    for i, variable in enumerate(variables):
+        strategy: Any = variable.distribute_strategy
+        store[str(i)] = strategy.experimental_local_results(variable)[0].numpy()

@@ -11,48 +11,10 @@ import tensorflow as tf
 from keras.src.backend.tensorflow import trainer as tf_trainer
 from keras.src.trainers.data_adapters import array_data_adapter, py_dataset_adapter
 
-from keras_fastnet._keras.keras3.compiling import traced_for_strategy
-from keras_fastnet._keras.keras3.models import (
-    build_by_step,
-    is_overridden,
-    model_step,
-)
-from keras_fastnet._keras.keras3.scope_hooks import move_own_into_scope
-from keras_fastnet._keras.keras3.training_data import IteratorData
-from keras_fastnet._keras.protocols import HookedStrategy, counts_alone
-from keras_fastnet._keras.scopes import refuse_no_scope
+from keras_fastnet._keras.protocols import HookedStrategy
 from keras_fastnet._keras.tensorflow import shuffled_by_epoch
-from keras_fastnet._keras.training_data import note_data
+from keras_fastnet._keras.training import TrainingData, note_data
 from keras_fastnet._keras.wrapping import wrap
-
-
-# A model without the strategy would train on every worker by itself, in silence.
-@wrap(
-    tf_trainer.TensorFlowTrainer,
-    "make_train_function",
-    stock=(
-        "A model made outside the scope trains on each worker alone, without an error."
-    ),
-    until="Keras raises an error for it.",
-)
-def _in_scope_only(original, model, force=False):
-    refuse_no_scope(model, model._distribute_strategy is not None)
-    _build_for(model, "train", model.train_function, force)
-    return original(model, force)
-
-
-@wrap(
-    tf_trainer.TensorFlowTrainer,
-    "make_test_function",
-    stock=(
-        "Variables that a step of the user's makes are unknown until it has been "
-        "traced for a replica."
-    ),
-    until="Keras builds such models before the first step.",
-)
-def _build_first(original, model, force=False):
-    _build_for(model, "test", model.test_function, force)
-    return original(model, force)
 
 
 # The examples of one step: Keras takes whatever shares TensorFlow deals out, and runs
@@ -74,7 +36,7 @@ def _with_epoch_data(original, iterator, *args, **kwargs):
         dataset = iterator._distributed_dataset
         iterator._fastnet_data = strategy.epoch_data(dataset)
         iterator._fastnet_data.steps_per_call = iterator.steps_per_execution
-        _separate_iterators(iterator.data_adapter, iterator._fastnet_data)
+        separate_iterators(iterator.data_adapter, iterator._fastnet_data)
         iterator._fastnet_batches = strategy.agreed_batches(
             dataset, iterator._num_batches
         )
@@ -144,7 +106,13 @@ def _shuffle_by_epoch(original, adapter):
 # Keras prepares the batches of a `PyDataset` with `workers` in one queue for all
 # iterators: what one of them leaves there, such as the one that only looks at the first
 # batch, the next one gets in addition to its own.
-def _separate_iterators(adapter: Any, data: Any) -> None:
+def separate_iterators(adapter: Any, data: Any) -> None:
+    """Gives each iterator of a `PyDataset` its own queue.
+
+    Args:
+        adapter: Keras's, of any data.
+        data: The `EpochData` behind it.
+    """
     if isinstance(adapter, py_dataset_adapter.PyDatasetAdapter):
         adapter.enqueuer = None
         adapter._fastnet_first_only = False
@@ -199,78 +167,14 @@ def _first_only(adapter: Any) -> Iterator[None]:
         adapter._fastnet_first_only = False
 
 
-# The first batch, which Keras takes to build the model and then drops; it also
-# averages it over the replicas, which fails for structures and unequal shares. It
-# builds by `call`, where one process leaves it to the first step: a model that has its
-# own step may have no `call`, and optimizers that only that step knows.
-@wrap(
-    tf_trainer.TensorFlowTrainer,
-    "_maybe_symbolic_build",
-    stock=(
-        "The first batch is taken to build the model, averaged over the replicas "
-        "and dropped; nested inputs fail (keras#20329)."
-    ),
-    until="Keras builds from the dataset's `element_spec`.",
-)
-def _peek(original, model, iterator=None, data_batch=None):
-    strategy, optimizer = model._distribute_strategy, model.optimizer
-    if isinstance(strategy, HookedStrategy):
-        move_own_into_scope(model)
-    if iterator is not None and isinstance(strategy, HookedStrategy):
-        data = iterator._get_iterator()
-        _note_data(model, iterator, data)
-        batch = data.peek()
-        examples = _of_whole_batch(strategy.peek(data), data.examples_of_first())
-    elif iterator is not None and counts_alone(model):
-        data = iterator._fastnet_data = optimizer.epoch_data(
-            iterator._distributed_dataset
-        )
-        data.steps_per_call = iterator._fastnet_steps_per_execution
-        _separate_iterators(iterator.data_adapter, data)
-        _note_data(model, iterator, data)
-        batch = examples = data.peek()
-    elif isinstance(strategy, HookedStrategy):
-        batch = examples = data_batch
-    else:
-        original(model, iterator=iterator, data_batch=data_batch)
-        return
-    own_steps = is_overridden(model, "train_step") or is_overridden(model, "test_step")
-    # A TPU's step is traced as a program for its cores, in which none can be made.
-    if own_steps and not getattr(strategy, "compiles_all", False):
-        # Past Keras, which tracks what is set.
-        vars(model)["_fastnet_first"] = batch, examples
-    else:
-        _build(model, examples)
+def remember_data(model: Any, iterator: Any, data: Any) -> None:
+    """Notes what a model is trained on, for callbacks.
 
-
-def _of_whole_batch(share, examples):
-    """Returns what a replica's share tells of the batch that a model is built for."""
-
-    def spec(leaf):
-        if not isinstance(leaf, tf.Tensor) or leaf.shape.rank == 0:
-            return leaf
-        return tf.TensorSpec([examples, *leaf.shape[1:]], leaf.dtype)
-
-    return tf.nest.map_structure(spec, share)
-
-
-def _build(model, examples):
-    with model.distribute_strategy.scope():
-        model._symbolic_build(data_batch=examples)
-
-
-def _build_for(model, kind, function, force):
-    first = vars(model).pop("_fastnet_first", None)
-    if first is None or not (function is None or force):
-        return
-    batch, examples = first
-    if is_overridden(model, f"{kind}_step"):
-        build_by_step(model, _step(model, getattr(model, f"{kind}_step")), batch)
-    else:
-        _build(model, examples)
-
-
-def _note_data(model, iterator, data):
+    Args:
+        model: The model.
+        iterator: Keras's `TFEpochIterator`.
+        data: The `EpochData` behind it.
+    """
     iterator._fastnet_given = IteratorData(iterator, data)
     note_data(model, iterator._fastnet_given)
 
@@ -295,38 +199,44 @@ def _count_batches(original, iterator):
     return begun
 
 
-# Micro-batches: an optimizer that adds them up has to know how many examples each
-# holds, and when an epoch has no more of them. Several replicas are told by the step.
-# There Keras would also have XLA compile the step with the collectives in its middle.
-@wrap(
-    tf_trainer.TensorFlowTrainer,
-    "_make_function",
-    stock=(
-        "The step is compiled by XLA with the collectives in it, and knows no "
-        "shares of a batch."
-    ),
-    until="Keras lets a strategy wrap and compile the step.",
-)
-def _make_step(original, model, step):
-    with traced_for_strategy(model):
-        return original(model, _step(model, step))
+class IteratorData(TrainingData):
+    """The data behind Keras 3's iterator over epochs.
 
+    Args:
+        iterator: Keras's iterator.
+        elements: The `EpochData` behind it.
+    """
 
-def _step(model, step):
-    trains = step == model.train_step
-    if counts_alone(model) and trains:
-        step = model.optimizer.counted_step(step)
-    if isinstance(model.distribute_strategy, HookedStrategy):
-        return model_step(model, step, "train" if trains else "test")
-    return step
+    def __init__(self, iterator: tf_trainer.TFEpochIterator, elements: Any):
+        super().__init__(elements)
+        self._iterator = iterator
 
+    @property
+    def batches(self) -> int | None:
+        """Number of batches in an epoch; `None` where it is not known."""
+        return self._iterator.num_batches
 
-@wrap(
-    tf_trainer.TensorFlowTrainer,
-    "make_predict_function",
-    stock="As in `_make_function`, for `predict`.",
-    until="As for `_make_function`.",
-)
-def _make_predict_step(original, model, *args, **kwargs):
-    with traced_for_strategy(model):
-        return original(model, *args, **kwargs)
+    @property
+    def examples(self) -> int | None:
+        """Number of examples in an epoch; `None` where only reading would tell."""
+        if not self.whole_epochs:
+            return None
+        return getattr(self._iterator.data_adapter, "_num_samples", None)
+
+    @property
+    def _steps_per_epoch(self) -> int | None:
+        return self._iterator.steps_per_epoch
+
+    def _pass_epoch(self) -> None:
+        adapter = self._iterator.data_adapter
+        adapter.on_epoch_begin()
+        self.elements.pass_epoch()
+        adapter.on_epoch_end()
+
+    def begin_epoch(self) -> None:
+        """Sets the batch that Keras counts from; called when its loop begins."""
+        iterator = self._iterator
+        skipped, self.first_batch = self.first_batch, 0
+        for _ in range(0, skipped, iterator.steps_per_execution):
+            # Keras's count of steps; no data are read by it.
+            next(iterator._epoch_iterator, None)

@@ -1,0 +1,63 @@
+"""The modules that adapt the Keras in use, of `keras2` or `keras3`.
+
+Both have these modules, with the functions that the rest of the package imports from
+here. When they are imported they register their changes to Keras, which
+`install_changes` makes.
+"""
+
+from typing import TYPE_CHECKING
+
+from keras_fastnet._keras import callbacks, losses, tensorflow
+from keras_fastnet._keras.keras_api import IS_KERAS_2
+from keras_fastnet._keras.protocols import HookedStrategy
+from keras_fastnet._keras.scopes import STRATEGIES
+from keras_fastnet._keras.wrapping import install
+
+if TYPE_CHECKING or not IS_KERAS_2:
+    from keras_fastnet._keras.keras3 import (
+        data,
+        functions,
+        models,
+        optimizers,
+        saving,
+        scope,
+        steps,
+        values,
+    )
+
+    _OF_KERAS_3: tuple = (saving, scope)
+else:
+    from keras_fastnet._keras.keras2 import (
+        data,
+        functions,
+        models,
+        optimizers,
+        steps,
+        values,
+    )
+
+    _OF_KERAS_3 = ()
+
+# Imported for the changes that they register.
+REGISTERING = (callbacks, data, functions, losses, steps, tensorflow, *_OF_KERAS_3)
+
+__all__ = ["functions", "install_changes", "models", "optimizers", "values"]
+
+
+def install_changes(strategy: HookedStrategy | None = None) -> None:
+    """Makes the changes to Keras and TensorFlow, once.
+
+    Keras has no public interface for most of what several workers and micro-batches
+    need. Every wrapper asks whether a keras_fastnet strategy or optimizer is active,
+    and otherwise calls the original.
+
+    Args:
+        strategy: A `tf.distribute.Strategy`, in whose scope models must be made from
+            now on. Defaults to `None`.
+
+    Raises:
+        ImportError: This Keras lacks a function that must be wrapped.
+    """
+    if strategy is not None:
+        STRATEGIES.add(strategy)
+    install()

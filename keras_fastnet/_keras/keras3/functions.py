@@ -1,0 +1,252 @@
+"""The functions of Keras 3's loops: how they are built, traced and compiled.
+
+XLA cannot compile collectives that leave the device. So each replica's forward pass is
+compiled separately, with its backward pass, and so is the update.
+"""
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
+from keras.src.backend.tensorflow import trainer as tf_trainer
+
+from keras_fastnet._keras.keras3.data import remember_data, separate_iterators
+from keras_fastnet._keras.keras3.models import (
+    build_by_step,
+    is_overridden,
+    model_step,
+)
+from keras_fastnet._keras.keras3.scope import move_own_into_scope
+from keras_fastnet._keras.protocols import (
+    HookedStrategy,
+    compiled,
+    compiles_itself,
+    counts_alone,
+)
+from keras_fastnet._keras.scopes import refuse_no_scope
+from keras_fastnet._keras.wrapping import wrap
+
+
+@contextlib.contextmanager
+def traced_for_strategy(model: keras.Model) -> Iterator[None]:
+    """Has Keras make a model's functions so that the strategy can compile them.
+
+    Args:
+        model: A compiled model.
+    """
+    asked, plain = model.jit_compile, tf.function
+
+    def traced_for_each_size(function: Any = None, **options: Any) -> Any:
+        return plain(function, **{**options, "reduce_retracing": False})
+
+    if compiles_itself(model):
+        model._jit_compile = False
+        if model.distribute_strategy.compiles_all:
+            # Keras asks for traces of unknown shape after the first.
+            tf.function = traced_for_each_size
+    try:
+        yield
+    finally:
+        model._jit_compile = asked
+        tf.function = plain
+
+
+@contextlib.contextmanager
+def compiled_forward(model: keras.Model) -> Iterator[None]:
+    """Has XLA compile a model's forward pass, for the time of a step's tracing.
+
+    Args:
+        model: The model.
+
+    Raises:
+        ValueError: A layer of it communicates with other replicas.
+    """
+    layers = list(model._flatten_layers())
+    _refuse_synchronized(layers)
+    # Of the class: another replica's tracing may have paused with its own in place.
+    call = functools.partial(type(model).call, model)
+
+    def compiled_call(*args: Any, **kwargs: Any) -> Any:
+        if any(get_keras_mask(x) is not None for x in _tensors((args, kwargs))):
+            return call(*args, **kwargs)
+        known = [len(layer._losses) for layer in layers]
+
+        # What the pass leaves beside its result has to cross the border with it.
+        def forward() -> Any:
+            outputs = call(*args, **kwargs)
+            masks = [get_keras_mask(output) for output in _tensors(outputs)]
+            losses = [
+                layer._losses[count:]
+                for layer, count in zip(layers, known, strict=True)
+            ]
+            return outputs, masks, losses
+
+        outputs, masks, losses = compiled(forward)()
+        for layer, count, own in zip(layers, known, losses, strict=True):
+            layer._losses[count:] = own
+        for output, mask in zip(_tensors(outputs), masks, strict=True):
+            if mask is not None:
+                set_keras_mask(output, mask)
+        return outputs
+
+    # Past Keras, which tracks what is set.
+    vars(model)["call"] = compiled_call
+    try:
+        yield
+    finally:
+        vars(model).pop("call", None)
+
+
+def _tensors(structure: Any) -> list[Any]:
+    return [x for x in keras.tree.flatten(structure) if isinstance(x, tf.Tensor)]
+
+
+def _refuse_synchronized(layers: list[keras.Layer]) -> None:
+    for layer in layers:
+        if getattr(layer, "synchronized", False):
+            raise ValueError(
+                "XLA cannot compile a forward pass that communicates with other "
+                f"replicas. Received: `jit_compile=True` with {layer.name}, whose "
+                "statistics are `synchronized=True`. Leave one of the two out."
+            )
+
+
+# A model without the strategy would train on every worker by itself, in silence.
+@wrap(
+    tf_trainer.TensorFlowTrainer,
+    "make_train_function",
+    stock=(
+        "A model made outside the scope trains on each worker alone, without an error."
+    ),
+    until="Keras raises an error for it.",
+)
+def _in_scope_only(original, model, force=False):
+    refuse_no_scope(model, model._distribute_strategy is not None)
+    _build_for(model, "train", model.train_function, force)
+    return original(model, force)
+
+
+@wrap(
+    tf_trainer.TensorFlowTrainer,
+    "make_test_function",
+    stock=(
+        "Variables that a step of the user's makes are unknown until it has been "
+        "traced for a replica."
+    ),
+    until="Keras builds such models before the first step.",
+)
+def _build_first(original, model, force=False):
+    _build_for(model, "test", model.test_function, force)
+    return original(model, force)
+
+
+# The first batch, which Keras takes to build the model and then drops; it also
+# averages it over the replicas, which fails for structures and unequal shares. It
+# builds by `call`, where one process leaves it to the first step: a model that has its
+# own step may have no `call`, and optimizers that only that step knows.
+@wrap(
+    tf_trainer.TensorFlowTrainer,
+    "_maybe_symbolic_build",
+    stock=(
+        "The first batch is taken to build the model, averaged over the replicas "
+        "and dropped; nested inputs fail (keras#20329)."
+    ),
+    until="Keras builds from the dataset's `element_spec`.",
+)
+def _peek(original, model, iterator=None, data_batch=None):
+    strategy, optimizer = model._distribute_strategy, model.optimizer
+    if isinstance(strategy, HookedStrategy):
+        move_own_into_scope(model)
+    if iterator is not None and isinstance(strategy, HookedStrategy):
+        data = iterator._get_iterator()
+        remember_data(model, iterator, data)
+        batch = data.peek()
+        examples = _of_whole_batch(strategy.peek(data), data.examples_of_first())
+    elif iterator is not None and counts_alone(model):
+        data = iterator._fastnet_data = optimizer.epoch_data(
+            iterator._distributed_dataset
+        )
+        data.steps_per_call = iterator._fastnet_steps_per_execution
+        separate_iterators(iterator.data_adapter, data)
+        remember_data(model, iterator, data)
+        batch = examples = data.peek()
+    elif isinstance(strategy, HookedStrategy):
+        batch = examples = data_batch
+    else:
+        original(model, iterator=iterator, data_batch=data_batch)
+        return
+    own_steps = is_overridden(model, "train_step") or is_overridden(model, "test_step")
+    # A TPU's step is traced as a program for its cores, in which none can be made.
+    if own_steps and not getattr(strategy, "compiles_all", False):
+        # Past Keras, which tracks what is set.
+        vars(model)["_fastnet_first"] = batch, examples
+    else:
+        _build(model, examples)
+
+
+def _of_whole_batch(share, examples):
+    """Returns what a replica's share tells of the batch that a model is built for."""
+
+    def spec(leaf):
+        if not isinstance(leaf, tf.Tensor) or leaf.shape.rank == 0:
+            return leaf
+        return tf.TensorSpec([examples, *leaf.shape[1:]], leaf.dtype)
+
+    return tf.nest.map_structure(spec, share)
+
+
+def _build(model, examples):
+    with model.distribute_strategy.scope():
+        model._symbolic_build(data_batch=examples)
+
+
+def _build_for(model, kind, function, force):
+    first = vars(model).pop("_fastnet_first", None)
+    if first is None or not (function is None or force):
+        return
+    batch, examples = first
+    if is_overridden(model, f"{kind}_step"):
+        build_by_step(model, _step(model, getattr(model, f"{kind}_step")), batch)
+    else:
+        _build(model, examples)
+
+
+# Micro-batches: an optimizer that adds them up has to know how many examples each
+# holds, and when an epoch has no more of them. Several replicas are told by the step.
+# There Keras would also have XLA compile the step with the collectives in its middle.
+@wrap(
+    tf_trainer.TensorFlowTrainer,
+    "_make_function",
+    stock=(
+        "The step is compiled by XLA with the collectives in it, and knows no "
+        "shares of a batch."
+    ),
+    until="Keras lets a strategy wrap and compile the step.",
+)
+def _make_step(original, model, step):
+    with traced_for_strategy(model):
+        return original(model, _step(model, step))
+
+
+def _step(model, step):
+    trains = step == model.train_step
+    if counts_alone(model) and trains:
+        step = model.optimizer.counted_step(step)
+    if isinstance(model.distribute_strategy, HookedStrategy):
+        return model_step(model, step, "train" if trains else "test")
+    return step
+
+
+@wrap(
+    tf_trainer.TensorFlowTrainer,
+    "make_predict_function",
+    stock="As in `_make_function`, for `predict`.",
+    until="As for `_make_function`.",
+)
+def _make_predict_step(original, model, *args, **kwargs):
+    with traced_for_strategy(model):
+        return original(model, *args, **kwargs)

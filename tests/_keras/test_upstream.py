@@ -1,0 +1,43 @@
+"""The changes to Keras and TensorFlow, and their list."""
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from keras_fastnet._keras.__main__ import markdown
+from keras_fastnet._keras.wrapping import CHANGES, wrap
+
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "upstream.md"
+
+
+def test_the_page_lists_all_changes():
+    assert markdown() in PAGE.read_text(), (
+        "docs/upstream.md is out of date: `python -m keras_fastnet._keras --markdown`"
+    )
+
+
+def test_every_change_gives_its_reason_and_its_end():
+    for change in CHANGES:
+        assert change.stock.endswith("."), change.path
+        assert change.until.endswith("."), change.path
+
+
+def test_a_second_wrapper_of_a_function_raises():
+    first = CHANGES[0]
+    with pytest.raises(ValueError, match="can be wrapped once"):
+        wrap(first.owner, first.name, stock="", until="")(lambda original: None)
+
+
+@pytest.mark.parametrize("options", [[], ["--install"]])
+def test_the_command_says_what_is_installed(options, environment):
+    done = subprocess.run(
+        [sys.executable, "-m", "keras_fastnet._keras", *options],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    states = [line.partition("  ")[0] for line in done.stdout.splitlines()[1:]]
+    assert states == ["installed" if options else "not installed"] * len(CHANGES)
