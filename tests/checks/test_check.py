@@ -63,9 +63,7 @@ def test_all_invariants_hold(request, cluster):
         pytest.param(
             "TensorFlowTrainer._maybe_symbolic_build", "resume", marks=pytest.mark.slow
         ),
-        pytest.param(
-            "CallbackList.__init__", "callbacks_together", marks=pytest.mark.slow
-        ),
+        pytest.param("allowed_callbacks", "callbacks_together", marks=pytest.mark.slow),
         pytest.param(
             "TensorFlowTrainer.make_train_function",
             "outside_the_scope",

@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 import keras_fastnet
+from keras_fastnet._keras import callbacks as callback_lists
 from keras_fastnet._keras import wrapping
 from keras_fastnet._keras.adapters import optimizers
 from keras_fastnet._keras.callbacks import WorkersCallbackList
@@ -770,13 +771,18 @@ def checked(
     Args:
         strategy: The worker's strategy.
         without: The function of Keras, such as `"BaseOptimizer.apply"`, that is to be
-            Keras's own again; a method of `WorkersCallbackList`; or `"layer_state"`.
+            Keras's own again; a method of `WorkersCallbackList`;
+            `"allowed_callbacks"`; or `"layer_state"`.
         only: The invariant to check. Defaults to `None`: all.
     """
     switched_off = contextlib.ExitStack()
     if without == "layer_state":
         switched_off.enter_context(
             mock.patch.object(fit_steps.models, "layer_state", lambda model: [])
+        )
+    elif without == "allowed_callbacks":
+        switched_off.enter_context(
+            mock.patch.object(callback_lists, "_allowed", lambda _, given: given)
         )
     elif without and without.startswith(WorkersCallbackList.__name__):
         name = without.partition(".")[2]
