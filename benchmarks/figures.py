@@ -30,7 +30,7 @@ def axes_of(figure: Figure, *place: int) -> Axes:
 
 
 def save(figure: Figure, name: str) -> None:
-    # Without a date, so that the same results make the same file.
+    # Without a date, so that the same results give the same file.
     figure.savefig(DOCS / name, metadata={"Date": None})
     print(DOCS / name)
 
@@ -40,7 +40,7 @@ def accuracy_by_batch() -> None:
     if not result.exists():
         print(f"not drawn: {result} is not there yet")
         return
-    # Those of one number of epochs; the others are in the text.
+    # One number of epochs; the text states the others.
     cells = [cell for cell in json.loads(result.read_text()) if cell["epochs"] == 40]
     figure = Figure(figsize=(7.2, 4.0), layout="constrained")
     axes = axes_of(figure)

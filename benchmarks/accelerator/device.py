@@ -1,4 +1,4 @@
-"""The device that the parts of this benchmark run on."""
+"""Chooses the device that the parts of this benchmark run on."""
 
 import argparse
 import sys
@@ -13,7 +13,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def device(smoke: bool) -> str:
-    """Returns the first GPU; with `smoke` a CPU will do."""
+    """Returns the first GPU, or with `smoke` a CPU if there is none."""
     gpus = tf.config.list_physical_devices("GPU")
     for gpu in gpus:
         tf.config.experimental.set_memory_growth(gpu, True)

@@ -1,12 +1,12 @@
-"""What LARS and large batches cost on a GPU.
+"""Measures what LARS and large batches cost on a GPU.
 
     python benchmarks/accelerator/run.py                    # about 20 minutes on a GPU
     python benchmarks/accelerator/run.py --cifar10 FILE     # with accuracies, hours
-    python benchmarks/accelerator/run.py --smoke            # anywhere: does it run?
+    python benchmarks/accelerator/run.py --smoke            # on any machine, small
 
-FILE is the cifar10.npz that benchmarks/large_batch_accuracy/run.py makes. Every part
-runs in a process of its own, so that its peak of memory is its own. `--smoke` makes
-everything small, on a CPU too; its figures mean nothing, and are not kept.
+FILE is the cifar10.npz that benchmarks/large_batch_accuracy/run.py writes. Every part
+runs in a separate process, so that its peak memory is measured alone. `--smoke` makes
+everything small and also runs on a CPU; its figures mean nothing and are not kept.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from keras_fastnet.launcher.machine import processor_name
 
 HERE = pathlib.Path(__file__).parent
 PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
-# Optimizer, and micro-batches in an update: 256 of 128 images are 32,768.
+# Optimizer and micro-batches per update: 256 of 128 images are 32,768.
 TRAININGS = (("SGD", 1), ("LARS", 1), ("LARS", 256))
 # The best rates of benchmarks/large_batch_accuracy for each batch.
 RATES = {
@@ -38,7 +38,7 @@ _CLOCKS = (
 
 
 def measured(part: str, *options: str, smoke: bool) -> dict:
-    """Runs one part and returns what it printed last."""
+    """Runs one part and returns the JSON object that it printed last."""
     command = [sys.executable, str(HERE / f"{part}.py"), *options]
     command += ["--smoke"] if smoke else []
     ended = subprocess.run(command, capture_output=True, text=True)
@@ -64,7 +64,7 @@ def accuracies(cifar10: pathlib.Path) -> list[dict]:
 
 
 def conditions() -> dict:
-    """Says on what the figures were taken."""
+    """Returns the conditions under which the figures were measured."""
     try:
         clocks = subprocess.run(
             ["nvidia-smi", f"--query-gpu={_CLOCKS}", "--format=csv"],

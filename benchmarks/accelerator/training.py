@@ -1,6 +1,6 @@
-"""ResNet-50 through `model.fit`: images a second, and the peak of memory.
+"""Measures images per second and peak memory of ResNet-50 in `model.fit`.
 
-The images are on the device already: what feeds them is not measured.
+The images are already on the device: reading them is not measured.
 """
 
 import json
@@ -20,7 +20,7 @@ BATCH, SIZE = 128, 224
 
 
 class Epochs(keras.callbacks.Callback):
-    """Notes how long every epoch takes."""
+    """Records how long every epoch takes."""
 
     def __init__(self):
         super().__init__()

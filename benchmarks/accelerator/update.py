@@ -1,7 +1,7 @@
-"""The update of ResNet-50's weights alone: LARS, SGD, and what the memory allows.
+"""Times the update of ResNet-50's weights alone: LARS, SGD, and the memory's limit.
 
-The floor is the time to move the bytes that an update cannot do without, at the speed
-at which the device copies a large tensor: SGD with momentum reads weights, gradients
+The limit is the time to move the bytes that an update must move, at the speed at which
+the device copies a large tensor: SGD with momentum reads weights, gradients
 and buffers and writes weights and buffers; LARS reads weights and gradients once more,
 for their norms.
 """
@@ -20,14 +20,14 @@ from device import device, parser
 
 from keras_fastnet import LARS
 
-# Operations that start nothing on the device.
+# Operations that launch nothing on the device.
 _NO_LAUNCH = ("Const", "Placeholder", "NoOp", "Identity", "ReadVariableOp")
 _NO_KERNEL = ("parameter(", "constant(", "get-tuple-element(", "tuple(", "bitcast(")
 PASSES = {"SGD": 5, "LARS": 7}
 
 
 def seconds_of(function, rounds: int) -> float:
-    """Returns the median seconds of ten calls in a row, over ten."""
+    """Returns the median seconds per call, over series of ten calls."""
     times = []
     for _ in range(rounds + 1):
         begun = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Examples/s and bytes sent with 1, 4 and 16 micro-batches an update, on two workers.
+"""Measures examples/s and bytes sent with 1, 4 and 16 micro-batches per update.
 
 python benchmarks/accumulation/run.py
 """
@@ -18,7 +18,7 @@ from keras_fastnet.launcher.machine import available_cpus, processor_name
 
 HERE = pathlib.Path(__file__).parent
 MICRO_BATCHES = 32
-CONTESTANTS = (
+CONFIGURATIONS = (
     ("LargeBatchOptimizer", "fastnet", 1),
     ("LargeBatchOptimizer", "fastnet", 4),
     ("LargeBatchOptimizer", "fastnet", 16),
@@ -28,7 +28,7 @@ CONTESTANTS = (
 
 
 def measure(kind: str, accumulation: int, batch_size: int) -> dict:
-    """Returns what one run of two workers measured."""
+    """Runs two workers once and returns what they measured."""
     with tempfile.TemporaryDirectory() as folder:
         output = pathlib.Path(folder) / "result.json"
         options = {
@@ -58,13 +58,13 @@ def main() -> None:
         rounds.append(
             [
                 measure(kind, accumulation, arguments.batch_size)
-                for _, kind, accumulation in CONTESTANTS
+                for _, kind, accumulation in CONFIGURATIONS
             ]
         )
     rows = []
-    for index, (name, _, accumulation) in enumerate(CONTESTANTS):
+    for index, (name, _, accumulation) in enumerate(CONFIGURATIONS):
         found = [turn[index] for turn in rounds]
-        # Within a round, where noise hits all alike.
+        # Within a round, so that background noise affects all equally.
         over_first = [
             turn[index]["examples_per_second"] / turn[0]["examples_per_second"]
             for turn in rounds

@@ -13,7 +13,7 @@ import keras_fastnet
 
 
 def loopback_bytes() -> int:
-    """Returns what this machine has sent to itself so far."""
+    """Returns the bytes that the loopback interface has sent so far."""
     for line in pathlib.Path("/proc/net/dev").read_text().splitlines():
         name, _, numbers = line.partition(":")
         if name.strip() == "lo":
@@ -22,7 +22,7 @@ def loopback_bytes() -> int:
 
 
 class Meter(keras.callbacks.Callback):
-    """Notes time and bytes sent at the end of every batch."""
+    """Records time and bytes sent at the end of every batch."""
 
     def __init__(self):
         super().__init__()

@@ -1,10 +1,10 @@
-"""Times sums over 4, 9 and 16 local ranks with `fastnet bench`, and tests the plan.
+"""Times sums over 4, 9 and 16 local ranks with `fastnet bench`, and evaluates the plan.
 
 python benchmarks/all_reduce/run.py
 python benchmarks/all_reduce/run.py --transport mpi --ranks 2 4 9 16
 python benchmarks/all_reduce/run.py --measured    # only the tables and the predictions
 
-Each number of ranks has a file of its own beside this script, `ranks-4.json`,
+Each number of ranks has its own file beside this script, `ranks-4.json`,
 `mpi-ranks-4.json` and so on, which `fastnet plan --bench` reads.
 """
 
@@ -32,13 +32,13 @@ RINGS = {"ring": "our ring", "tensorflow": "TensorFlow's"}
 
 
 def file_of(ranks: int, transport: str) -> pathlib.Path:
-    """Returns the file with what was measured with so many ranks."""
+    """Returns the result file of a number of ranks."""
     prefix = "mpi-" if transport == "mpi" else ""
     return HERE / f"{prefix}ranks-{ranks}.json"
 
 
 def measure(ranks: int, transport: str, sizes: str, repeats: int) -> None:
-    """Writes the file of so many ranks."""
+    """Measures with a number of ranks and writes the result file."""
     command = [sys.executable, "-m", "keras_fastnet.cli", "bench"]
     command += ["--workers", str(ranks), "--sizes", sizes]
     command += ["--transport", transport, "--repeats", str(repeats)]
@@ -48,7 +48,7 @@ def measure(ranks: int, transport: str, sizes: str, repeats: int) -> None:
 
 
 def error(measured: Measurement, costs: UnitCosts) -> float:
-    """Returns how far the prediction is off, relative to what was measured."""
+    """Returns the relative error of the prediction."""
     predicted = all_reduce_seconds(
         measured.algorithm,
         measured.grid,
@@ -61,7 +61,7 @@ def error(measured: Measurement, costs: UnitCosts) -> float:
 
 
 def prediction(learned_from: list[int], asked: int, transport: str) -> str:
-    """Returns a row that says how well one number of ranks is predicted."""
+    """Returns the table row with the prediction errors of one number of ranks."""
     learned = [
         measured
         for ranks in learned_from
@@ -82,12 +82,12 @@ def prediction(learned_from: list[int], asked: int, transport: str) -> str:
 
 
 def over(document: dict, others: dict[str, str], ours: str = "auto") -> str:
-    """Returns the time of one of ours over that of others, by size.
+    """Returns the time of one algorithm relative to others, by size.
 
     Args:
-        document: What was measured.
-        others: What people call each of them, by algorithm.
-        ours: Which of ours.
+        document: The content of a result file.
+        others: The others' names in the table, by algorithm.
+        ours: The algorithm of keras_fastnet.
     """
     seconds = {
         (row["bytes"], row["algorithm"]): row["seconds"]
@@ -101,7 +101,7 @@ def over(document: dict, others: dict[str, str], ours: str = "auto") -> str:
 
 
 def main() -> None:
-    """Measures and reports."""
+    """Measures and prints the tables."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -21,7 +21,7 @@ import tensorflow as tf
 HERE = pathlib.Path(__file__).parent
 SCRIPT = HERE.parents[1] / "examples" / "cifar10.py"
 RESULT = HERE / "result.json"
-# What Keras writes at the end of an epoch: seconds, milliseconds a step, metrics.
+# Keras's output at the end of an epoch: seconds, milliseconds a step, metrics.
 EPOCH = re.compile(r"(\d+)/\1 \S+ (\d+)s (\d+)ms/step .*val_accuracy: ([\d.]+)")
 
 

@@ -3,8 +3,8 @@
     python benchmarks/compilers/compile.py FILE h100
     python benchmarks/compilers/compile.py FILE v5e --cores 4
 
-Needs an environment with JAX, which brings the compilers: pip install "jax[cuda12]"
-libtpu. Prints a JSON object with what the compiler made of the program, last.
+Needs an environment with JAX, which contains the compilers: pip install "jax[cuda12]"
+libtpu. The last line printed is a JSON object that describes the compiled program.
 """
 
 import argparse
@@ -14,10 +14,10 @@ import os
 import pathlib
 import re
 
-# Nothing looks for devices, on this machine or in a cloud.
+# Do not look for devices, on this machine or in a cloud.
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["TPU_SKIP_MDS_QUERY"] = "1"
-# Trying kernels out takes a GPU.
+# Trying kernels out needs a GPU.
 os.environ["XLA_FLAGS"] = "--xla_gpu_autotune_level=0"
 
 import numpy as np
@@ -65,12 +65,12 @@ def devices_of(kind: str) -> list:
 
 
 def compiled(program: bytes, kind: str, cores: int):
-    """Returns what the compiler of a device makes of a program.
+    """Compiles a program for a device and describes the result.
 
     Args:
         program: A serialized `HloModuleProto`.
         kind: `"h100"` or `"v5e"`.
-        cores: How many devices run it together.
+        cores: The number of devices that run it together.
     """
     devices = devices_of(kind)[:cores]
     module = _jax.mlir.xla_computation_to_mlir_module(
@@ -99,7 +99,7 @@ def compiled(program: bytes, kind: str, cores: int):
 
 
 def operations(text: str) -> collections.Counter:
-    """Counts operations in a program's text, or a part of that."""
+    """Counts operations in a program's text, or in a part of it."""
     return collections.Counter(
         re.findall(r"^\s+(?:ROOT )?%\S+ = .*? ([a-z][a-z0-9-]*)\(", text, re.MULTILINE)
     )
@@ -122,7 +122,7 @@ def main() -> None:
         json.dumps(
             {
                 "kernels": sum(n for op, n in started.items() if op not in NO_KERNEL),
-                # Of these the kernels are not counted above.
+                # The kernels of these are not counted above.
                 "conditions": everything["conditional"],
                 "all_reduces": {
                     "in every step": started["all-reduce"],

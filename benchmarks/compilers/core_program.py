@@ -1,4 +1,4 @@
-"""What one core of a TPU runs, as a function that XLA compiles."""
+"""Makes the program of one TPU core a function that XLA compiles."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from tests.distributed.tpu_of_cpus import Traced, source_of
 
 
 def compiled_step(traced: Traced) -> tuple[Any, list[tf.Tensor]]:
-    """Returns what one core runs, as a function for XLA, and its arguments.
+    """Returns the program of one core, as a function for XLA, and its arguments.
 
     Sums over the cores are XLA's. The arguments are the data of a step, all zero.
 
@@ -58,7 +58,7 @@ def compiled_step(traced: Traced) -> tuple[Any, list[tf.Tensor]]:
 
 
 def _origin(traced: Traced, tensor: tf.Tensor) -> tf.Tensor:
-    """Returns what was captured, from whatever graph around it."""
+    """Returns the captured tensor from the outermost graph."""
     graph = traced.graph.outer_graph
     while hasattr(graph, "captures"):
         captured = {id(inner): outer for outer, inner in graph.captures}

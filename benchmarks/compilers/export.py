@@ -1,12 +1,12 @@
-"""Writes a program of ours as TensorFlow hands it to XLA.
+"""Writes a program of keras_fastnet as TensorFlow passes it to XLA.
 
     python benchmarks/compilers/export.py update FILE --optimizer LARS
     python benchmarks/compilers/export.py gpu FILE --precision mixed_bfloat16
     python benchmarks/compilers/export.py tpu FILE --precision mixed_bfloat16
 
 `update` is an optimizer's update of ResNet-50's weights, `gpu` a whole training step of
-ResNet-50 with LARS and micro-batches on one device, `tpu` what each core of a TPU runs
-of such a step. Prints a JSON object with what it is, last.
+ResNet-50 with LARS and micro-batches on one device, `tpu` the part of such a step that
+each TPU core runs. The last line printed is a JSON object that describes the program.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 ROOT = pathlib.Path(__file__).parents[2]
-# The TPU system that the tests have, and what the other benchmark counts.
+# The tests' TPU system, and the other benchmark's counts.
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks" / "accelerator")]
 
 import keras  # noqa: E402
@@ -34,7 +34,7 @@ class Caught(Exception):
 
 
 def update(args: argparse.Namespace):
-    """An optimizer's update of ResNet-50's weights."""
+    """Exports an optimizer's update of ResNet-50's weights."""
     from update import launches, updater
 
     generator = np.random.default_rng(0)
@@ -74,7 +74,7 @@ def compiled_model(args: argparse.Namespace) -> keras.Model:
 
 
 def gpu(args: argparse.Namespace):
-    """A training step on one device."""
+    """Exports a training step on one device."""
     model = compiled_model(args)
     x = tf.zeros([args.batch, args.size, args.size, 3])
     y = tf.zeros([args.batch], tf.int64)
@@ -89,7 +89,7 @@ def gpu(args: argparse.Namespace):
 
 
 def tpu(args: argparse.Namespace):
-    """What each core runs of a training step."""
+    """Exports the part of a training step that each core runs."""
     from core_program import compiled_step
 
     from tests.distributed import tpu_of_cpus

@@ -1,9 +1,9 @@
-"""What the compilers of GPUs and TPUs make of our programs; neither device is needed.
+"""Compiles keras_fastnet's programs for GPUs and TPUs; neither device is needed.
 
     python benchmarks/compilers/run.py --jax-python PATH     # about 6 minutes
 
-PATH is the Python of an environment with pip install "jax[cuda12]" libtpu, which need
-not have TensorFlow. Writes result.json; nothing runs, so there is no speed in it.
+PATH is the Python of an environment with pip install "jax[cuda12]" libtpu, which does
+not need TensorFlow. Writes result.json; nothing runs, so it contains no speed.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import tempfile
 
 HERE = pathlib.Path(__file__).parent
 PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
-# Program, its options, the device that it is compiled for, and how many of these.
+# Program, its options, the device that it is compiled for, and their number.
 CASES = [
     *(("update", ["--optimizer", name], "h100", 1) for name in ("SGD", "LARS")),
     *(("gpu", ["--precision", name], "h100", 1) for name in PRECISIONS),

@@ -1,4 +1,4 @@
-"""Accuracy by batch: SGD, SGD with warm-up, LARS.
+"""Measures accuracy by batch size: SGD, SGD with warm-up, LARS.
 
 python benchmarks/large_batch_accuracy/run.py --data-dir DIR   # 4 hours on 2 cores
 python benchmarks/large_batch_accuracy/run.py --measured       # only the table
@@ -30,14 +30,14 @@ import numpy as np
 
 HERE = pathlib.Path(__file__).parent
 RUNS = HERE / "runs.jsonl"
-# The first batches are those that the published headlines are about.
+# The first batches are those of the published results.
 BATCHES = (8_192, 256, 32_768, 1_024, 4_096)
 EPOCHS = 40
 LONG_EPOCHS = 160
 LONG = ((8_192, "lars"), (256, "sgd-warmup"), (8_192, "sgd-warmup"), (256, "lars"))
 SEEDS = {256: (1, 2), 1_024: (1,), 4_096: (1,), 8_192: (1, 2), 32_768: (1, 2)}
 MOST_RATES = 4
-# Where the search for the rate begins.
+# The first rate of the search.
 FIRST_RATE = {
     "sgd": {256: 0.2, 8_192: 0.8, 32_768: 1.6},
     "sgd-warmup": {256: 0.2, 8_192: 1.6, 32_768: 1.6},
@@ -51,11 +51,11 @@ _NAMES = {
 
 
 class NotRun(Exception):
-    """A run is missing, and none may be made."""
+    """A run is missing, and `--measured` allows no new one."""
 
 
 class Runs:
-    """The runs that have ended, by what they were asked for."""
+    """The completed runs, by their settings."""
 
     def __init__(self, data: pathlib.Path | None) -> None:
         self._data = data
@@ -80,7 +80,7 @@ class Runs:
         tune: bool,
         epochs: int = EPOCHS,
     ) -> dict:
-        """Returns a run, which is made if it is not there."""
+        """Returns a run; runs it if it is missing."""
         key = (method, batch, rate, epochs, seed, tune)
         if key not in self.ended:
             if self._data is None:
@@ -113,7 +113,7 @@ class Runs:
 
 
 def tuned_rate(runs: Runs, method: str, batch: int) -> tuple[float, dict[float, float]]:
-    """Returns the best rate, and the accuracy of each that was tried."""
+    """Returns the best rate, and the accuracy at each rate tried."""
     first = FIRST_RATE[method][batch]
     tried: dict[float, float] = {}
 
@@ -130,7 +130,7 @@ def tuned_rate(runs: Runs, method: str, batch: int) -> tuple[float, dict[float, 
 
 
 def rate_between(runs: Runs, method: str, batch: int) -> float:
-    """Returns a power of the batch, between the best rates of 256 and 8,192."""
+    """Interpolates the rate, as a power of the batch, between 256 and 8,192."""
     low, high = 256, 8_192
     at_low, at_high = (tuned_rate(runs, method, end)[0] for end in (low, high))
     part = math.log(batch / low) / math.log(high / low)
@@ -138,7 +138,7 @@ def rate_between(runs: Runs, method: str, batch: int) -> float:
 
 
 def cell(runs: Runs, method: str, batch: int, epochs: int) -> dict:
-    """Returns what one method reaches with one batch."""
+    """Returns the accuracy of one method with one batch size."""
     tried: dict[float, float] = {}
     if batch in FIRST_RATE[method]:
         rate, tried = tuned_rate(runs, method, batch)
@@ -189,7 +189,7 @@ def _read(data_dir: str, split: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def table(cells: list[dict], epochs: int) -> str:
-    """Returns the accuracies with so many epochs as a table in Markdown."""
+    """Returns the accuracies with a number of epochs as a Markdown table."""
     found = {
         (entry["method"], entry["global_batch"]): entry
         for entry in cells

@@ -3,7 +3,7 @@ r"""Trains one small ResNet on CIFAR-10 and prints one line of JSON.
 python benchmarks/large_batch_accuracy/train.py --data cifar10.npz --method lars \
     --global-batch 8192 --rate 1.6
 
-Everything but the method, the batch and the rate is the same in all runs.
+All runs are the same except for the method, the batch and the rate.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import tensorflow as tf
 
 import keras_fastnet as fastnet
 
-# What a worker would have: batch normalization takes the statistics of so many.
+# A worker's batch, over which batch normalization computes its statistics.
 MICRO_BATCH = 256
 MOMENTUM, WEIGHT_DECAY, TRUST_COEFFICIENT = 0.9, 5e-4, 0.02
 WARM_UP = 0.15  # of the epochs
@@ -50,7 +50,7 @@ def arguments() -> argparse.Namespace:
 def augmented(images: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     """Shifts each image by up to 4 pixels and mirrors half of them.
 
-    In NumPy, an eighth of the time that TensorFlow's gathers of single pixels take.
+    NumPy takes an eighth of the time of TensorFlow's gathers of single pixels.
     """
     padded = np.pad(images, ((0, 0), (4, 4), (4, 4), (0, 0)), "reflect")
     shifted = np.empty_like(images)

@@ -1,4 +1,4 @@
-"""Peak memory of a global batch of 32,768 against that of one micro-batch.
+"""Compares peak memory of a global batch of 32,768 with that of one micro-batch.
 
 python benchmarks/large_batch_memory/run.py
 """
@@ -16,14 +16,14 @@ from keras_fastnet.launcher import launcher
 from keras_fastnet.launcher.machine import available_cpus, processor_name
 
 HERE = pathlib.Path(__file__).parent
-# Of one micro-batch each, by when memory has stopped growing.
+# Of one micro-batch each; by then memory has stopped growing.
 STEPS = 64
 
 
 def peak_megabytes(
     workers: int, global_batch: int, micro_batch: int, steps: int, plain: bool = False
 ) -> float:
-    """Returns the peak of the worker that had the most."""
+    """Returns the largest peak of all workers."""
     with tempfile.TemporaryDirectory() as folder:
         options = {
             "--global-batch": global_batch,

@@ -1,4 +1,4 @@
-"""One worker of the benchmark: writes the most memory that it ever had."""
+"""One worker of the benchmark: writes its peak memory."""
 
 import argparse
 import pathlib

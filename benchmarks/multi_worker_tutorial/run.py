@@ -18,7 +18,7 @@ COMMAND = "python benchmarks/multi_worker_tutorial/run.py"
 
 
 def outcome(strategy):
-    """Returns what `fit` came to on two workers."""
+    """Returns the outcome of `fit` on two workers."""
     output = io.StringIO()
     command = [str(HERE / "tutorial.py"), strategy]
     code = launcher.run(2, command, stdout=output, stderr=output)

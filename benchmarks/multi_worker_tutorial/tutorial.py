@@ -1,7 +1,7 @@
-"""The steps of TensorFlow's multi-worker tutorial for Keras, with either strategy.
+"""TensorFlow's multi-worker tutorial for Keras, with either strategy.
 
 keras#20585 reports that the tutorial fails with Keras 3. Its data set is replaced by
-one that scikit-learn ships, as MNIST would have to be downloaded.
+one that scikit-learn ships, because MNIST would have to be downloaded.
 
     fastnet run --workers 2 tutorial.py [torus | stock]
 """

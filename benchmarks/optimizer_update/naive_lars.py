@@ -1,4 +1,4 @@
-"""LARS as one writes it from the paper with `keras.ops`, for comparison."""
+"""LARS written from the paper with `keras.ops`, for comparison."""
 
 import keras
 from keras import ops

@@ -1,4 +1,4 @@
-"""Times tf-models-official's LARS and tf_keras's SGD when asked to.
+"""Times tf-models-official's LARS and tf_keras's SGD on request.
 
 `run.py` starts this script with the Python of an environment that has
 tf-models-official. One line of JSON in: threads and shapes. Then for each line
@@ -11,7 +11,7 @@ import json
 import os
 import sys
 
-# Replies go to the real standard output; whatever TensorFlow prints does not.
+# Replies go to the real standard output; TensorFlow's output does not.
 replies = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
 
@@ -22,7 +22,7 @@ from timing import set_threads, timed, weights_and_gradients  # noqa: E402
 
 
 def updater(optimizer, weights, gradients):
-    # Its exclusions are patterns for names.
+    # Its exclusions are patterns of names.
     variables = [
         tf.Variable(w, name=f"{'kernel' if w.ndim > 1 else 'bias'}_{i}")
         for i, w in enumerate(weights)

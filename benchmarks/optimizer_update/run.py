@@ -2,8 +2,8 @@
 
     python benchmarks/optimizer_update/run.py --peer-python PATH
 
-Every round times each optimizer once, so that a machine that slows down slows
-all of them. The ratios are medians of the ratios within a round.
+Every round times each optimizer once, so that a machine that slows down affects
+all of them equally. The ratios are medians of the ratios within a round.
 """
 
 import argparse
@@ -106,7 +106,7 @@ def started_peer(python, request):
 def summary(rounds):
     results = {}
     for name in rounds[0]:
-        # Across environments only what each makes of its own SGD compares.
+        # Across environments only the ratios to each one's own SGD are comparable.
         own = PEER_YARDSTICK if name.startswith("tf") else YARDSTICK
         times = [r[name] for r in rounds]
         results[name] = {

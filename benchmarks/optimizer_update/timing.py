@@ -1,4 +1,4 @@
-"""What both sides of the comparison share. Imports neither Keras."""
+"""Code that both sides of the comparison share. Imports neither Keras."""
 
 import statistics
 import time
@@ -13,7 +13,7 @@ def set_threads(threads):
 
 
 def weights_and_gradients(shapes):
-    """Kernels and gradients of a plausible size, the same on both sides."""
+    """Returns kernels and gradients of a plausible size, the same on both sides."""
     rng = np.random.default_rng(0)
     weights = [0.05 * rng.standard_normal(s, dtype="float32") for s in shapes]
     gradients = [
@@ -23,7 +23,7 @@ def weights_and_gradients(shapes):
 
 
 def timed(update, repeats=3):
-    """Median milliseconds of a few updates in a row."""
+    """Returns the median milliseconds per update."""
     times = []
     for _ in range(repeats):
         start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Sets the traps of tests/traps for Keras and TensorFlow as they come, and for us.
+"""Runs the scenarios of tests/traps with stock Keras and with keras_fastnet.
 
 python -m benchmarks.traps.run
 """
@@ -19,7 +19,7 @@ ROOT = HERE.parents[1]
 
 
 def on_two_devices(kit):
-    """Returns what was seen by scenario, and whether it is right."""
+    """Returns the observation of each scenario, and whether it is right."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.traps", kit],
         capture_output=True,
@@ -31,7 +31,7 @@ def on_two_devices(kit):
 
 
 def on_two_workers_of_stock():
-    """Returns the same for the scenarios on two workers."""
+    """Returns the same for stock Keras in the scenarios on two workers."""
     from tests.traps import scenarios
 
     with tempfile.TemporaryDirectory() as name:
@@ -49,10 +49,10 @@ def on_two_workers_of_stock():
 
 
 def launched(independent):
-    """Returns the same for a script that makes no strategy.
+    """Returns the same for a script without a strategy.
 
     Args:
-        independent: Whether the launcher lets it train, as any other launcher does.
+        independent: Whether the launcher lets it train, as other launchers do.
     """
     from tests.traps import scenarios
 

@@ -1,11 +1,11 @@
-"""What summing ResNet-50's gradients over two local ranks takes at the least.
+"""Measures the least time to sum ResNet-50's gradients over two local ranks.
 
     python benchmarks/weak_scaling/floor.py
 
 Each of two ranks must receive half of the other's gradients, add its own half to them
 and receive the other half of the sum: three times half of the gradients are written.
-Measured is how fast two processes, each on a core of its own, copy memory at the same
-time, of vectors that no cache holds. Writes `floor.json`.
+It measures how fast two processes, each on its own core, copy memory at the same time,
+with vectors larger than the caches. Writes `floor.json`.
 """
 
 import json
@@ -24,7 +24,7 @@ ROUNDS = 15
 
 
 def copy_seconds(core, barrier, results):
-    """Puts the median time of a copy of the gradients' size."""
+    """Reports the median time of a copy of the gradients' size."""
     os.sched_setaffinity(0, {core})
     source = np.ones(GRADIENT_BYTES, np.uint8)
     target = np.zeros_like(source)

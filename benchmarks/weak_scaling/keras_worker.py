@@ -1,4 +1,4 @@
-"""One worker of a Keras contestant: ResNet-50 through `model.fit`.
+"""One worker of a Keras configuration: ResNet-50 through `model.fit`.
 
 `processes.py` starts it with the job as JSON; it writes the times to the job's file.
 """
@@ -48,7 +48,7 @@ def make_strategy(kind, arguments):
 
 
 def global_batches(examples, size):
-    """The same batch for ever, so that no time goes into making data."""
+    """Yields the same batch forever, so that no time is spent on data."""
     rng = np.random.default_rng(0)
     images = rng.standard_normal((examples, size, size, 3), dtype="float32")
     labels = rng.integers(0, 1000, examples)
@@ -57,7 +57,7 @@ def global_batches(examples, size):
 
 def main():
     job = json.loads(sys.argv[1])
-    # Before anything runs: only then can a cluster be formed.
+    # First: a cluster can be formed only before TensorFlow runs an operation.
     strategy = make_strategy(job["strategy"], job["arguments"])
     keras.utils.set_random_seed(0)
     size = job["image_size"]
@@ -73,7 +73,7 @@ def main():
     times = StepTimes()
     callbacks = [times]
     if job["trace"]:
-        # The profiler's module is private, so only who asks for it imports it.
+        # The profiler's module is private, so it is imported only if needed.
         from timeline import StepTimeline
 
         callbacks.append(StepTimeline(job["warm_up"] + 1))
@@ -90,7 +90,7 @@ def main():
         "timeline": callbacks[-1].timeline if job["trace"] else None,
         "versions": {name: version(name) for name in ("tensorflow", "keras", "numpy")},
     }
-    # Whoever sees the file sees all of it.
+    # A reader sees the whole file or none.
     with open(job["result"] + ".part", "w") as file:
         json.dump(result, file)
     os.replace(job["result"] + ".part", job["result"])

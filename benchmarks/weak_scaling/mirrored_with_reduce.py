@@ -1,10 +1,10 @@
-"""The workaround for keras#20585 that needs nothing but TensorFlow."""
+"""A workaround for keras#20585 that needs TensorFlow only."""
 
 import tensorflow as tf
 
 
 class MirroredWithReduce(tf.distribute.MultiWorkerMirroredStrategy):
-    """TensorFlow's strategy with a `reduce` that takes what Keras 3 gives it."""
+    """TensorFlow's strategy with a `reduce` that accepts Keras 3's arguments."""
 
     def reduce(self, reduce_op, value, axis=None):
         def reduce_one(v):

@@ -1,10 +1,10 @@
-"""The options of the benchmark, checked."""
+"""Parses and checks the options of the benchmark."""
 
 import argparse
 import pathlib
 import subprocess
 
-from contestants import CONTESTANTS
+from configurations import CONFIGURATIONS
 from processes import cores
 
 HERE = pathlib.Path(__file__).parent
@@ -15,14 +15,14 @@ def arguments(argv):
         description="Weak scaling of ResNet-50 on this machine."
     )
     for option, default, least, text in (
-        ("--workers", 2, 2, "compared with one; each has a core of its own"),
+        ("--workers", 2, 2, "compared with one; each has its own core"),
         ("--batch-size", 8, 1, "images per worker"),
         ("--image-size", 64, 32, "height and width of an image"),
-        ("--rounds", 3, 1, "how often each contestant is measured"),
+        ("--rounds", 3, 1, "how often to measure each configuration"),
         ("--warm-up", 3, 0, "steps before the timed ones, in every round"),
         ("--steps", 12, 1, "timed steps in every round"),
         ("--inter-op", 2, 1, "inter-op threads of a worker; intra-op it is 1"),
-        ("--timeout", 600, 1, "seconds for one contestant in one round"),
+        ("--timeout", 600, 1, "seconds for one configuration in one round"),
     ):
         parser.add_argument(
             option,
@@ -39,13 +39,13 @@ def arguments(argv):
         action="append",
         default=[],
         metavar="TEXT",
-        help="contestants whose name contains it; may be repeated",
+        help="only configurations whose name contains TEXT; may be repeated",
     )
     parser.add_argument(
         "--trace",
         type=pathlib.Path,
         metavar="FILE",
-        help="also record when the collectives of one step run, of Keras contestants",
+        help="also record when the collectives of one step of Keras run",
     )
     parser.add_argument("--output", type=pathlib.Path, default=HERE / "result.json")
     args = parser.parse_args(argv)
@@ -62,11 +62,11 @@ def arguments(argv):
                 f"Received: {path}. Make the directory or choose another."
             )
     for text in args.only:
-        if not any(text.lower() in c.name.lower() for c in CONTESTANTS):
-            names = "\n  ".join(c.name for c in CONTESTANTS)
+        if not any(text.lower() in c.name.lower() for c in CONFIGURATIONS):
+            names = "\n  ".join(c.name for c in CONFIGURATIONS)
             parser.error(
-                "--only must be part of a contestant's name. "
-                f"Received: {text!r}. The contestants:\n  {names}"
+                "--only must be part of a configuration's name. "
+                f"Received: {text!r}. The configurations:\n  {names}"
             )
     if args.torch_python is not None:
         try:

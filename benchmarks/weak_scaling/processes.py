@@ -1,4 +1,4 @@
-"""Runs one contestant once: its workers, each on a core of its own."""
+"""Runs one configuration once: its workers, each on its own core."""
 
 import contextlib
 import ctypes
@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 
-from contestants import KERAS, Contestant
+from configurations import KERAS, Configuration
 
 from keras_fastnet.cluster.ports import reserved_ports
 from keras_fastnet.launcher.mpiexec import MpiRank, mpi_ranks
@@ -26,46 +26,50 @@ _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
 
 
-class ContestantError(Exception):
-    """A contestant could not be measured; the message is one line."""
+class ConfigurationError(Exception):
+    """A configuration could not be measured; the message is one line."""
 
 
-def measure(contestant: Contestant, workers: int, settings: dict) -> dict:
+def measure(configuration: Configuration, workers: int, settings: dict) -> dict:
     """Returns the step time in milliseconds, the timeline and the versions.
 
     Args:
-        contestant: Who runs.
-        workers: How many workers.
+        configuration: The configuration.
+        workers: The number of workers.
         settings: The options of the benchmark, and `trace`: whether a Keras
-            contestant records a timeline, which makes its times useless.
+            configuration records a timeline, which makes its times useless.
 
     Raises:
-        ContestantError: A worker failed, or was not ready in time.
+        ConfigurationError: A worker failed, or was not ready in time.
     """
     with contextlib.ExitStack() as stack:
         folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
         ports = stack.enter_context(reserved_ports(workers))
         places = [MpiRank()] * workers
-        if contestant.mpi:
+        if configuration.mpi:
             places = stack.enter_context(mpi_ranks(workers))
         processes = []
         try:
             for rank, environment in enumerate(_environments(ports, settings)):
                 job = {
                     **settings,
-                    "strategy": contestant.strategy,
-                    "arguments": contestant.arguments,
+                    "strategy": configuration.strategy,
+                    "arguments": configuration.arguments,
                     "workers": workers,
                     "rank": rank,
                     "result": str(folder / f"{rank}.json"),
                     "meeting_point": str(folder / "meeting-point"),
                 }
-                if contestant.strategy == "none":
+                if configuration.strategy == "none":
                     environment.pop("TF_CONFIG")
                 environment |= places[rank].variables
                 processes.append(
                     _start(
-                        contestant, job, environment, folder, places[rank].descriptors
+                        configuration,
+                        job,
+                        environment,
+                        folder,
+                        places[rank].descriptors,
                     )
                 )
             _wait(processes, folder, settings["timeout"])
@@ -79,12 +83,12 @@ def measure(contestant: Contestant, workers: int, settings: dict) -> dict:
         ]
     for result in results:
         if result["parameters"] != PARAMETERS:
-            raise ContestantError(
+            raise ConfigurationError(
                 f"ResNet-50 must have {PARAMETERS} trainable parameters. "
                 f"Received: {result['parameters']}."
             )
     return {
-        # What a user waits for: the slowest worker.
+        # A user waits for the slowest worker.
         "step_ms": max(statistics.median(r["step_ms"]) for r in results),
         "timeline": results[0].get("timeline"),
         "versions": results[0]["versions"],
@@ -110,13 +114,13 @@ def _environments(ports: list[int], settings: dict) -> list[dict[str, str]]:
 
 
 def _start(
-    contestant: Contestant,
+    configuration: Configuration,
     job: dict,
     environment: dict[str, str],
     folder: pathlib.Path,
     descriptors: Sequence[int],
 ) -> subprocess.Popen:
-    python = sys.executable if contestant.worker == KERAS else job["torch_python"]
+    python = sys.executable if configuration.worker == KERAS else job["torch_python"]
     core = cores()[job["rank"]]
 
     def prepare():
@@ -125,7 +129,7 @@ def _start(
 
     with (folder / f"{job['rank']}.log").open("w") as log:
         return subprocess.Popen(
-            [python, str(HERE / contestant.worker), json.dumps(job)],
+            [python, str(HERE / configuration.worker), json.dumps(job)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -139,25 +143,25 @@ def _start(
 def _wait(
     processes: list[subprocess.Popen], folder: pathlib.Path, timeout: float
 ) -> None:
-    """Waits until all results are there, however the workers end after that."""
+    """Waits until all results exist, however the workers end afterwards."""
     deadline = time.monotonic() + timeout
     waiting = set(range(len(processes)))
     while waiting:
         ended = {r for r in waiting if _has_ended(processes[r])}
-        # After that, so that a worker that ended has written what it ever will.
+        # Afterwards, so that a worker that ended has written everything.
         waiting -= {r for r in waiting if (folder / f"{r}.json").exists()}
         failed = ended & waiting
         if failed:
-            raise ContestantError(_error(folder / f"{min(failed)}.log"))
+            raise ConfigurationError(_error(folder / f"{min(failed)}.log"))
         if time.monotonic() > deadline:
-            raise ContestantError(
+            raise ConfigurationError(
                 f"No result within {timeout:g} s. {_error(folder / '0.log')}"
             )
         time.sleep(0.25)
 
 
 def _has_ended(process: subprocess.Popen) -> bool:
-    # Without reaping: until then nobody else can get its id, nor that of its group.
+    # Without reaping, so that its process and group ids are not reused.
     flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
     return os.waitid(os.P_PID, process.pid, flags) is not None
 

@@ -8,17 +8,17 @@ import pathlib
 import statistics
 import sys
 
-from contestants import (
+from configurations import (
     DDP,
     KERAS,
     KERAS_CEILING,
     TORCH_CEILING,
     TORUS,
     TORUS_ONE_BUCKET,
-    Contestant,
+    Configuration,
 )
 
-# A round holds milliseconds by contestant, then by number of workers (JSON's keys are
+# Milliseconds by configuration, then by number of workers (JSON's keys are
 # strings).
 Rounds = list[dict[str, dict[str, float]]]
 COLUMNS = (
@@ -27,25 +27,25 @@ COLUMNS = (
     ("images/s, {workers} workers", "images_per_second", 1),
     ("efficiency", "efficiency", 2),
     ("efficiency over no strategy", "efficiency_over_no_strategy", 2),
-    ("communication seen, ms", "communication_seen_ms", 0),
+    ("visible communication, ms", "communication_seen_ms", 0),
     ("step over DDP's", "step_over_ddp", 2),
 )
 
 
 def summary(
-    contestants: list[Contestant], rounds: Rounds, errors: dict, conditions: dict
+    configurations: list[Configuration], rounds: Rounds, errors: dict, conditions: dict
 ) -> dict:
-    """Returns every contestant's figures: median, least and most of the rounds."""
+    """Returns the median, minimum and maximum of the rounds per configuration."""
     workers = str(conditions["workers"])
     images = 1e3 * conditions["workers"] * conditions["batch_size"]
     results = {}
-    for contestant in contestants:
-        name, alone = contestant.name, contestant.alone
-        # Without one worker's figure the others still stand.
+    for configuration in configurations:
+        name, alone = configuration.name, configuration.alone
+        # The other figures are valid without that of one worker.
         if name in errors:
             results[name] = {"error": errors[name]}
             continue
-        ceiling = KERAS_CEILING if contestant.worker == KERAS else TORCH_CEILING
+        ceiling = KERAS_CEILING if configuration.worker == KERAS else TORCH_CEILING
         one, many, ideal = (alone, "1"), (name, workers), (ceiling, workers)
         ddp = (DDP, workers)
         steps = _over_rounds(rounds, lambda a: a, many)
@@ -70,7 +70,7 @@ def summary(
 
 
 def buckets_save(rounds: Rounds, workers: int) -> dict | None:
-    """Returns what buckets save over a single one, which has to wait for the end."""
+    """Returns the time that buckets save compared with a single bucket."""
     return _over_rounds(
         rounds,
         lambda one, buckets: one - buckets,
@@ -84,7 +84,7 @@ def _ratio(a, b):
 
 
 def _over_rounds(rounds, figure, *keys):
-    """Applies `figure` within each round, where noise hits all alike."""
+    """Applies `figure` within each round, where noise affects all equally."""
     values = [
         figure(*(r[name][workers] for name, workers in keys))
         for r in rounds
@@ -104,7 +104,7 @@ def table(result: dict) -> str:
     workers = result["conditions"]["workers"]
     names = [title.format(workers=workers) for title, _, _ in COLUMNS]
     lines = [
-        f"| contestant | {' | '.join(names)} |",
+        f"| configuration | {' | '.join(names)} |",
         f"|---|{'---|' * len(names)}",
     ]
     notes = []

@@ -1,8 +1,8 @@
-"""Weak scaling of ResNet-50 from one worker to several on this machine.
+"""Measures weak scaling of ResNet-50 from one worker to several on this machine.
 
     python benchmarks/weak_scaling/run.py --torch-python PATH
 
-Every round measures every contestant once, each in fresh processes.
+Every round measures every configuration once, each in fresh processes.
 """
 
 import datetime
@@ -14,57 +14,58 @@ import shlex
 import signal
 import sys
 
-from contestants import CONTESTANTS, KERAS, TORCH, Contestant
+from configurations import CONFIGURATIONS, KERAS, TORCH, Configuration
 from options import arguments
-from processes import PARAMETERS, ContestantError, measure
+from processes import PARAMETERS, ConfigurationError, measure
 from report import buckets_save, summary, table
 
 from keras_fastnet.launcher.machine import processor_name
 
 
-def chosen(args) -> tuple[list[Contestant], dict[str, str]]:
-    """Returns who runs, and who does not with the reason."""
+def chosen(args) -> tuple[list[Configuration], dict[str, str]]:
+    """Returns the configurations to run, and the skipped ones with the reason."""
     selected, skipped = [], {}
-    for contestant in CONTESTANTS:
+    for configuration in CONFIGURATIONS:
         texts = [text.lower() for text in args.only]
-        if texts and not any(text in contestant.name.lower() for text in texts):
+        if texts and not any(text in configuration.name.lower() for text in texts):
             continue
-        if contestant.worker == TORCH and args.torch_python is None:
-            skipped[contestant.name] = "skipped, as --torch-python was not given"
+        if configuration.worker == TORCH and args.torch_python is None:
+            skipped[configuration.name] = "skipped, as --torch-python was not given"
         else:
-            selected.append(contestant)
+            selected.append(configuration)
     return selected, skipped
 
 
-def one_round(contestants, args, backwards, note):
+def one_round(configurations, args, backwards, note):
     """Returns the step times of a round, by name and number of workers.
 
     Args:
-        contestants: Who runs.
+        configurations: Those to run.
         args: The options.
         backwards: Whether the last runs first, so that a machine that slows down
-            in every round slows nobody in particular.
-        note: Called with who failed, with how many workers, and the error.
+            during a round favours none of them.
+        note: Called for each failure with the name, the number of workers and the
+            error.
     """
     runs = []
-    for contestant in contestants:
+    for configuration in configurations:
         # Variants share the measurement with one worker.
-        alone = next((c for c in CONTESTANTS if c.name == contestant.alone), None)
+        alone = next((c for c in CONFIGURATIONS if c.name == configuration.alone), None)
         if alone is not None and (alone, 1) not in runs:
             runs.append((alone, 1))
-        runs.append((contestant, args.workers))
+        runs.append((configuration, args.workers))
     times, versions = {}, {}
-    for contestant, workers in reversed(runs) if backwards else runs:
-        shown = f"{contestant.name}, {workers} worker{'s' if workers > 1 else ''}"
+    for configuration, workers in reversed(runs) if backwards else runs:
+        shown = f"{configuration.name}, {workers} worker{'s' if workers > 1 else ''}"
         try:
-            measured = measure(contestant, workers, settings(args))
-        except ContestantError as error:
-            note(contestant.name, workers, str(error))
+            measured = measure(configuration, workers, settings(args))
+        except ConfigurationError as error:
+            note(configuration.name, workers, str(error))
             print(f"  {shown}: {error}", file=sys.stderr, flush=True)
             continue
         versions |= measured["versions"]
         step = measured["step_ms"]
-        times.setdefault(contestant.name, {})[str(workers)] = step
+        times.setdefault(configuration.name, {})[str(workers)] = step
         print(f"  {shown}: {step:.0f} ms", file=sys.stderr, flush=True)
     return times, versions
 
@@ -73,17 +74,19 @@ def settings(args, trace=False):
     return vars(args) | {"output": None, "trace": trace}
 
 
-def timelines(contestants, args):
-    """Returns the timeline of one step of each Keras contestant that communicates."""
+def timelines(configurations, args):
+    """Returns the timeline of one step of each communicating Keras configuration."""
     result = {}
-    for contestant in contestants:
-        if contestant.worker == KERAS and contestant.strategy != "none":
+    for configuration in configurations:
+        if configuration.worker == KERAS and configuration.strategy != "none":
             try:
-                measured = measure(contestant, args.workers, settings(args, trace=True))
-            except ContestantError as error:
-                result[contestant.name] = {"error": str(error)}
+                measured = measure(
+                    configuration, args.workers, settings(args, trace=True)
+                )
+            except ConfigurationError as error:
+                result[configuration.name] = {"error": str(error)}
             else:
-                result[contestant.name] = measured["timeline"]
+                result[configuration.name] = measured["timeline"]
     return result
 
 
@@ -120,10 +123,10 @@ def conditions(args, load):
 
 def main():
     args = arguments(sys.argv[1:])
-    # So that `finally` ends the workers then too.
+    # So that `finally` ends the workers on SIGTERM too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    contestants, skipped = chosen(args)
-    if not contestants:
+    configurations, skipped = chosen(args)
+    if not configurations:
         sys.exit("Nothing to measure: " + "; ".join(skipped.values()) + ".")
     result = {"conditions": conditions(args, os.getloadavg()[0])}
     errors, errors_alone, rounds = {}, {}, []
@@ -136,13 +139,13 @@ def main():
 
     for number in range(args.rounds):
         print(f"round {number + 1} of {args.rounds}", file=sys.stderr, flush=True)
-        going = [c for c in contestants if c.name not in errors]
+        going = [c for c in configurations if c.name not in errors]
         times, versions = one_round(going, args, number % 2 == 1, note)
         rounds.append(times)
         result["conditions"]["versions"] |= versions
-        # After every round, so that a run that is broken off leaves something.
+        # After every round, so that an interrupted run leaves a result.
         result |= {
-            "results": summary(contestants, rounds, errors, result["conditions"]),
+            "results": summary(configurations, rounds, errors, result["conditions"]),
             "buckets_save_ms": buckets_save(rounds, args.workers),
             "errors_alone": errors_alone,
             "skipped": skipped,
@@ -151,7 +154,7 @@ def main():
         args.output.write_text(json.dumps(result, indent=2) + "\n")
     print(table(result))
     if args.trace is not None:
-        going = [c for c in contestants if c.name not in errors]
+        going = [c for c in configurations if c.name not in errors]
         traced = {"conditions": result["conditions"]} | timelines(going, args)
         args.trace.write_text(json.dumps(traced, indent=2) + "\n")
 

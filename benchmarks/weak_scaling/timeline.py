@@ -1,4 +1,4 @@
-"""When the collectives of one step run, beside its backward pass."""
+"""Records when the collectives of one step run, relative to its backward pass."""
 
 import pathlib
 import tempfile
@@ -12,7 +12,7 @@ class StepTimeline(keras.callbacks.Callback):
     """Profiles one step of `fit`.
 
     Args:
-        step: Which, counted from 0.
+        step: Its number, from 0.
 
     Attributes:
         timeline: Milliseconds from the start of the backward pass; after `fit`.

@@ -1,4 +1,4 @@
-"""ResNet-50 in PyTorch, layer for layer that of `keras.applications`."""
+"""ResNet-50 in PyTorch, with the same layers as in `keras.applications`."""
 
 from torch import nn
 

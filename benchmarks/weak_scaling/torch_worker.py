@@ -1,6 +1,6 @@
-"""One worker of a PyTorch contestant, the counterpart of `keras_worker.py`.
+"""One worker of a PyTorch configuration, the counterpart of `keras_worker.py`.
 
-It runs with the Python of an environment that has PyTorch and need not have ours.
+It runs in an environment that has PyTorch and does not need keras_fastnet.
 """
 
 import itertools
@@ -60,7 +60,7 @@ def main():
         "parameters": parameters,
         "versions": {"torch": torch.__version__},
     }
-    # Whoever sees the file sees all of it.
+    # A reader sees the whole file or none.
     with open(job["result"] + ".part", "w") as file:
         json.dump(result, file)
     os.replace(job["result"] + ".part", job["result"])

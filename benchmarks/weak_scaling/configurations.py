@@ -1,4 +1,4 @@
-"""The contestants: a name, who runs it, and the arguments it gets."""
+"""The configurations: name, worker script and the strategy's arguments."""
 
 import dataclasses
 from typing import Any
@@ -9,17 +9,17 @@ TORCH = "torch_worker.py"
 
 
 @dataclasses.dataclass(frozen=True)
-class Contestant:
+class Configuration:
     """One row of the table.
 
     Attributes:
-        name: As the table shows it.
+        name: Its name in the table.
         worker: The script that runs one of its workers.
-        strategy: What kind of data parallelism; "none" for processes that do not
-            know of each other.
+        strategy: The kind of data parallelism; "none" for processes that do not
+            communicate.
         arguments: Keyword arguments of the strategy.
-        alone: The contestant whose step with one worker stands for this one's: with
-            one worker nothing is exchanged, so one measurement serves all variants.
+        alone: The configuration whose step with one worker is used for this one:
+            one worker sends nothing, so one measurement serves all variants.
             Empty when one worker is not measured.
         mpi: Whether the workers are ranks of an MPI world.
     """
@@ -40,20 +40,20 @@ TORUS_ONE_BUCKET = "TorusStrategy, one bucket"
 TORCH_CEILING = "PyTorch, no communication"
 DDP = "PyTorch DDP, gloo"
 
-CONTESTANTS = (
-    Contestant(KERAS_CEILING, KERAS, "none", alone=KERAS_CEILING),
-    Contestant(STOCK, KERAS, "stock"),
-    Contestant(MIRRORED, KERAS, "mirrored", alone=MIRRORED),
-    Contestant(
+CONFIGURATIONS = (
+    Configuration(KERAS_CEILING, KERAS, "none", alone=KERAS_CEILING),
+    Configuration(STOCK, KERAS, "stock"),
+    Configuration(MIRRORED, KERAS, "mirrored", alone=MIRRORED),
+    Configuration(
         f"{MIRRORED}, packs of 25 MiB",
         KERAS,
         "mirrored",
         {"bytes_per_pack": 25 * MIB},
         alone=MIRRORED,
     ),
-    Contestant(TORUS, KERAS, "torus", alone=TORUS),
-    Contestant(f"{TORUS}, MPI", KERAS, "torus", alone=TORUS, mpi=True),
-    Contestant(
+    Configuration(TORUS, KERAS, "torus", alone=TORUS),
+    Configuration(f"{TORUS}, MPI", KERAS, "torus", alone=TORUS, mpi=True),
+    Configuration(
         f"{TORUS}, MPI, bfloat16 on the wire",
         KERAS,
         "torus",
@@ -61,34 +61,34 @@ CONTESTANTS = (
         alone=TORUS,
         mpi=True,
     ),
-    Contestant(
+    Configuration(
         f"{TORUS}, bfloat16 on the wire",
         KERAS,
         "torus",
         {"wire_dtype": "bfloat16"},
         alone=TORUS,
     ),
-    Contestant(
+    Configuration(
         f"{TORUS}, buckets of 4 MiB",
         KERAS,
         "torus",
         {"bucket_bytes": 4 * MIB},
         alone=TORUS,
     ),
-    Contestant(
+    Configuration(
         f"{TORUS}, buckets of 64 MiB",
         KERAS,
         "torus",
         {"bucket_bytes": 64 * MIB},
         alone=TORUS,
     ),
-    Contestant(
+    Configuration(
         TORUS_ONE_BUCKET, KERAS, "torus", {"bucket_bytes": 1024 * MIB}, alone=TORUS
     ),
-    Contestant(TORCH_CEILING, TORCH, "none", alone=TORCH_CEILING),
-    Contestant(DDP, TORCH, "ddp", alone=DDP),
-    Contestant(
-        # Its hook for bfloat16 refuses gloo; float16 sends as many bytes.
+    Configuration(TORCH_CEILING, TORCH, "none", alone=TORCH_CEILING),
+    Configuration(DDP, TORCH, "ddp", alone=DDP),
+    Configuration(
+        # Its hook for bfloat16 does not support gloo; float16 sends as many bytes.
         f"{DDP}, float16 on the wire",
         TORCH,
         "ddp",
