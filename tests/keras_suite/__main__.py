@@ -1,7 +1,7 @@
 """Runs Keras's own tests under `TorusStrategy` and compares them with plain Keras.
 
 `python -m tests.keras_suite --help` lists the options; `make test-keras` runs all of
-it. The tests lie in the installed Keras. docs/keras_tests.md says what is counted.
+it. The tests are those of the installed Keras. docs/keras_tests.md explains the counts.
 """
 
 import argparse
@@ -42,7 +42,7 @@ GROUPS = {
     "normalization layers": ("layers/normalization/*_test.py",),
     "regularization layers": ("layers/regularization/*_test.py",),
 }
-"""Files of Keras's tests below `keras/src`, as patterns."""
+"""Patterns of the files of Keras's tests, below `keras/src`, by group."""
 
 SMOKE = (
     "trainers/trainer_test.py",
@@ -56,9 +56,9 @@ SMOKE = (
     "optimizers/loss_scale_optimizer_test.py",
     "layers/normalization/batch_normalization_test.py",
 )
-"""What a run with `--smoke` is limited to."""
+"""The files of a run with `--smoke`."""
 
-# Seconds for the tests of one process: it is ended afterwards, and a new one goes on.
+# Seconds after which a process is ended and a new one runs the remaining tests.
 _PROCESS_LIMIT = 1800
 
 
@@ -66,7 +66,7 @@ def main() -> int:
     """Runs the command.
 
     Returns:
-        The exit status: 0 where the list of known failures is exactly right.
+        The exit status: 0 if the list of known failures is exactly right.
     """
     options = _arguments()
     source = pathlib.Path(metadata.distribution("keras").locate_file("keras/src"))
@@ -79,7 +79,7 @@ def main() -> int:
     if options.smoke:
         outcomes = run.modes(files, ("two",))
         comparison = Comparison(outcomes, known)
-        # Plain Keras is asked about what failed only.
+        # Plain Keras runs only the tests that failed.
         run.again("plain", comparison.failed_unlisted(), outcomes)
     else:
         modes = MODES if options.mirrored else MODES[:-1]
@@ -93,7 +93,7 @@ def main() -> int:
     for problem in problems:
         print(problem)
     print(f"Texts of all failures: {run.folder}")
-    # In the words of a test runner; failures that are in the list count as neither.
+    # In the format of pytest; failures that are in the list are in neither number.
     print(f"{comparison.passed} passed, {len(problems)} failed")
     return 1 if problems or not comparison.passed else 0
 
@@ -101,17 +101,28 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.keras_suite")
     parser.add_argument(
-        "--smoke", action="store_true", help="run a subset, and plain Keras at need"
+        "--smoke",
+        action="store_true",
+        help="run a subset; plain Keras runs only the tests that failed",
     )
     parser.add_argument(
         "--mirrored", action="store_true", help="also run under MirroredStrategy"
     )
     parser.add_argument(
-        "--write-docs", action="store_true", help="write the table to docs/"
+        "--write-docs",
+        action="store_true",
+        help="write the table to docs/keras_tests.md",
     )
-    parser.add_argument("--processes", type=int, default=2, help="how many at once")
-    parser.add_argument("--results", type=pathlib.Path, help="folder to write to")
-    parser.add_argument("files", nargs="*", help="only files whose path contains this")
+    parser.add_argument(
+        "--processes",
+        type=int,
+        default=2,
+        help="processes at a time (default: %(default)d)",
+    )
+    parser.add_argument("--results", type=pathlib.Path, help="folder for the results")
+    parser.add_argument(
+        "files", nargs="*", help="run only files whose path contains this text"
+    )
     return parser.parse_args()
 
 
@@ -137,12 +148,12 @@ def _write_docs(table: str) -> None:
 
 
 class _Run:
-    """Runs tests in processes of their own.
+    """Runs tests in separate processes.
 
     Args:
-        source: Where `keras/src` is.
-        processes: How many processes run at once.
-        folder: Where results are written. Defaults to `None`: a new folder.
+        source: The path of `keras/src`.
+        processes: The number of processes at a time.
+        folder: The folder for results. Defaults to `None`: a new folder.
     """
 
     def __init__(
@@ -183,14 +194,14 @@ class _Run:
         Args:
             mode: Of `MODES`.
             tests: Their ids.
-            outcomes: Where the outcomes are added.
+            outcomes: The dict to which the outcomes are added.
         """
         outcomes[mode] = (
             self._process(f"{mode}-again", mode, tests) if tests else Outcomes()
         )
 
     def _process(self, name: str, mode: str, tests: list[str]) -> Outcomes:
-        """Runs files or tests; where a test ends its process, another one goes on."""
+        """Runs files or tests; if a test ends its process, a new one continues."""
         results = self.folder / f"{name}.jsonl"
         results.unlink(missing_ok=True)
         done = self.folder / f"{name}.done"
@@ -201,7 +212,7 @@ class _Run:
             ended = self._pytest(name, mode, tests, results, done)
             records = results.read_text().splitlines() if results.exists() else []
             outcomes.read([json.loads(line) for line in records])
-            # Done, with failures, with files that cannot be imported, nothing left.
+            # Passed, failed, import errors, no tests left.
             if ended in (0, 1, 2, 5) and not outcomes.unfinished:
                 return outcomes
             print(f"{name}: process ended with {ended}: {outcomes.unfinished}")

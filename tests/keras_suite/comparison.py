@@ -1,4 +1,4 @@
-"""What became of Keras's tests in each mode, and whether the list of them is right."""
+"""Compares the outcomes of Keras's tests by mode with the list of known failures."""
 
 import json
 import pathlib
@@ -10,7 +10,7 @@ class Known(NamedTuple):
 
     Attributes:
         reason: Why it fails.
-        mirrored: What `MirroredStrategy` does with it.
+        mirrored: The test's outcome under `MirroredStrategy`.
     """
 
     reason: str
@@ -49,10 +49,10 @@ class Outcomes:
         self.unfinished: list[str] = []
 
     def read(self, records: list[dict[str, Any]]) -> None:
-        """Takes what the plugin wrote.
+        """Reads the records that the plugin wrote.
 
         Args:
-            records: Its lines, in their order.
+            records: The records, in their order.
         """
         began = {record["id"] for record in records if record["outcome"] == "began"}
         for record in records:
@@ -65,10 +65,10 @@ class Outcomes:
         self.unfinished = sorted(began - set(self.texts))
 
     def give_up_unfinished(self, error: str) -> None:
-        """Counts tests that began and have no outcome as failed.
+        """Marks tests that began and have no outcome as failed.
 
         Args:
-            error: Why.
+            error: The reason.
         """
         for test in self.unfinished:
             self.texts[test] = "failed"
@@ -79,7 +79,7 @@ class Outcomes:
         """Adds the outcomes of other tests.
 
         Args:
-            others: Those.
+            others: The outcomes to add.
         """
         self.texts.update(others.texts)
         self.errors.update(others.errors)
@@ -114,7 +114,7 @@ class Comparison:
 
     @property
     def passed(self) -> int:
-        """Number of tests that passed under a strategy, in all modes."""
+        """The number of tests that passed under a strategy, in all modes."""
         return sum(
             text == "passed"
             for mode in self._known
@@ -133,7 +133,7 @@ class Comparison:
         )
 
     def problems(self) -> list[str]:
-        """Returns a line for each test for which the list is wrong."""
+        """Returns one line per test for which the list is wrong."""
         plain = self._outcomes["plain"]
         lines = []
         for mode, known in self._known.items():

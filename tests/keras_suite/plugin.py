@@ -1,8 +1,8 @@
 """A pytest plugin that runs Keras's own tests under a distribution strategy.
 
 Loaded with `-p tests.keras_suite.plugin`. Every test runs inside the scope of the
-strategy, from the `setUp` of Keras's `TestCase` to `tearDown`, so that all that a test
-makes is made in the scope. Tests that make a strategy themselves run outside of it.
+strategy, from the `setUp` of Keras's `TestCase` to `tearDown`, so that everything it
+creates is in the scope. Tests that create a strategy themselves run outside it.
 """
 
 import contextlib
@@ -41,9 +41,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list) -> None:
-    """Leaves out tests that ran before, and puts those with own strategies last.
+    """Omits tests that ran before, and puts those with their own strategies last.
 
-    They reset TensorFlow's devices, which ends whatever the process had on them.
+    These reset TensorFlow's devices, which invalidates everything on them.
     """
     skip = config.getoption("--keras-skip")
     if skip is not None:
@@ -72,7 +72,7 @@ def short_id(nodeid: str) -> str:
 
 
 def makes_strategy(item: pytest.Item) -> bool:
-    """Returns whether a test makes a strategy, or divides the CPU, by itself."""
+    """Returns whether a test itself creates a strategy or divides the CPU."""
     parts = [getattr(item, "function", None)]
     if getattr(item, "cls", None) is not None:
         parts.append(vars(item.cls).get("setUp"))
@@ -108,10 +108,10 @@ class _Suite:
         self._wrap_set_up()
 
     def _wrap_set_up(self) -> None:
-        """Has Keras's `TestCase.setUp` enter the scope.
+        """Makes Keras's `TestCase.setUp` enter the scope.
 
-        It begins with `clear_session`, which replaces TensorFlow's default graph; a
-        scope that is entered before that no longer acts on variables.
+        `setUp` starts with `clear_session`, which replaces TensorFlow's default graph;
+        a scope entered before that no longer applies to variables.
         """
         from keras.src.testing import test_case
 
@@ -129,7 +129,7 @@ class _Suite:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
-        """Leaves the scope that `setUp` has entered, whatever the test did."""
+        """Leaves the scope that `setUp` entered, also if the test fails."""
         if self._strategy is None:
             return (yield)
         if makes_strategy(item):
@@ -145,10 +145,10 @@ class _Suite:
 
     @contextlib.contextmanager
     def _own_strategy(self) -> Iterator[None]:
-        """Has a test that makes a `MirroredStrategy` make a `TorusStrategy`.
+        """Makes a test that creates a `MirroredStrategy` create a `TorusStrategy`.
 
-        With one device it runs as it is, with Keras's functions wrapped by
-        keras_fastnet. Such tests also train models outside of the scope, to compare.
+        With one device it runs unchanged, with Keras's functions wrapped by
+        keras_fastnet. Such tests also train models outside the scope, to compare.
         """
         if self._mode == "mirrored":
             yield
@@ -182,7 +182,7 @@ def _torus_for_mirrored() -> Iterator[None]:
 
 
 class _Recorder:
-    """Writes a line for every test that begins, and one for its outcome.
+    """Writes one line when a test begins, and one for its outcome.
 
     Args:
         path: The file to append to.
@@ -196,12 +196,12 @@ class _Recorder:
             file.write(json.dumps(record) + "\n")
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        """Notes that a test begins, in case that it ends the process."""
+        """Records that a test begins, in case it ends the process."""
         self._began = time.monotonic()
         self._write(id=short_id(nodeid), outcome="began")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Notes what failed, or that the test passed or was skipped."""
+        """Records that a test passed, failed or was skipped."""
         if report.when != "call" and report.passed:
             return
         record = {"id": short_id(report.nodeid), "outcome": report.outcome}
@@ -214,7 +214,7 @@ class _Recorder:
         self._write(**record)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Notes files that cannot be imported, or skip themselves."""
+        """Records files that cannot be imported, or that skip themselves."""
         if report.failed or report.skipped:
             error = _error_of(report) if report.failed else str(report.longrepr)
             record = {"id": short_id(report.nodeid), "error": error}

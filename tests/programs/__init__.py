@@ -1,10 +1,10 @@
-"""Small programs of the shape of published ones, as their authors would write them.
+"""Small programs modelled on published ones, as their authors would write them.
 
-Each module has a function `train(strategy, folder)`, in which nothing is of
-keras_fastnet, and says of which published program it has the shape (`PUBLISHED`),
-what is not as there (`CHANGED`), and how near two workers come to one device
-(`TOLERANCE`, a relative difference). On one device, the strategy is TensorFlow's
-default, `tf.distribute.get_strategy()`, whose scope changes nothing.
+Each module has a function `train(strategy, folder)`, which uses nothing of
+keras_fastnet. `PUBLISHED` names the published program, `CHANGED` the differences from
+it, and `TOLERANCE` the largest allowed relative difference between two workers and one
+device. On one device the strategy is TensorFlow's default,
+`tf.distribute.get_strategy()`, whose scope changes nothing.
 """
 
 PROGRAMS = (

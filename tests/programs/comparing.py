@@ -1,4 +1,4 @@
-"""How far two runs of a program are apart."""
+"""Compares two runs of a program."""
 
 from typing import Any
 
@@ -10,8 +10,8 @@ def largest_difference(ours: Any, theirs: Any, name: str = "") -> tuple[float, s
 
     Args:
         ours: Numbers in lists and dicts.
-        theirs: The same, of the reference.
-        name: Where they stand.
+        theirs: The reference, in the same structure.
+        name: The path of the results within the structure.
     """
     if isinstance(theirs, dict):
         if set(ours) != set(theirs):

@@ -8,7 +8,7 @@ from tests.programs.made_data import images, normal
 
 PUBLISHED = "keras.io/examples/vision/semisupervised_simclr"
 CHANGED = "the two views come with the data; no accuracy, which jumps by examples"
-# A replica compares its own examples: half of the others, so another loss.
+# A replica compares only its own examples, half of all: its loss differs.
 TOLERANCE = 0.4
 
 

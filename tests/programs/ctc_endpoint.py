@@ -23,7 +23,7 @@ class CTCLayer(layers.Layer):
         letters = ops.full((batch,), ops.shape(y_true)[1], dtype="int32")
         logits = ops.log(y_pred + keras.config.epsilon())
         loss = ops.ctc_loss(y_true, logits, letters, frames, mask_index=0)
-        # A value for each example: Keras adds them up.
+        # One value per example: Keras sums them.
         self.add_loss(ops.expand_dims(loss, 1))
         return y_pred
 

@@ -1,4 +1,4 @@
-"""A training loop of its own: `strategy.run`, distributed datasets and a checkpoint."""
+"""A custom training loop: `strategy.run`, distributed datasets and a checkpoint."""
 
 import pathlib
 

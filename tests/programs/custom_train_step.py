@@ -1,4 +1,4 @@
-"""Own train and test steps, with metrics and losses of their own, and weights."""
+"""Custom train and test steps, with their own metrics, losses and sample weights."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""Denoising diffusion: own steps, a loss for each pixel and a network of averages."""
+"""Denoising diffusion: custom steps, a loss per pixel and a network of averages."""
 
 import keras
 import numpy as np
@@ -60,7 +60,7 @@ class DiffusionModel(keras.Model):
         pictures, noises, noised = self.noised(data)
         with tf.GradientTape() as tape:
             guessed_noises, guessed = self.denoise(*noised, training=True)
-            # A mean over the last axis alone: the tape adds up the rest.
+            # A mean over the last axis only: the tape sums the rest.
             noise_loss = self.loss(noises, guessed_noises)
             image_loss = self.loss(pictures, guessed)
         weights = self.network.trainable_weights

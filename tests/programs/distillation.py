@@ -1,4 +1,4 @@
-"""A student learns from a teacher: `compute_loss` of its own."""
+"""A student learns from a teacher: a custom `compute_loss`."""
 
 import keras
 from keras import layers, ops

@@ -1,4 +1,4 @@
-"""Keras's guide: `fit` within the scope, checkpoints by epoch, going on from them."""
+"""Keras's guide: `fit` within the scope, checkpoints per epoch, and resuming."""
 
 import os
 

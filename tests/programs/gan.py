@@ -1,4 +1,4 @@
-"""A generative adversarial network with a train step of its own and two optimizers."""
+"""A generative adversarial network: a custom train step and two optimizers."""
 
 import keras
 import tensorflow as tf

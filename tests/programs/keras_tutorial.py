@@ -1,4 +1,4 @@
-"""TensorFlow's Keras tutorial: callbacks, checkpoints, a rate by epoch, saving."""
+"""TensorFlow's Keras tutorial: callbacks, checkpoints, a rate per epoch, saving."""
 
 import os
 import pathlib

@@ -1,10 +1,10 @@
-"""Small data sets in place of those that the published programs download."""
+"""Generates small data sets that replace those of the published programs."""
 
 import numpy as np
 
 
 def images(count: int, classes: int = 4, size: int = 8, seed: int = 0):
-    """Grey images in [0, 1], with a bright bar whose place tells the class."""
+    """Returns grey images in [0, 1] and classes, given by a bright bar's position."""
     generator = np.random.default_rng(seed)
     labels = generator.integers(0, classes, count)
     pixels = 0.3 * generator.random((count, size, size, 1))
@@ -14,7 +14,7 @@ def images(count: int, classes: int = 4, size: int = 8, seed: int = 0):
 
 
 def sentences(count: int, length: int = 10, words: int = 20, seed: int = 0):
-    """Words by number, padded with 0; the label tells if most are of the upper half."""
+    """Returns padded word numbers; the label is 1 if most are in the upper half."""
     generator = np.random.default_rng(seed)
     tokens = generator.integers(1, words, (count, length))
     lengths = generator.integers(3, length + 1, count)
@@ -24,5 +24,5 @@ def sentences(count: int, length: int = 10, words: int = 20, seed: int = 0):
 
 
 def normal(*shape: int, seed: int = 0):
-    """Random numbers that a program would draw in its step."""
+    """Returns random numbers that the published program draws in its step."""
     return np.random.default_rng(seed).normal(size=shape)

@@ -1,4 +1,4 @@
-"""A masked language model: its own train step takes a loss for each word."""
+"""A masked language model: a custom train step with one loss per word."""
 
 import keras
 import numpy as np
@@ -25,7 +25,7 @@ class MaskedLanguageModel(keras.Model):
         features, labels, sample_weight = inputs
         with tf.GradientTape() as tape:
             predictions = self(features, training=True)
-            # One loss for each word: the tape takes the gradient of their sum.
+            # One loss per word: the tape takes the gradient of their sum.
             loss = loss_fn(labels, predictions, sample_weight=sample_weight)
         gradients = tape.gradient(loss, self.trainable_variables)
         self.optimizer.apply_gradients(

@@ -1,4 +1,4 @@
-"""Several workers: an endless dataset, `steps_per_epoch`, a model saved by all."""
+"""Several workers: an infinite dataset, `steps_per_epoch`, a model saved by all."""
 
 import json
 import os
@@ -47,7 +47,7 @@ def build_and_compile_model():
 
 
 def write_path(path, task):
-    """The chief writes to the path, others to one of their own."""
+    """Returns the path for the chief, and a separate one for each other worker."""
     if task == 0:
         return path
     folder = path.with_name(f"workertemp_{task}")

@@ -1,4 +1,4 @@
-"""Tagging words: a loss class of its own, a mean over the words that are no padding."""
+"""Tagging words: a custom loss class, a mean over the words that are not padding."""
 
 import keras
 import tensorflow as tf
@@ -8,7 +8,7 @@ from tests.programs.made_data import sentences
 
 PUBLISHED = "keras.io/examples/nlp/ner_transformers"
 CHANGED = "no dropout"
-# Each replica divides by its own number of words, one device by that of the batch.
+# A replica divides by its own number of words, one device by the batch's.
 TOLERANCE = 0.2
 
 

@@ -8,7 +8,7 @@ from tests.programs.made_data import images
 
 PUBLISHED = "keras.io/examples/vision/oxford_pets_image_segmentation"
 CHANGED = "a Dice loss"
-# Batch normalization and Dice each look at a replica's own examples.
+# Batch normalization and Dice each use a replica's own examples.
 TOLERANCE = 0.02
 
 

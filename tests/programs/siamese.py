@@ -1,4 +1,4 @@
-"""A siamese network and a triplet loss that its own steps take for each example."""
+"""A siamese network: custom steps with a triplet loss per example."""
 
 import keras
 import tensorflow as tf
@@ -31,7 +31,7 @@ class Siamese(keras.Model):
     def train_step(self, data):
         with tf.GradientTape() as tape:
             loss = self._triplet_loss(data)
-        # One loss for each example: the tape takes the gradient of their sum.
+        # One loss per example: the tape takes the gradient of their sum.
         gradients = tape.gradient(loss, self.network.trainable_weights)
         self.optimizer.apply_gradients(
             zip(gradients, self.network.trainable_weights, strict=True)

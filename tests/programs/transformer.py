@@ -1,4 +1,4 @@
-"""Text classification with a Transformer block of its own."""
+"""Text classification with a custom Transformer block."""
 
 import keras
 from keras import layers, ops

@@ -1,4 +1,4 @@
-"""A variational autoencoder: a train step of its own, and no `call`."""
+"""A variational autoencoder: a custom train step, and no `call`."""
 
 import keras
 import tensorflow as tf

@@ -1,4 +1,4 @@
-"""A vector-quantized autoencoder: a layer adds losses, the trainer has its own step."""
+"""A vector-quantized autoencoder: a layer adds losses; a custom train step."""
 
 import keras
 import tensorflow as tf

@@ -1,4 +1,4 @@
-"""A time series: windows of it, early stopping and the best weights."""
+"""A time series: windows, early stopping and restoring the best weights."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""A Wasserstein GAN with a gradient penalty, and several critic updates a step."""
+"""A Wasserstein GAN with a gradient penalty and several critic updates per step."""
 
 import keras
 import tensorflow as tf

@@ -1,8 +1,8 @@
-"""Sets the traps in a process of two devices, for one kit.
+"""Runs the scenarios in a process with two devices, for one kit.
 
     python -m tests.traps ours|stock
 
-Prints a JSON object of [what was seen, whether it is right] by scenario.
+Prints a JSON object of [observation, whether it is right] by scenario.
 """
 
 import json

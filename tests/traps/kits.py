@@ -1,4 +1,4 @@
-"""The two ways of training that the traps are set for."""
+"""The two ways of training that the scenarios compare."""
 
 import contextlib
 from typing import Any
@@ -10,22 +10,22 @@ from keras_fastnet._keras.keras_api import keras
 
 
 class Ours:
-    """keras_fastnet."""
+    """Trains with keras_fastnet."""
 
     def __init__(self, strategy: tf.distribute.Strategy | None = None):
         self.strategy = strategy or keras_fastnet.TorusStrategy(start_timeout=60.0)
 
     def accumulating(self, make: Any, steps: int) -> keras.optimizers.Optimizer:
-        """Returns an optimizer that updates with several micro-batches."""
+        """Returns an optimizer that accumulates several micro-batches per update."""
         return keras_fastnet.LargeBatchOptimizer(make(), steps)
 
     def one_device(self) -> Any:
-        """Where models for one device are made."""
+        """Returns the scope in which models for one device are created."""
         device = self.strategy.extended.worker_devices[0]
         return tf.distribute.OneDeviceStrategy(device).scope()
 
     def backup(self, folder: str) -> keras.callbacks.Callback:
-        """Returns what backs up every update."""
+        """Returns a callback that writes a backup after every update."""
         return keras_fastnet.callbacks.BackupAndRestore(folder, save_freq=1)
 
     def growing(self, x: Any, y: Any) -> dict[str, Any]:
@@ -34,7 +34,7 @@ class Ours:
         return {"x": x, "y": y, "batch_size": 4, "callbacks": [growth]}
 
     def batches(self, dataset: tf.data.Dataset) -> list[tuple[list[float], int]]:
-        """Returns this worker's examples, and how many all have, by step."""
+        """Returns, per step, this worker's examples and the number of all workers'."""
         distributed = self.strategy.experimental_distribute_dataset(dataset)
         found = []
         with contextlib.suppress(tf.errors.OutOfRangeError):
@@ -46,7 +46,7 @@ class Ours:
 
 
 class Stock:
-    """Keras and TensorFlow as they come."""
+    """Trains with unmodified Keras and TensorFlow."""
 
     def __init__(self, strategy: tf.distribute.Strategy | None = None):
         self.strategy = strategy or tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
@@ -80,5 +80,5 @@ class Stock:
         distributed = self.strategy.experimental_distribute_dataset(dataset)
         local = self.strategy.experimental_local_results
         steps = [local(step)[0].numpy().ravel().tolist() for step in distributed]
-        # Nobody counts the examples of a step.
+        # Stock TensorFlow does not count the examples of a step.
         return [(step, -1) for step in steps]

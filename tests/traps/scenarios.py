@@ -1,7 +1,7 @@
-"""Each trap of distributed and large-batch training, set for either kit.
+"""Scenarios of silent failures in distributed and large-batch training.
 
-A scenario is named after its row in docs/traps.md. It returns what was seen, for
-people, and whether what must hold does.
+Each runs with either kit and is numbered as its row in docs/traps.md. It returns the
+observation as text, and whether it is right.
 """
 
 import json
@@ -23,7 +23,7 @@ SGD = keras.optimizers.SGD
 
 
 def line(optimizer: Any, loss: Any = "mse", start: float = 1.0) -> keras.Model:
-    """A model with one weight."""
+    """Returns a compiled model with one weight."""
     layer = keras.layers.Dense(
         1, use_bias=False, kernel_initializer=keras.initializers.Constant(start)
     )
@@ -37,7 +37,7 @@ def column(*values: float) -> np.ndarray:
 
 
 def update(kit: Any, make: Any, x: Any, y: Any, loss: Any = "mse") -> float:
-    """Returns how far updates of 4 examples move the weight."""
+    """Returns how far updates with batches of 4 examples move the weight."""
     with kit.strategy.scope():
         model = line(make(), loss)
     model.fit(x, y, batch_size=4, shuffle=False, verbose=0)
@@ -146,7 +146,7 @@ def schedule(kit: Any) -> Seen:
         model = line(optimizer)
     x = column(*[1.0] * 32)
     model.fit(x, 0 * x, batch_size=1, verbose=0)
-    # 8 updates, of which the rate lets 5 (at 0 to 4) move the weight.
+    # 8 updates, of which 5 (at 0 to 4) have a rate above 0.
     weight = float(model.get_weights()[0].item())
     moved = round(np.log(weight) / np.log(0.8)) if weight else 0
     updates = int(optimizer.iterations.numpy())
@@ -302,7 +302,7 @@ def order_of_epochs(kit: Any) -> Seen:
 
     x = column(*range(16))
     model.fit(x, x, batch_size=8, epochs=3, verbose=0, callbacks=[Cut()])
-    # Replicas report in any order: by sets of what a step had.
+    # Replicas report in any order: compare the sets of each step.
     steps = [[frozenset(o[:8]), frozenset(o[8:])] for o in orders]
     different = len({tuple(step) for step in steps})
     return f"{different} order(s) in 3 epochs", different == 3
@@ -401,7 +401,7 @@ ALL = (
 )
 
 
-# On two workers: what each of them gets, and what that amounts to.
+# On two workers: each returns its observations, which `judged` combines.
 
 
 def unseeded_shuffle(kit: Any, folder: str) -> list[Any]:
@@ -412,7 +412,7 @@ def unseeded_shuffle(kit: Any, folder: str) -> list[Any]:
 
 def unequal_shards(kit: Any, folder: str) -> list[Any]:
     """7: unequal FILE shards"""
-    # Of 3 and 9 lines.
+    # The files have 3 and 9 lines.
     dataset = tf.data.TextLineDataset([f"{folder}/{name}.txt" for name in "ab"])
     return kit.batches(sharded(dataset.map(tf.strings.to_number).batch(4), "FILE"))
 
@@ -427,7 +427,7 @@ def loop_outside_of_scope(kit: Any, folder: str) -> list[Any]:
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
     model.set_weights([np.ones((1, 1), "float32")])
     optimizer = SGD(0.1)
-    # What this worker has read.
+    # This worker's own batch.
     x = column(1.0 + kit.strategy.cluster_resolver.task_id)
     try:
         with tf.GradientTape() as tape:
@@ -446,7 +446,7 @@ def saves_on_one_path(kit: Any, folder: str) -> list[Any]:
     damaged = []
     for number in range(12):
         path = pathlib.Path(folder) / f"{number}.keras"
-        # Together, as after `fit`.
+        # At the same time, as after `fit`.
         kit.strategy.reduce("SUM", tf.constant(1.0), axis=None)
         model.save(path)
         kit.strategy.reduce("SUM", tf.constant(1.0), axis=None)
@@ -467,7 +467,7 @@ def sharded(dataset: tf.data.Dataset, policy: str) -> tf.data.Dataset:
 
 
 def judged(name: str, by_worker: list[list[Any]]) -> Seen:
-    """Says what the workers' batches, with the examples of all, amount to."""
+    """Returns what was observed on all workers, and whether it is right."""
     if name == "loop_outside_of_scope":
         if all("made outside" in str(found) for (found,) in by_worker):
             return "refused", True

@@ -1,8 +1,8 @@
-"""One of two workers of MultiWorkerMirroredStrategy, for traps in the data.
+"""Runs the scenarios on one of two workers of MultiWorkerMirroredStrategy.
 
     fastnet run --workers 2 -m tests.traps.stock_workers FOLDER
 
-Writes what it got to `rank-R.json` in the folder.
+Writes its observations to `rank-R.json` in the folder.
 """
 
 import json

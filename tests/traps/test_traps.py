@@ -1,6 +1,6 @@
-"""Every trap of docs/traps.md, set for keras_fastnet.
+"""keras_fastnet handles every failure mode of docs/traps.md.
 
-What stock Keras and TensorFlow do in them is recorded in benchmarks/traps.
+benchmarks/traps records what stock Keras and TensorFlow do in the same scenarios.
 """
 
 import json
@@ -44,7 +44,7 @@ def test_on_two_workers(two_workers, tmp_path, scenario):
     assert right, seen
 
 
-def test_25_a_script_without_a_strategy_is_ended(fastnet, tmp_path):
+def test_25_a_script_without_a_strategy_ends_with_an_error(fastnet, tmp_path):
     command = ("run", "--workers", 2, scenarios.LONE_SCRIPT, tmp_path)
     seen, right = scenarios.without_strategy(fastnet(*command).returncode, tmp_path)
     assert right, seen
@@ -57,7 +57,7 @@ def test_12_a_tensor_that_is_zero_moves():
     np.testing.assert_allclose(kernel, -0.5)
 
 
-def test_15_a_cluster_that_is_described_too_late_is_refused(tmp_path):
+def test_15_a_cluster_that_is_described_too_late_raises(tmp_path):
     program = (
         "import os, tensorflow as tf, keras_fastnet\n"
         "tf.zeros(1)\n"
@@ -74,7 +74,7 @@ def test_15_a_cluster_that_is_described_too_late_is_refused(tmp_path):
 
 
 def test_17_weight_decay_is_that_of_algorithm_1():
-    # Decoupled, as in the base class of Keras, it would be 0.9 and the ratio 0.2.
+    # With Keras's decoupled decay it would be 0.9 and the ratio 0.2.
     kernel = keras.Variable([[1.0]])
     LARS(1.0, weight_decay=0.1, trust_coefficient=0.2).apply(
         [tf.constant([[1.0]])], [kernel]

@@ -1,0 +1,55 @@
+"""Messages and invariants that the documentation quotes are those of the code."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def table(page, heading):
+    """Returns the first cells of the table below a heading."""
+    text = (ROOT / "docs" / page).read_text("utf-8").partition(heading)[2]
+    rows = re.findall(r"(?:^\|.*\n)+", text, re.M)[0].splitlines()[2:]
+    return [row.split(" | ")[0].removeprefix("| ") for row in rows]
+
+
+def text_of(node):
+    """Returns a string or f-string, with a marker in the place of every value."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(map(text_of, node.values))
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    return "\0"
+
+
+@pytest.fixture(scope="module")
+def strings():
+    """All strings of the package, f-strings whole, without backticks."""
+    return [
+        text_of(node).replace("`", "")
+        for path in sorted((ROOT / "keras_fastnet").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.JoinedStr | ast.Constant)
+    ]
+
+
+def in_a_string(message, strings):
+    parts = [re.escape(part.strip()) for part in re.split("…", message)]
+    pattern = re.compile(".*".join(parts), re.S)
+    return any(pattern.search(string) for string in strings)
+
+
+def test_errors_of_a_cluster(strings):
+    cells = table("cluster.md", "## Errors")
+    messages = [message for cell in cells for message in re.findall("`(.*?)`", cell)]
+    assert len(messages) > 20
+    assert [m for m in messages if not in_a_string(m, strings)] == []
+
+
+def test_invariants_of_fastnet_check(strings):
+    invariants = table("check.md", "random.\n")
+    assert len(invariants) == 13
+    assert [i for i in invariants if not in_a_string(i, strings)] == []
