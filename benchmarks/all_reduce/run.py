@@ -123,7 +123,7 @@ def main() -> None:
             for ours in ("auto", FROM_PYTHON):
                 print(over(document, {MPI_ITSELF: MPI_ITSELF}, ours))
         print()
-    print("| predicted ranks | prices from | median error | errors | within 25 % |")
+    print("| predicted ranks | costs from | median error | errors | within 25 % |")
     print("| --- | --- | --- | --- | --- |")
     for ranks in arguments.ranks:
         print(prediction([ranks], ranks, transport))
