@@ -55,8 +55,8 @@ def pools_of(item: pytest.Item) -> list[str]:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Marks tests that run with Keras 2, and skips there those that cannot."""
-    if pools_of(item):
+    """Marks tests that start workers, and those that run with Keras 2."""
+    if pools_of(item) or "fastnet" in getattr(item, "fixturenames", ()):
         item.add_marker(pytest.mark.distributed)
     if item.path.stem in COVERED:
         item.add_marker(pytest.mark.keras2)

@@ -105,7 +105,11 @@ def test_killed_at_random(trainings, tmp_path, kind, count, workers, kills, most
 @pytest.mark.distributed
 @pytest.mark.parametrize(
     ("workers", "rank", "step"),
-    [(2, 1, 5), pytest.param(2, 0, 9, marks=pytest.mark.slow), (1, 0, 13)],
+    [
+        pytest.param(2, 1, 5, marks=pytest.mark.smoke),
+        pytest.param(2, 0, 9, marks=pytest.mark.slow),
+        (1, 0, 13),
+    ],
 )
 def test_sigterm_to_one_worker(trainings, tmp_path, workers, rank, step):
     """All leave after the same update, with a backup of it."""

@@ -10,7 +10,11 @@ pytestmark = pytest.mark.distributed
 
 @pytest.mark.parametrize(
     "cluster",
-    ["two_workers", pytest.param("four_workers", marks=pytest.mark.slow), "two_mpi"],
+    [
+        pytest.param("two_workers", marks=pytest.mark.smoke),
+        pytest.param("four_workers", marks=pytest.mark.slow),
+        "two_mpi",
+    ],
 )
 def test_all_invariants_hold(request, cluster):
     for verdicts in request.getfixturevalue(cluster).run("checked"):

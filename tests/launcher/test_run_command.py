@@ -18,7 +18,10 @@ ACT = str(SCRIPTS / "act.py")
 FASTNET = [sys.executable, "-m", "keras_fastnet.cli"]
 PATIENCE = 120.0  # against hangs only
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
+pytestmark = [
+    pytest.mark.distributed,
+    pytest.mark.skipif(sys.platform != "linux", reason="needs Linux"),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -78,6 +81,7 @@ def is_gone(pid):
     return state(pid) in ("gone", "Z", "X")
 
 
+@pytest.mark.smoke
 def test_success_shows_rank_0_only(fastnet, tmp_path):
     result = fastnet("--workers", 3, ACT, tmp_path)
     assert result.returncode == 0
@@ -91,6 +95,7 @@ def test_all_output_shows_every_rank(fastnet, tmp_path):
     assert set(result.stdout.splitlines()) == expected
 
 
+@pytest.mark.smoke
 def test_failure_names_the_rank_and_ends_the_others(fastnet, tmp_path):
     result = fastnet("--workers", 3, ACT, tmp_path, "0=sleep", "1=raise", "2=sleep")
     assert result.returncode == 1
