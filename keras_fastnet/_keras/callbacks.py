@@ -99,7 +99,8 @@ class WorkersCallbackList(keras.callbacks.CallbackList):
         strategy = strategy_of(self.model)
         data = data_of(self.model)
         if strategy is not None and data is not None:
-            strategy.begin_fit(self.model, data, bool(self.params.get("verbose")))
+            verbose = bool(self.params.get("verbose"))
+            strategy.fit_support.begin_fit(self.model, data, verbose)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Tells the optimizer that an epoch begins, before all callbacks.
@@ -135,7 +136,7 @@ class WorkersCallbackList(keras.callbacks.CallbackList):
         if strategy is not None and strategy.num_workers > 1:
             wanted = self.model.stop_training or self._stop_wanted
             self._stop_wanted = False
-            self.model.stop_training = strategy.any_worker(wanted)
+            self.model.stop_training = strategy.fit_support.workers.any(wanted)
 
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None

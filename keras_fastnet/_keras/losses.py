@@ -8,7 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_fastnet._keras.protocols import in_replica, keras_step
+from keras_fastnet._keras.protocols import in_replica
+from keras_fastnet._keras.replica_step import ReplicaStep, keras_step
 from keras_fastnet._keras.wrapping import wrap
 
 
@@ -22,8 +23,9 @@ def of_scalar(value: tf.Tensor) -> tf.Tensor:
     strategy = in_replica()
     if strategy is None:
         return value
-    strategy.note_scalar_loss()
-    return of_sum(value) if strategy.scalar_losses == "sum" else value
+    support = strategy.fit_support
+    support.note_scalar_loss()
+    return of_sum(value) if support.scalar_losses == "sum" else value
 
 
 def of_sum(value: tf.Tensor) -> tf.Tensor:
@@ -32,7 +34,7 @@ def of_sum(value: tf.Tensor) -> tf.Tensor:
     Args:
         value: The sum.
     """
-    return keras_step().unweigh(value)
+    return _step().unweigh(value)
 
 
 def of_added(values: tf.Tensor, total: tf.Tensor) -> tf.Tensor:
@@ -76,7 +78,7 @@ def _of_examples(values: tf.Tensor, summed: tf.Tensor) -> tf.Tensor:
     """Returns what counts as a sum if the values have one for each example."""
     if values.shape.rank == 0:
         return summed
-    rows = tf.maximum(keras_step().own, 1)
+    rows = tf.maximum(_step().own, 1)
     for_each_example = tf.shape(values, out_type=rows.dtype)[0] == rows
     return tf.where(for_each_example, of_sum(summed), summed)
 
@@ -108,8 +110,16 @@ def scaled_to_valid(masked: tf.Tensor, mask: Any) -> tf.Tensor:
 
 def _sums_of_own(values: list[tf.Tensor]) -> list[tf.Tensor]:
     """Sums over the replicas that have examples."""
-    own = keras_step().own > 0
+    own = _step().own > 0
     return tf.distribute.get_replica_context().all_reduce(
         tf.distribute.ReduceOp.SUM,
         [tf.where(own, value, tf.zeros_like(value)) for value in values],
     )
+
+
+def _step() -> ReplicaStep:
+    """Returns the step that a loss is computed in; its callers have looked for one."""
+    step = keras_step()
+    if step is None:
+        raise RuntimeError("Losses are weighed in the steps of several replicas only.")
+    return step

@@ -1,109 +1,153 @@
-"""What takes part in Keras's loops: strategies, optimizers and callbacks of ours."""
+"""What the patched Keras code asks of strategies, optimizers and callbacks."""
 
-import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import tensorflow as tf
 
 
-class HookedStrategy:
-    """What the hooks ask a `tf.distribute.Strategy` for. A mixin."""
+class EpochElements(Protocol):
+    """The elements of every epoch; see `EpochData`."""
 
-    step: Any
-    """This thread's `ReplicaStep`."""
-    scalar_losses = "mean"
-    """What a scalar from a loss function is: the `"mean"` over a replica's examples, or
-    their `"sum"`."""
-    compiles_all = False
-    """Whether XLA compiles every step as a whole, as on TPUs, with static shapes."""
+    sharding: str
+    batches_per_step: int
+    steps_per_call: int
+    on_epoch: Callable[[int], Any]
+    peeking: Callable[[], AbstractContextManager[None]] | None
+
+    def peek(self) -> Any:
+        """Returns the first element, which the next iteration yields again."""
+
+    def examples_of_first(self) -> int:
+        """Returns the number of examples in the first element."""
+        ...
+
+    def skip(self, elements: int) -> None:
+        """Leaves out the next elements of the coming epoch."""
+
+    def pass_epoch(self) -> None:
+        """Leaves out an epoch."""
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+
+class WorkerExchange(Protocol):
+    """Values that the workers tell one another, each of them calling at once."""
+
+    def sum(self, value: tf.Tensor) -> tf.Tensor:
+        """Returns the sum of one value of each worker."""
+        ...
+
+    def any(self, own: bool) -> bool:
+        """Returns whether something holds on any worker."""
+        ...
+
+    def values_of_all(self, own: tf.Tensor) -> list[list[int]]:
+        """Returns integers of each worker, by rank."""
+        ...
+
+    def from_chief(self, data: bytes) -> bytes:
+        """Returns the chief's bytes, on all workers."""
+        ...
+
+
+class FitData(Protocol):
+    """The data of Keras's loops."""
+
+    def epoch_data(self, dataset: Any) -> EpochElements:
+        """Returns what Keras iterates over in one epoch."""
+        ...
+
+    def agreed_batches(self, dataset: Any, own: int | None) -> int | None:
+        """Returns the steps of an epoch, equal on all workers."""
+        ...
+
+    def peek(self, elements: Any) -> Any:
+        """Returns a first batch of a result of `epoch_data`, without taking it."""
+
+
+class FitSupport(Protocol):
+    """What the patched Keras code asks of a strategy, as `strategy.fit_support`."""
+
+    @property
+    def data(self) -> FitData:
+        """Distributes the data of Keras's loops."""
+        ...
+
+    @property
+    def workers(self) -> WorkerExchange:
+        """Exchanges values between workers."""
+        ...
+
+    @property
+    def scalar_losses(self) -> Literal["mean", "sum"]:
+        """A scalar from a loss function is this over a replica's examples."""
+        ...
+
+    @property
+    def compiles_all(self) -> bool:
+        """Whether XLA compiles each step as a whole, as on TPUs, with static shapes."""
+        ...
+
+    def begin_fit(self, model: Any, data: Any, verbose: bool) -> None:
+        """Checks a training before its first step; the chief prints a summary."""
+
+    def note_scalar_loss(self) -> None:
+        """Prints once how a scalar from a loss function is interpreted."""
+
+    def own_rows(self, batch: int) -> tuple[int, int]:
+        """Returns which rows of a global batch this replica takes."""
+        ...
+
+    def replica_seed(self, seed: Any) -> Any:
+        """Returns this replica's own seed from one that all replicas have."""
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Returns a context in which variables are made for this worker alone."""
+        ...
+
+
+@runtime_checkable
+class HookedStrategy(Protocol):
+    """A `tf.distribute.Strategy` of keras_fastnet."""
+
+    @property
+    def fit_support(self) -> FitSupport:
+        """What the patched Keras code asks of it."""
+        ...
 
     @property
     def rank(self) -> int:
-        """This worker's position."""
-        raise NotImplementedError
+        """This worker's rank."""
+        ...
 
     @property
     def num_workers(self) -> int:
         """Number of worker processes."""
-        raise NotImplementedError
-
-    def epoch_data(self, dataset: Any) -> Any:
-        """Returns what Keras iterates over in one epoch."""
-        raise NotImplementedError
-
-    def agreed_batches(self, dataset: Any, own: int | None) -> int | None:
-        """Returns the steps of an epoch, equal on all workers."""
-        raise NotImplementedError
-
-    def peek(self, data: Any) -> Any:
-        """Returns a first batch of a result of `epoch_data`, without taking it."""
-        raise NotImplementedError
-
-    def reduced_gradients(self, gradients: list[Any]) -> AbstractContextManager:
-        """Sums the gradients over all replicas, for the time of the context."""
-        raise NotImplementedError
-
-    def begin_fit(self, model: Any, data: Any, verbose: bool) -> None:
-        """Looks once more before training, and says what it is going to do."""
-        raise NotImplementedError
-
-    def note_scalar_loss(self) -> None:
-        """Says once that a loss function returns a scalar, and what it is taken for."""
-        raise NotImplementedError
-
-    def any_worker(self, own: bool) -> bool:
-        """Returns whether something holds on any worker."""
-        raise NotImplementedError
-
-    def of_all_workers(self, own: tf.Tensor) -> list[list[int]]:
-        """Returns integers of each worker, by rank."""
-        raise NotImplementedError
-
-    def from_chief(self, data: bytes) -> bytes:
-        """Returns the chief's bytes, on all workers."""
-        raise NotImplementedError
-
-    def own_rows(self, batch: int) -> tuple[int, int]:
-        """Returns which rows of a global batch this replica takes."""
-        raise NotImplementedError
-
-    def alone(self) -> AbstractContextManager[None]:
-        """Returns a context for what this worker does without the others.
-
-        What is made in it belongs to this worker, also within `scope()`.
-        """
-        raise NotImplementedError
-
-    def replica_seed(self, seed: Any) -> Any:
-        """Returns this replica's own seed from one that all replicas have."""
-        raise NotImplementedError
+        ...
 
 
-class HookedOptimizer:
-    """What the hooks ask a Keras optimizer for. A mixin."""
+@runtime_checkable
+class HookedOptimizer(Protocol):
+    """An optimizer that makes one update of several micro-batches."""
 
     def epoch_data(self, dataset: Any) -> Any:
         """Returns what Keras iterates over in one epoch, on one device."""
-        raise NotImplementedError
 
     def counted_step(self, step: Callable[..., Any]) -> Callable[..., Any]:
         """Wraps a model's train step, on one device."""
-        raise NotImplementedError
+        ...
 
     def begin_epoch(self) -> None:
         """Called before the first step of an epoch of `fit`."""
-        raise NotImplementedError
 
     def end_epoch(self) -> None:
         """Called after the last step of an epoch of `fit`, before validation."""
-        raise NotImplementedError
 
     def retrace(self) -> None:
         """Forgets what was traced beside the train function."""
-        raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,56 +198,6 @@ def in_scope_only() -> Any:
     return strategy if isinstance(strategy, HookedStrategy) else None
 
 
-def keras_step() -> Any:
-    """Returns the `ReplicaStep` of the Keras step that this code is part of, if any."""
-    strategy = in_replica()
-    return None if strategy is None or strategy.step.share is None else strategy.step
-
-
-@contextlib.contextmanager
-def reduced(gradients: list[Any], *, weighed: bool = False) -> Iterator[list[Any]]:
-    """Sums gradients over the replicas, unless they are sums already.
-
-    In a step of Keras each replica's gradient is that of a mean over its own examples,
-    and is multiplied by the replica's share of the global batch first.
-
-    Args:
-        gradients: This replica's, `None` where there is none.
-        weighed: Whether the caller has multiplied them by the share. Defaults to
-            `False`.
-
-    Yields:
-        The sums. Optimizers that are called within take them as such.
-    """
-    strategy = in_replica()
-    if strategy is None or strategy.step.reduced:
-        yield gradients
-        return
-    step = keras_step()
-    if step is not None and not weighed:
-        gradients = [None if g is None else step.weigh(g) for g in gradients]
-    with strategy.reduced_gradients(gradients) as sums:
-        yield sums
-
-
-def compiled(part: Callable[[], Any]) -> Callable[[], Any]:
-    """Returns a part of a step, compiled by XLA where the model asks for that.
-
-    Args:
-        part: A function of tensors and variables that it holds, without collectives.
-    """
-    step = keras_step()
-    if step is None or not step.compiled:
-        return part
-
-    @tf.function(jit_compile=True, autograph=False)
-    def compiled_part() -> Any:
-        with step.within_compiled():
-            return part()
-
-    return compiled_part
-
-
 def counts_alone(model: Any) -> bool:
     """Whether an optimizer has to be told, on one device, what a step holds.
 
@@ -244,7 +238,7 @@ def compiles_parts(model: Any) -> bool:
     """
     return (
         compiles_itself(model)
-        and not model.distribute_strategy.compiles_all
+        and not model.distribute_strategy.fit_support.compiles_all
         and bool(model.jit_compile)
     )
 

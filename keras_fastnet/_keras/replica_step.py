@@ -1,91 +1,54 @@
-"""What one replica knows while it runs one step."""
+"""One replica's part of a step, and the sums of its gradients over all replicas."""
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from keras_fastnet._keras.protocols import in_replica
 
-class ReplicaStep(threading.local):
-    """The step that this thread's replica is tracing or running.
 
-    TensorFlow runs each replica's function in a thread of its own.
+class ReplicaStep:
+    """One replica's part of a train, test or predict step of Keras.
+
+    Args:
+        own: Number of the replica's own examples, a scalar `int64` tensor.
+        examples: Number of examples in the global batch, a scalar `int64` tensor.
+        compiled: Whether XLA compiles the parts of the step between collectives.
+        continues: Whether a further step takes more examples of the same batch.
 
     Attributes:
-        share: The replica's part of the global batch's examples, `n_r / n`, a
-            scalar `float64` tensor; `None` outside Keras's steps.
-        own: Number of the replica's own examples, a scalar `int64` tensor; `None`
-            outside Keras's steps.
-        examples: Number of examples in the whole global batch, a scalar `int64` tensor;
-            `None` outside Keras's steps.
-        reduced: Whether the optimizer is being given sums over all replicas.
-        compiled: Whether XLA compiles what stands between the collectives.
+        share: The replica's part of the global batch's examples, `own / examples`, a
+            scalar `float64` tensor.
         totals: Sums variables of a metric over all replicas; `None` where metrics
             return the replica's own results.
-        continues: Whether more examples of the same batch follow in a step after this
-            one.
     """
 
-    share: tf.Tensor | None = None
-    own: tf.Tensor | None = None
-    examples: tf.Tensor | None = None
-    reduced: bool = False
-    compiled: bool = False
-    totals: Callable[[list[Any]], list[tf.Tensor]] | None = None
-    continues: bool = False
-
-    @contextlib.contextmanager
-    def of_batch(self, own: Any, total: Any, compiled: bool) -> Iterator[None]:
-        """Sets the share for the time of a step.
-
-        Args:
-            own: The replica's number of examples.
-            total: The global batch's.
-            compiled: Whether XLA compiles the step's parts.
-        """
-        self.share = tf.cast(own, tf.float64) / tf.cast(total, tf.float64)
+    def __init__(
+        self,
+        own: tf.Tensor,
+        examples: tf.Tensor,
+        *,
+        compiled: bool = False,
+        continues: bool = False,
+    ):
         self.own = own
-        self.examples = total
+        self.examples = examples
+        self.share = tf.cast(own, tf.float64) / tf.cast(examples, tf.float64)
         self.compiled = compiled
-        try:
-            yield
-        finally:
-            self.share = self.own = self.examples = None
-            self.compiled = False
-
-    def to_be_continued(self) -> AbstractContextManager[None]:
-        """Marks that the next step has the rest of the batch."""
-        return self._marked("continues", True)
-
-    def within_compiled(self) -> AbstractContextManager[None]:
-        """Marks that XLA compiles already what runs in this context."""
-        return self._marked("compiled", False)
-
-    def with_reduced_gradients(self) -> AbstractContextManager[None]:
-        """Marks that the gradients are sums over all replicas by now."""
-        return self._marked("reduced", True)
-
-    def with_results_of_all(
-        self, totals: Callable[[list[Any]], list[tf.Tensor]]
-    ) -> AbstractContextManager[None]:
-        """Has metrics return their results over all replicas.
-
-        Args:
-            totals: Sums variables of a metric over all replicas.
-        """
-        return self._marked("totals", totals)
+        self.continues = continues
+        self.totals: Callable[[list[Any]], list[tf.Tensor]] | None = None
 
     @contextlib.contextmanager
-    def _marked(self, name: str, value: Any) -> Iterator[None]:
-        before = getattr(self, name)
-        setattr(self, name, value)
+    def entered(self) -> Iterator[None]:
+        """Makes this the step that `keras_step` returns in this thread."""
+        _thread.step = self
         try:
             yield
         finally:
-            setattr(self, name, before)
+            _thread.step = None
 
     def weigh(self, value: Any) -> Any:
         """Returns the replica's term of the sum that is the mean over all examples.
@@ -114,3 +77,112 @@ class ReplicaStep(threading.local):
             The mean over examples that stands for it in a step: `value / share`.
         """
         return tf.math.divide_no_nan(value, tf.cast(self.share, value.dtype))
+
+    def compile_part(self, part: Callable[[], Any]) -> Callable[[], Any]:
+        """Returns a part of the step, compiled by XLA where the model asks for that.
+
+        Args:
+            part: A function of tensors and variables that it holds, without
+                collectives.
+        """
+        if not self.compiled:
+            return part
+
+        @tf.function(jit_compile=True, autograph=False)
+        def compiled_part() -> Any:
+            # A part within this one is compiled with it.
+            self.compiled = False
+            try:
+                return part()
+            finally:
+                self.compiled = True
+
+        return compiled_part
+
+
+class _Thread(threading.local):
+    """The state of a replica. TensorFlow traces each replica in its own thread.
+
+    Attributes:
+        step: The step of Keras that the replica is in; `None` outside of one.
+        holds_sums: Whether the gradients that optimizers are given are sums over all
+            replicas.
+    """
+
+    step: ReplicaStep | None = None
+    holds_sums: bool = False
+
+
+_thread = _Thread()
+
+
+def keras_step() -> ReplicaStep | None:
+    """Returns the step of Keras that this code is part of; `None` outside of one."""
+    return None if in_replica() is None else _thread.step
+
+
+def compiled(part: Callable[[], Any]) -> Callable[[], Any]:
+    """Returns a part of a step, compiled by XLA where the model asks for that.
+
+    Args:
+        part: A function of tensors and variables that it holds, without collectives.
+    """
+    step = keras_step()
+    return part if step is None else step.compile_part(part)
+
+
+@contextlib.contextmanager
+def summed_gradients(
+    gradients: Sequence[Any], *, weighed: bool = False
+) -> Iterator[Sequence[Any]]:
+    """Sums gradients over the replicas, unless they are sums already.
+
+    In a step of Keras each replica's gradient is that of a mean over its own examples,
+    and is multiplied by the replica's share of the global batch first.
+
+    Args:
+        gradients: This replica's, `None` where there is none.
+        weighed: Whether the caller has multiplied them by the share. Defaults to
+            `False`.
+
+    Yields:
+        The sums. An optimizer that is called in this context takes the gradients it
+        is given for sums: `LossScaleOptimizer` calls the one within.
+    """
+    if in_replica() is None or _thread.holds_sums:
+        yield gradients
+        return
+    step = keras_step()
+    present = [g for g in gradients if g is not None]
+    if step is not None and not weighed:
+        present = [step.weigh(g) for g in present]
+    sums = iter(sum_over_replicas(present) if present else [])
+    with gradients_are_sums():
+        yield [None if g is None else next(sums) for g in gradients]
+
+
+@contextlib.contextmanager
+def gradients_are_sums() -> Iterator[None]:
+    """Has optimizers take the gradients they are given for sums over all replicas."""
+    before, _thread.holds_sums = _thread.holds_sums, True
+    try:
+        yield
+    finally:
+        _thread.holds_sums = before
+
+
+def holds_sums() -> bool:
+    """Returns whether this replica's optimizers are given sums over all replicas."""
+    return in_replica() is not None and _thread.holds_sums
+
+
+def sum_over_replicas(values: list[tf.Tensor]) -> list[tf.Tensor]:
+    """Sums tensors over the replicas, outside of what is differentiated.
+
+    Args:
+        values: This replica's.
+    """
+    # Of the class: a step's context has another one, which is differentiable.
+    return tf.distribute.ReplicaContext.all_reduce(
+        tf.distribute.get_replica_context(), tf.distribute.ReduceOp.SUM, values
+    )

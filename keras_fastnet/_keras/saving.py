@@ -88,7 +88,7 @@ def save_whole(
         return write(path)
     with contextlib.ExitStack() as contexts:
         for strategy in strategies if alone else []:
-            contexts.enter_context(strategy.alone())
+            contexts.enter_context(strategy.fit_support.alone())
         contexts.enter_context(_being_written())
         if not isinstance(path, (str, os.PathLike)):
             return write(path)

@@ -236,7 +236,7 @@ class BackupAndRestore(HookedCallback, keras.callbacks.Callback):
         strategy = strategy_of(self.model)
         if strategy is not None:
             # Nobody goes before the chief has written.
-            strategy.any_worker(True)
+            strategy.fit_support.workers.any(True)
         raise SystemExit(EXIT_CODE)
 
     def _back_up(self, epoch: int, batch: int, logs: dict[str, Any] | None) -> None:
@@ -261,7 +261,9 @@ class BackupAndRestore(HookedCallback, keras.callbacks.Callback):
     def _from_chief(self, data: bytes) -> bytes:
         strategy = self.model.distribute_strategy
         return (
-            strategy.from_chief(data) if isinstance(strategy, HookedStrategy) else data
+            strategy.fit_support.workers.from_chief(data)
+            if isinstance(strategy, HookedStrategy)
+            else data
         )
 
 

@@ -118,7 +118,9 @@ class Probe:
             value: This worker's number.
         """
         own = int(np.float64(value).view(np.int64))
-        numbers = self.strategy.of_all_workers(tf.constant([own], tf.int64))
+        numbers = self.strategy.fit_support.workers.values_of_all(
+            tf.constant([own], tf.int64)
+        )
         return [float(np.int64(n).view(np.float64)) for (n,) in numbers]
 
 

@@ -33,7 +33,7 @@ def same_update(probe: Probe, subject: Subject) -> str:
     """the update of one device"""
     batch, updates = subject.examples_per_replica * probe.replicas, 3
     # Replicas get unequal shares of the last batch, except on a TPU.
-    odd = 0 if probe.strategy.compiles_all else 1
+    odd = 0 if probe.strategy.fit_support.compiles_all else 1
     examples = (updates - 1) * batch + batch // 2 + odd
     # Reversed within each batch: the same computation, rounded differently.
     turned = np.concatenate(
@@ -138,7 +138,7 @@ def examples_weigh_the_same(probe: Probe, subject: Subject) -> str:
 
 def own_steps(probe: Probe, subject: Subject) -> str:
     """a train_step and a test_step of one's own do what one device does"""
-    batch = 2 * probe.replicas + (0 if probe.strategy.compiles_all else 1)
+    batch = 2 * probe.replicas + (0 if probe.strategy.fit_support.compiles_all else 1)
     start: list[np.ndarray] | None = None
     found = []
     for cluster in (False, True):

@@ -6,11 +6,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_fastnet._keras import protocols as hooked
 from keras_fastnet._keras.adapters import install_changes, optimizers, values
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.other_keras import refuse_in_other_models
-from keras_fastnet._keras.protocols import HookedOptimizer, HookedStrategy
+from keras_fastnet._keras.protocols import HookedStrategy
+from keras_fastnet._keras.replica_step import compiled, keras_step, summed_gradients
 from keras_fastnet._keras.scopes import refuse_lone_update
 from keras_fastnet.arguments import checked_integer, checked_number
 from keras_fastnet.batches.epoch_data import EpochData
@@ -19,7 +19,7 @@ from keras_fastnet.optimizers.dense_gradient import dense
 
 
 @keras.saving.register_keras_serializable(package="keras_fastnet")
-class LargeBatchOptimizer(HookedOptimizer, optimizers.LossScaleOptimizer):
+class LargeBatchOptimizer(optimizers.LossScaleOptimizer):
     """Adds up gradients of micro-batches and updates with their mean.
 
     A batch that does not fit into memory is trained as `accumulation_steps`
@@ -219,14 +219,14 @@ class LargeBatchOptimizer(HookedOptimizer, optimizers.LossScaleOptimizer):
                 share = tf.cast(own, tf.float64) / tf.cast(examples, tf.float64)
                 return [_weighed(share, gradient) for gradient in gradients]
 
-            mean = hooked.compiled(lambda: tf.cond(first, mean_of_one, means))
+            mean = compiled(lambda: tf.cond(first, mean_of_one, means))
             self._update(mean())
 
-        step = hooked.keras_step()
+        step = keras_step()
         if step is not None and step.continues:
             add()
         else:
-            tf.cond(seen + 1 >= steps, update, hooked.compiled(add_whole))
+            tf.cond(seen + 1 >= steps, update, compiled(add_whole))
 
     def finish_update(self) -> None:
         """Updates with the micro-batches that are left, if there are any.
@@ -299,7 +299,7 @@ class LargeBatchOptimizer(HookedOptimizer, optimizers.LossScaleOptimizer):
 
         Outside of Keras's steps both are 1, so that micro-batches weigh the same.
         """
-        step = hooked.keras_step()
+        step = keras_step()
         if step is not None:
             return tf.cast(step.examples, tf.float32), tf.cast(step.own, tf.float32)
         counted = tf.cast(1 if self._counted is None else self._counted, tf.float32)
@@ -321,11 +321,11 @@ class LargeBatchOptimizer(HookedOptimizer, optimizers.LossScaleOptimizer):
     def _update(self, gradients: list[tf.Tensor]) -> None:
         """Updates with this replica's part of the mean over the examples."""
         variables = [self._trainable_variables[index] for index in self._used]
-        with hooked.reduced(gradients, weighed=True) as sums:
+        with summed_gradients(gradients, weighed=True) as sums:
             if self.loss_scaling:
                 super().apply(sums, variables)
             else:
-                optimizers.apply_update(self.inner_optimizer, sums, variables)
+                optimizers.apply_update(self.inner_optimizer, list(sums), variables)
         self._begin_update()
 
     def _begin_update(self) -> None:

@@ -1,4 +1,4 @@
-"""The inner half of a strategy, as far as Keras's steps and data need it."""
+"""The extended half that the strategies have in common."""
 
 import contextlib
 import contextvars
@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 from keras_fastnet._keras import tensorflow as upstream
-from keras_fastnet._keras.replica_step import ReplicaStep
-from keras_fastnet.batches.global_batch import take_share, with_examples
+from keras_fastnet._keras.replica_step import keras_step
+from keras_fastnet.batches.distributed_input import distribute_shares
 
 _POLICY = tf.data.experimental.AutoShardPolicy
 _PATIENCE_SECONDS = 30.0
@@ -21,7 +21,7 @@ _alone = contextvars.ContextVar("_alone", default=False)
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """Has variables made for this worker alone, also within a strategy's scope."""
+    """Makes variables for this worker alone, also within a strategy's scope."""
     token = _alone.set(True)
     try:
         yield
@@ -30,18 +30,16 @@ def alone() -> Iterator[None]:
 
 
 class FitExtended(tf.distribute.StrategyExtended):
-    """Exact shares of every global batch, and means over its examples. A mixin.
+    """Exact shares of every global batch, and means over its examples.
 
-    Attributes:
-        step: What the replica of this thread knows of its step.
+    A base for subclasses of TensorFlow's extended classes, which `tf.distribute` calls.
     """
 
-    step: ReplicaStep
     worker_devices: tuple[str, ...]
 
     @property
     def rank(self) -> int:
-        """This worker's position in the cluster."""
+        """This worker's rank in the cluster."""
         raise NotImplementedError
 
     @property
@@ -69,14 +67,14 @@ class FitExtended(tf.distribute.StrategyExtended):
             and kwargs.get("aggregation") == tf.VariableAggregation.MEAN
         ):
             # Moving statistics, which steps leave equal on all replicas. A mean at
-            # each reading is a collective: who saves alone would wait for ever.
+            # each reading is a collective: saving on one worker would deadlock.
             kwargs["aggregation"] = tf.VariableAggregation.ONLY_FIRST_REPLICA
-        with self._waiting_said(kwargs.get("name")):
+        with self._warns_of_waiting(kwargs.get("name")):
             return super()._create_variable(next_creator, **kwargs)
 
     @contextlib.contextmanager
-    def _waiting_said(self, name: str | None) -> Iterator[None]:
-        """Says so where the other workers do not make a variable too."""
+    def _warns_of_waiting(self, name: str | None) -> Iterator[None]:
+        """Prints a warning if the other workers do not make a variable too."""
         if self.workers < 2:
             yield
             return
@@ -97,7 +95,7 @@ class FitExtended(tf.distribute.StrategyExtended):
             timer.cancel()
 
     def position(self, local_replica: int) -> int:
-        """Which share of a global batch a local replica takes.
+        """Returns which share of a global batch a local replica takes.
 
         The order in which Keras's `predict` puts the replicas' results together:
         the first device of every worker, then the second.
@@ -111,9 +109,10 @@ class FitExtended(tf.distribute.StrategyExtended):
         return local_replica * self.workers + self.rank
 
     def _replica_ctx_all_reduce(self, reduce_op, value, options=None):
-        if reduce_op == tf.distribute.ReduceOp.MEAN and self.step.share is not None:
+        step = keras_step()
+        if reduce_op == tf.distribute.ReduceOp.MEAN and step is not None:
             # The mean over examples: what one device computes.
-            value = tf.nest.map_structure(self.step.weigh, value)
+            value = tf.nest.map_structure(step.weigh, value)
             reduce_op = tf.distribute.ReduceOp.SUM
         return super()._replica_ctx_all_reduce(reduce_op, value, options)
 
@@ -123,38 +122,10 @@ class FitExtended(tf.distribute.StrategyExtended):
             return upstream.without_wrong_cardinality(
                 super()._experimental_distribute_dataset(dataset, options)
             )
-        shares = self._shares(dataset, take_share)
-        distributed = upstream.without_end_of_data_agreement(
-            self._distribute_datasets_from_function(lambda _: shares, options)
-        )
-        distributed.global_batches = self._shares(dataset, with_examples).prefetch(
-            2 * len(self.worker_devices)
-        )
-        return distributed
-
-    def _shares(self, dataset, share):
-        """Returns this worker's shares, those of its devices in turn."""
-        replicas = self._num_replicas_in_sync
-        positions = [self.position(i) for i in range(len(self.worker_devices))]
-        unpack = isinstance(dataset.element_spec, tuple)
-
-        def shares(*batch):
-            data = batch if unpack else batch[0]
-            return [share(data, position, replicas) for position in positions]
-
-        def in_turn(*batch):
-            parts = [tf.data.Dataset.from_tensors(part) for part in shares(*batch)]
-            joined = parts[0]
-            for part in parts[1:]:
-                joined = joined.concatenate(part)
-            return joined
-
-        if len(positions) == 1:
-            return dataset.map(lambda *batch: shares(*batch)[0])
-        local = dataset.flat_map(in_turn)
-        batches = dataset.cardinality()
-        if batches < 0:
-            return local
-        return local.apply(
-            tf.data.experimental.assert_cardinality(batches * len(positions))
+        devices = range(len(self.worker_devices))
+        return distribute_shares(
+            dataset,
+            [self.position(device) for device in devices],
+            self._num_replicas_in_sync,
+            lambda make: self._distribute_datasets_from_function(make, options),
         )

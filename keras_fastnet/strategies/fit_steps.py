@@ -1,4 +1,4 @@
-"""Keras's train and test steps, as a strategy sees them."""
+"""Keras's train and test steps on several replicas, with results over all of them."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -8,12 +8,12 @@ import tensorflow as tf
 
 from keras_fastnet._keras.adapters import models, values
 from keras_fastnet._keras.protocols import ModelStep
-from keras_fastnet._keras.replica_step import ReplicaStep
+from keras_fastnet._keras.replica_step import ReplicaStep, sum_over_replicas
 from keras_fastnet.batches.global_batch import GlobalBatch
 
 
 def run_step(
-    step: ModelStep, batch: GlobalBatch, weight: ReplicaStep
+    step: ModelStep, batch: GlobalBatch, replica: ReplicaStep
 ) -> tuple[Any, Any]:
     """Runs a train or test step so that it leaves all replicas equal.
 
@@ -27,7 +27,7 @@ def run_step(
     Args:
         step: The step.
         batch: The replica's share.
-        weight: The replica's weight in a mean over all examples.
+        replica: The replica's part of the step.
 
     Returns:
         The step's logs; and in the same structure whether they are those over all
@@ -55,16 +55,16 @@ def run_step(
     if exact:
         outputs = step(batch.data)
     else:
-        with weight.with_results_of_all(totals):
-            outputs = step(batch.data)
+        replica.totals = totals
+        outputs = step(batch.data)
 
     for variable in metrics:
         variable.assign(counted(variable))
     changes = [
-        weight.weigh(_value(variable) - value)
+        replica.weigh(_value(variable) - value)
         for variable, value in zip(state, state_before, strict=True)
     ]
-    logs = None if exact else _Logs(outputs, weight)
+    logs = None if exact else _Logs(outputs, replica)
     results = [_value(v) for v in metrics] if logs is None else logs.terms
     sums = []
     if changes or results:
@@ -81,21 +81,21 @@ def run_step(
 
 
 class _Logs:
-    """What a step has returned that the user has written.
+    """The logs of a train or test step that the user has written.
 
     Args:
-        outputs: The step's, on this replica.
-        weight: The replica's weight in a mean over all examples.
+        outputs: What the step returned on this replica.
+        replica: The replica's part of the step.
 
     Attributes:
         terms: This replica's terms of the sums that are the means over all examples.
     """
 
-    def __init__(self, outputs: Any, weight: ReplicaStep):
+    def __init__(self, outputs: Any, replica: ReplicaStep):
         self._outputs = tf.nest.map_structure(values.as_tensor, outputs)
         self._leaves = tf.nest.flatten(self._outputs)
         self.terms = [
-            weight.weigh(tf.cast(leaf, _float_type(leaf)))
+            replica.weigh(tf.cast(leaf, _float_type(leaf)))
             for leaf in self._leaves
             if _has_mean(leaf)
         ]
@@ -123,7 +123,7 @@ class _Logs:
 
 
 def _has_mean(leaf: Any) -> bool:
-    """Whether the replicas' values of a log can be averaged: they have one shape."""
+    """Returns whether a log can be averaged over replicas: its shape is fixed."""
     return (
         isinstance(leaf, tf.Tensor)
         and leaf.dtype != tf.string
@@ -139,21 +139,9 @@ def _cast_back(mean: tf.Tensor, leaf: tf.Tensor) -> tf.Tensor:
     return tf.cast(mean if leaf.dtype.is_floating else tf.round(mean), leaf.dtype)
 
 
-def sum_over_replicas(values: list[tf.Tensor]) -> list[tf.Tensor]:
-    """Sums tensors over the replicas, outside of what is differentiated.
-
-    Args:
-        values: This replica's.
-    """
-    # Of the class: a step's context has its own, below.
-    return tf.distribute.ReplicaContext.all_reduce(
-        tf.distribute.get_replica_context(), tf.distribute.ReduceOp.SUM, values
-    )
-
-
 @contextlib.contextmanager
-def differentiable_sums(weight: ReplicaStep) -> Iterator[None]:
-    """Makes gradients of collectives in a forward pass those of the mean.
+def differentiable_sums(replica: ReplicaStep) -> Iterator[None]:
+    """Corrects gradients of collectives in a forward pass to those of the mean.
 
     `BatchNormalization(synchronized=True)` has such collectives. The gradient of a sum
     over replicas is the sum of the replicas' gradients, each of which has to count by
@@ -161,7 +149,7 @@ def differentiable_sums(weight: ReplicaStep) -> Iterator[None]:
     gradients will be multiplied by that before they are summed.
 
     Args:
-        weight: The replica's weight in a mean over all examples.
+        replica: The replica's part of the step.
     """
     context = tf.distribute.get_replica_context()
 
@@ -183,11 +171,11 @@ def differentiable_sums(weight: ReplicaStep) -> Iterator[None]:
             values,
         )
 
-    enter, leave = backward(weight.unweigh), backward(weight.weigh)
+    enter, leave = backward(replica.unweigh), backward(replica.weigh)
 
     def all_reduce(reduce_op: Any, value: Any, options: Any = None) -> Any:
         if str(getattr(reduce_op, "name", reduce_op)).upper() == "MEAN":
-            value = tf.nest.map_structure(weight.weigh, value)
+            value = tf.nest.map_structure(replica.weigh, value)
         plain = tf.distribute.ReplicaContext.all_reduce
         total = plain(context, tf.distribute.ReduceOp.SUM, enter(value), options)
         return leave(total)
@@ -204,12 +192,12 @@ def differentiable_sums(weight: ReplicaStep) -> Iterator[None]:
 
 
 def _value(variable: Any) -> tf.Tensor:
-    """Returns a copy of what this replica has in a variable."""
+    """Returns a copy of this replica's value of a variable."""
     return tf.identity(values.tensorflow_variable(variable))
 
 
 def _has_own_logs(step: ModelStep) -> bool:
-    """Whether what a step returns are the metrics' results, as Keras has it."""
+    """Returns whether a step returns the metrics' results, as Keras's own do."""
     return not any(
         models.is_overridden(step.model, name)
         for name in (f"{step.kind}_step", "compute_metrics", "get_metrics_result")

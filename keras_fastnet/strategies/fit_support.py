@@ -1,10 +1,10 @@
-"""The side of a strategy of ours that Keras's steps and optimizers talk to."""
+"""What the patched Keras code asks of a strategy."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, Literal
 
-import numpy as np
 import tensorflow as tf
 
 from keras_fastnet._keras.adapters import functions, optimizers, values
@@ -14,17 +14,16 @@ from keras_fastnet._keras.other_keras import refuse_other_step
 from keras_fastnet._keras.protocols import ModelStep, compiles_parts, seed_offset
 from keras_fastnet._keras.replica_step import ReplicaStep
 from keras_fastnet._keras.training import TrainingData
+from keras_fastnet.batches.distributed_input import DistributedInput
 from keras_fastnet.batches.global_batch import (
     GlobalBatch,
     bounds,
+    with_examples,
     without_optionals,
 )
-from keras_fastnet.strategies.data_support import DataSupport
-from keras_fastnet.strategies.fit_steps import (
-    differentiable_sums,
-    run_step,
-    sum_over_replicas,
-)
+from keras_fastnet.strategies.extended import alone
+from keras_fastnet.strategies.fit_steps import differentiable_sums, run_step
+from keras_fastnet.strategies.worker_exchange import WorkerExchange
 from keras_fastnet.text import count
 
 
@@ -35,35 +34,48 @@ class _Agreed:
         self.value = value
 
 
-def checked_scalar_losses(kind: Any) -> Literal["mean", "sum"]:
-    """Returns a strategy's argument `scalar_losses`.
+class FitSupport:
+    """The part of a strategy that the patched Keras code talks to.
 
     Args:
-        kind: The argument.
+        strategy: The strategy.
+        plain_run: `run` of TensorFlow's strategy, which it extends.
+        trained_by: Returns the workers and replicas, for the summary of `fit`.
+        check_fit: Called before the first step of `fit`; raises if it cannot train.
+        scalar_losses: What a scalar is that a loss function returns: the `"mean"` over
+            the examples it was given, or their `"sum"`.
+
+    Attributes:
+        workers: Exchanges values between the workers.
+        data: Distributes the data of Keras's loops.
+        compiles_all: Whether XLA compiles each step as a whole, with static shapes.
 
     Raises:
-        ValueError: It is neither `"mean"` nor `"sum"`.
+        ValueError: If `scalar_losses` is neither `"mean"` nor `"sum"`.
     """
-    if kind not in ("mean", "sum"):
-        raise ValueError(
-            '`scalar_losses` must be "mean" or "sum": what a scalar is that a loss '
-            f"function returns. Received: scalar_losses={kind!r}."
-        )
-    return kind
 
+    compiles_all = False
 
-class KerasSupport(DataSupport):
-    """What Keras's steps, and the hooks in them, ask a strategy for. A mixin."""
+    def __init__(
+        self,
+        strategy: Any,
+        plain_run: Callable[..., Any],
+        *,
+        trained_by: Callable[[], str],
+        check_fit: Callable[[], None] = lambda: None,
+        scalar_losses: Literal["mean", "sum"] = "mean",
+    ):
+        self.strategy = strategy
+        self.scalar_losses = scalar_losses
+        self.workers = WorkerExchange(strategy)
+        self.data = DistributedInput(strategy, self.workers, self.compiles_all)
+        self._plain_run = plain_run
+        self._trained_by = trained_by
+        self._check_plain_fit = check_fit
+        self._noted_scalar_loss = False
 
-    _noted_scalar_loss = False
-
-    @property
-    def step(self) -> ReplicaStep:
-        """What this thread's replica knows of its step."""
-        return self.extended.step
-
-    def run(self, fn, args=(), kwargs=None, options=None):
-        """Runs `fn` on each replica, as `tf.distribute.Strategy.run`.
+    def run(self, fn: Any, args: Any, kwargs: Any, options: Any) -> Any:
+        """Runs a function on each replica, as `tf.distribute.Strategy.run`.
 
         Keras's own steps get their replica's share of the global batch, and their
         logs are those over all examples.
@@ -80,10 +92,9 @@ class KerasSupport(DataSupport):
         step = keras_models.step_of(fn)
         if step is None:
             refuse_other_step(fn)
-        if step is None:
-            return super().run(fn, args, kwargs, options)
-        if self.num_replicas_in_sync < 2:
-            return super().run(step.function, args, kwargs, options)
+            return self._plain_run(fn, args, kwargs, options)
+        if self.strategy.num_replicas_in_sync < 2:
+            return self._plain_run(step.function, args, kwargs, options)
         return self._run_step(step, args[0], options)
 
     def _run_step(self, step: ModelStep, batch: Any, options: Any) -> Any:
@@ -91,43 +102,59 @@ class KerasSupport(DataSupport):
 
         Args:
             step: The step.
-            batch: What Keras gives it.
+            batch: The batch, or each replica's share of it.
             options: `tf.distribute.RunOptions`.
+        """
+        return self._run_part(step, batch, options, continues=False)
+
+    def _run_part(
+        self, step: ModelStep, batch: Any, options: Any, *, continues: bool
+    ) -> Any:
+        """Runs one of Keras's steps on each replica, with some of a batch.
+
+        Args:
+            step: The step.
+            batch: The examples, or each replica's share of them.
+            options: `tf.distribute.RunOptions`.
+            continues: Whether a further step takes more examples of the same batch.
         """
         agreed: list[Any] = []
         compiled = compiles_parts(step.model)
 
-        def on_replica(batch):
+        def on_replica(batch: Any) -> Any:
             batch = self._own_share(batch)
             batch = batch._replace(data=without_optionals(batch.data))
+            replica = ReplicaStep(
+                batch.own, batch.examples, compiled=compiled, continues=continues
+            )
             with (
-                self.step.of_batch(batch.own, batch.examples, compiled),
-                differentiable_sums(self.step),
+                replica.entered(),
+                differentiable_sums(replica),
                 functions.compiled_forward(step.model)
                 if compiled
                 else contextlib.nullcontext(),
             ):
                 if step.kind == "predict":
                     return self._predictions(step, batch)
-                outputs, exact = run_step(step, batch, self.step)
+                outputs, exact = run_step(step, batch, replica)
                 agreed.append(exact)
                 return outputs
 
         with keras_models.results_over_replicas(step.model):
-            outputs = super().run(on_replica, (batch,), None, options)
+            outputs = self._plain_run(on_replica, (batch,), None, options)
         if step.kind == "predict":
             return outputs
 
         def agreed_on(output: Any, exact: bool) -> Any:
             if not exact:
                 return output
-            first = self.experimental_local_results(output)[0]
+            first = self.strategy.experimental_local_results(output)[0]
             # Keras reduces only what several workers return.
-            return _Agreed(first) if self.num_workers > 1 else first
+            return _Agreed(first) if self.strategy.num_workers > 1 else first
 
         return tf.nest.map_structure(agreed_on, outputs, agreed[0])
 
-    def reduce(self, reduce_op, value, axis=None):
+    def reduce(self, reduce_op: Any, value: Any, axis: int | None) -> Any:
         """Reduces `value` across replicas, as `tf.distribute.Strategy.reduce`.
 
         Keras also calls it for structures and, with an axis, for scalars.
@@ -143,52 +170,38 @@ class KerasSupport(DataSupport):
         if isinstance(value, _Agreed):
             return value.value
 
-        def reduce_one(v):
-            own = self.experimental_local_results(v)[0]
+        def reduce_one(v: Any) -> Any:
+            own = self.strategy.experimental_local_results(v)[0]
             scalar = tf.convert_to_tensor(own).shape.rank == 0
-            return super(KerasSupport, self).reduce(
-                reduce_op, v, axis=None if scalar else axis
+            return tf.distribute.Strategy.reduce(
+                self.strategy, reduce_op, v, axis=None if scalar else axis
             )
 
         return tf.nest.map_structure(reduce_one, value)
 
-    @contextlib.contextmanager
-    def reduced_gradients(self, gradients: list[Any]) -> Iterator[list[Any]]:
-        """Sums gradients over the replicas.
-
-        Args:
-            gradients: This replica's, `None` where there is none.
-
-        Yields:
-            The sums, in the same order.
-        """
-        present = [g for g in gradients if g is not None]
-        sums = iter(sum_over_replicas(present) if present else [])
-        with self.step.with_reduced_gradients():
-            yield [None if g is None else next(sums) for g in gradients]
-
     def begin_fit(self, model: keras.Model, data: TrainingData, verbose: bool) -> None:
-        """Looks once more before training; the chief says what it is going to do.
+        """Checks a training before its first step; the chief prints a summary.
 
         Args:
             model: The model.
             data: Its training data.
-            verbose: Whether anything is said.
+            verbose: Whether anything is printed.
 
         Raises:
-            ClusterError: The cluster was described after the strategy was made.
-            ShardingError: On a TPU, a batch is of a size that the model's optimizer
+            ClusterError: If the cluster was described after the strategy was made.
+            ShardingError: On a TPU, if a batch is of a size that the model's optimizer
                 cannot update with.
         """
         self._check_fit(model, data)
         # On all workers: looking at the first batch may be a collective.
-        line = start_line(self.who(), self.num_replicas_in_sync, model, data)
-        if verbose and self.rank == 0:
+        replicas = self.strategy.num_replicas_in_sync
+        line = fit_summary(self._trained_by(), replicas, model, data)
+        if verbose and self.strategy.rank == 0:
             print(f"fastnet: {line}", flush=True)
 
     def note_scalar_loss(self) -> None:
-        """Says once that a loss function returns a scalar, and what it is taken for."""
-        if self._noted_scalar_loss or self.rank:
+        """Prints once how a scalar from a loss function is interpreted."""
+        if self._noted_scalar_loss or self.strategy.rank:
             return
         self._noted_scalar_loss = True
         print(
@@ -199,36 +212,14 @@ class KerasSupport(DataSupport):
             flush=True,
         )
 
-    def any_worker(self, own: bool) -> bool:
-        """Returns whether something holds on any worker. All of them must ask.
-
-        Args:
-            own: Whether it holds on this one.
-        """
-        return any(n for (n,) in self.of_all_workers(tf.constant([own], tf.int64)))
-
-    def from_chief(self, data: bytes) -> bytes:
-        """Returns the chief's bytes, on all workers, which must all call.
-
-        Args:
-            data: This worker's, of which only the chief's count.
-        """
-        if self.num_workers < 2:
-            return data
-        own = data if self.rank == 0 else b""
-        (size,) = self._sum_over_workers(tf.constant([len(own)], tf.int64)).numpy()
-        numbers = np.zeros(-(-size // 8), np.int64)
-        numbers.view(np.uint8)[: len(own)] = np.frombuffer(own, np.uint8)
-        sums = self._sum_over_workers(tf.constant(numbers)).numpy()
-        return sums.view(np.uint8)[:size].tobytes()
-
     def own_rows(self, batch: int) -> tuple[int, int]:
         """Returns where this replica's share of a global batch begins and ends.
 
         Args:
             batch: Number of examples of the batch.
         """
-        start, stop = bounds(batch, self._own_position(), self.num_replicas_in_sync)
+        replicas = self.strategy.num_replicas_in_sync
+        start, stop = bounds(batch, self._own_position(), replicas)
         # One row for the filler of a replica without examples.
         return start, max(stop, start + 1)
 
@@ -245,15 +236,16 @@ class KerasSupport(DataSupport):
         offset = seed_offset(tf.cast(replica, tf.int64))
         return seed + tf.cast(tf.stack([offset, 0]), seed.dtype)
 
-    def who(self) -> str:
-        """Returns who trains, for people."""
-        raise NotImplementedError
+    def alone(self) -> AbstractContextManager[None]:
+        """Returns a context in which variables are made for this worker alone."""
+        return alone()
 
     def _own_position(self) -> int:
         """Returns which share of a global batch the replica of this thread takes."""
         context = tf.distribute.get_replica_context()
         replica = int(tf.get_static_value(context.replica_id_in_sync_group))
-        return self.extended.position(self.extended._get_local_replica_id(replica))
+        extended = self.strategy.extended
+        return extended.position(extended._get_local_replica_id(replica))
 
     def _own_share(self, batch: Any) -> GlobalBatch:
         """Returns a replica's share of what Keras gives its step.
@@ -262,26 +254,50 @@ class KerasSupport(DataSupport):
             batch: The share itself, or, from `train_on_batch` and its relatives, the
                 whole batch.
         """
-        return batch
+        if isinstance(batch, GlobalBatch):
+            return batch
+        replicas = self.strategy.num_replicas_in_sync
+        return with_examples(batch, self._own_position(), replicas)
 
     def _predictions(self, step: ModelStep, batch: GlobalBatch) -> Any:
-        """Returns what a predict step says of a replica's share."""
-        return step(batch.data)
+        """Returns the predictions for a replica's share, fillers left out."""
+        outputs = step(batch.data)
+        return tf.nest.map_structure(lambda output: output[: batch.own], outputs)
 
     def _check_fit(self, model: keras.Model, data: TrainingData) -> None:
-        """Refuses what cannot be trained."""
+        """Raises if the strategy cannot train a model on its data."""
+        self._check_plain_fit()
 
 
-def start_line(who: str, replicas: int, model: keras.Model, data: TrainingData) -> str:
-    """Returns who trains, on what and in which steps, in one line.
+def checked_scalar_losses(kind: Any) -> Literal["mean", "sum"]:
+    """Returns a strategy's argument `scalar_losses`.
 
     Args:
-        who: Who trains.
+        kind: The argument.
+
+    Raises:
+        ValueError: If it is neither `"mean"` nor `"sum"`.
+    """
+    if kind not in ("mean", "sum"):
+        raise ValueError(
+            '`scalar_losses` must be "mean" or "sum": what a scalar is that a loss '
+            f"function returns. Received: scalar_losses={kind!r}."
+        )
+    return kind
+
+
+def fit_summary(
+    trained_by: str, replicas: int, model: keras.Model, data: TrainingData
+) -> str:
+    """Returns the workers, data, steps and learning rate of a training, in one line.
+
+    Args:
+        trained_by: The workers and replicas.
         replicas: Number of replicas.
         model: The model, compiled.
         data: Its training data.
     """
-    parts = [who, _update(replicas, model, data), _epoch(model, data)]
+    parts = [trained_by, _update(replicas, model, data), _epoch(model, data)]
     if data.elements.sharding:
         parts.append(data.elements.sharding)
     rates = dict.fromkeys(map(_rate, optimizers.innermost(model.optimizer)))

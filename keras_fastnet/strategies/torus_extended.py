@@ -7,7 +7,6 @@ from typing import Any
 import tensorflow as tf
 
 from keras_fastnet._keras import tensorflow as upstream
-from keras_fastnet._keras.replica_step import ReplicaStep
 from keras_fastnet.cluster.mpi import MpiWorld
 from keras_fastnet.collectives.all_reducer import AllReducer
 from keras_fastnet.collectives.cost_model import Algorithm
@@ -81,7 +80,6 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
         reduction: ReductionOptions,
         mpi: MpiWorld | None = None,
     ):
-        self.step = ReplicaStep()
         super().__init__(
             strategy,
             cluster_resolver=cluster_resolver,

@@ -6,10 +6,6 @@ import tensorflow as tf
 
 from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet._keras.adapters import install_changes
-from keras_fastnet._keras.keras_api import keras
-from keras_fastnet._keras.protocols import ModelStep
-from keras_fastnet._keras.training import TrainingData
-from keras_fastnet.batches.global_batch import GlobalBatch, with_examples
 from keras_fastnet.cluster.discovery import (
     Membership,
     check_described_in_time,
@@ -17,7 +13,7 @@ from keras_fastnet.cluster.discovery import (
 )
 from keras_fastnet.cluster.start import meet_workers, server_start
 from keras_fastnet.collectives.grid import Grid
-from keras_fastnet.strategies.fit_support import KerasSupport, checked_scalar_losses
+from keras_fastnet.strategies.fit_support import FitSupport, checked_scalar_losses
 from keras_fastnet.strategies.memory import keep_freed_memory, let_memory_grow
 from keras_fastnet.strategies.one_per_process import OnePerProcess
 from keras_fastnet.strategies.reduction_options import check_options
@@ -25,9 +21,7 @@ from keras_fastnet.strategies.torus_extended import TorusExtended, describe
 from keras_fastnet.text import count
 
 
-class TorusStrategy(
-    KerasSupport, tf.distribute.MultiWorkerMirroredStrategy, metaclass=OnePerProcess
-):
+class TorusStrategy(tf.distribute.MultiWorkerMirroredStrategy, metaclass=OnePerProcess):
     """Synchronous data-parallel training through Keras 3's own `fit`.
 
     N workers take the same update as one device with the same global batch. Data is
@@ -86,6 +80,7 @@ class TorusStrategy(
     """
 
     extended: TorusExtended
+    fit_support: FitSupport
     membership: Membership
 
     def __init__(
@@ -100,7 +95,7 @@ class TorusStrategy(
         scalar_losses: Literal["mean", "sum"] = "mean",
         start_timeout: float = 300.0,
     ):
-        self.scalar_losses = checked_scalar_losses(scalar_losses)
+        scalar_losses = checked_scalar_losses(scalar_losses)
         reduction = check_options(
             grid, wire_dtype, bucket_bytes, transport, communication_options
         )
@@ -118,9 +113,26 @@ class TorusStrategy(
                 found.mpi,
             )
             upstream.strategy_with_extended(self, extended)
+        self.fit_support = FitSupport(
+            self,
+            super().run,
+            trained_by=self._trained_by,
+            check_fit=self.check_unchanged,
+            scalar_losses=scalar_losses,
+        )
         if not any("GPU" in device for device in extended.worker_devices):
             keep_freed_memory()
         install_changes(self)
+
+    @property
+    def rank(self) -> int:
+        """This worker's rank in the cluster, from 0 (the chief)."""
+        return self.extended.rank
+
+    @property
+    def num_workers(self) -> int:
+        """Number of worker processes."""
+        return self.extended.workers
 
     @property
     def grid(self) -> Grid:
@@ -128,24 +140,42 @@ class TorusStrategy(
         return self.extended.choice.grid
 
     def describe(self) -> str:
-        """Returns a text for people: ranks, who named them, hosts, grid, transport."""
+        """Returns the ranks, cluster source, hosts, grid and transport, as a text."""
         return describe(self.extended, self.membership.source)
 
     def check_unchanged(self) -> None:
-        """Looks whether the cluster is still what it was when the strategy was made.
+        """Checks that the cluster is still as it was when the strategy was made.
 
         Raises:
-            ClusterError: A cluster was described after it, and this worker would train
-                alone.
+            ClusterError: If a cluster was described after it, so that this worker would
+                train alone.
         """
         if self.num_workers == 1:
             check_described_in_time(self.membership)
 
-    def _check_fit(self, model: keras.Model, data: TrainingData) -> None:
-        self.check_unchanged()
+    def run(self, fn, args=(), kwargs=None, options=None):
+        """Runs `fn` on each replica, as `tf.distribute.Strategy.run`.
 
-    def who(self) -> str:
-        """Returns who trains, for people."""
+        Args:
+            fn: The function; Keras's own steps get their replica's share of the batch.
+            args: Its positional arguments, `PerReplica` values taken apart.
+            kwargs: Its keyword arguments.
+            options: `tf.distribute.RunOptions`.
+        """
+        return self.fit_support.run(fn, args, kwargs, options)
+
+    def reduce(self, reduce_op, value, axis=None):
+        """Reduces `value` across replicas, as `tf.distribute.Strategy.reduce`.
+
+        Args:
+            reduce_op: `"SUM"` or `"MEAN"`.
+            value: A value of each replica, or a structure of them.
+            axis: Axis to reduce over within each replica as well; `None` for none.
+        """
+        return self.fit_support.reduce(reduce_op, value, axis)
+
+    def _trained_by(self) -> str:
+        """Returns the numbers of workers and replicas and the grid, as a text."""
         replicas = self.num_replicas_in_sync
         text = count(self.num_workers, "worker")
         if replicas > self.num_workers:
@@ -153,12 +183,3 @@ class TorusStrategy(
         if replicas == 1:
             return text
         return f"{text}, grid {self.grid} over {self.extended.engine}"
-
-    def _own_share(self, batch: Any) -> GlobalBatch:
-        if isinstance(batch, GlobalBatch):
-            return batch
-        return with_examples(batch, self._own_position(), self.num_replicas_in_sync)
-
-    def _predictions(self, step: ModelStep, batch: GlobalBatch) -> Any:
-        outputs = step(batch.data)
-        return tf.nest.map_structure(lambda output: output[: batch.own], outputs)

@@ -1,6 +1,5 @@
 """TPUStrategy: TensorFlow's, with exact shares, means and metrics."""
 
-import contextlib
 import itertools
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -11,8 +10,8 @@ from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet._keras.adapters import install_changes
 from keras_fastnet._keras.keras_api import keras, require_keras_3
 from keras_fastnet._keras.protocols import HookedOptimizer, ModelStep
-from keras_fastnet._keras.replica_step import ReplicaStep
 from keras_fastnet._keras.training import TrainingData
+from keras_fastnet.batches.distributed_input import local_results, per_replica
 from keras_fastnet.batches.global_batch import (
     GlobalBatch,
     rows_of,
@@ -22,7 +21,7 @@ from keras_fastnet.batches.global_batch import (
 from keras_fastnet.errors import ClusterError, ShardingError
 from keras_fastnet.strategies.extended import FitExtended
 from keras_fastnet.strategies.fit_support import (
-    KerasSupport,
+    FitSupport,
     checked_scalar_losses,
 )
 from keras_fastnet.text import count
@@ -30,10 +29,6 @@ from keras_fastnet.text import count
 
 class TorusTPUExtended(FitExtended, upstream.TPUExtended):
     """What TensorFlow does on TPUs, with exact shares of every global batch."""
-
-    def __init__(self, strategy: Any, tpu_cluster_resolver: Any):
-        self.step = ReplicaStep()
-        super().__init__(strategy, tpu_cluster_resolver)
 
     # One process drives all cores.
     @property
@@ -47,7 +42,7 @@ class TorusTPUExtended(FitExtended, upstream.TPUExtended):
         return 1
 
 
-class TPUStrategy(KerasSupport, tf.distribute.TPUStrategy):
+class TPUStrategy(tf.distribute.TPUStrategy):
     """Synchronous data-parallel training on the cores of a TPU system.
 
     `tf.distribute.TPUStrategy`, whose sums cross the TPU's own torus, with what
@@ -84,7 +79,7 @@ class TPUStrategy(KerasSupport, tf.distribute.TPUStrategy):
     """
 
     extended: TorusTPUExtended
-    compiles_all = True
+    fit_support: "TPUFitSupport"
 
     def __init__(
         self,
@@ -93,7 +88,7 @@ class TPUStrategy(KerasSupport, tf.distribute.TPUStrategy):
         scalar_losses: Literal["mean", "sum"] = "mean",
     ):
         require_keras_3("TPUStrategy")
-        self.scalar_losses = checked_scalar_losses(scalar_losses)
+        scalar_losses = checked_scalar_losses(scalar_losses)
         kind = tf.distribute.cluster_resolver.TPUClusterResolver
         if not isinstance(tpu_cluster_resolver, kind):
             raise TypeError(
@@ -109,11 +104,54 @@ class TPUStrategy(KerasSupport, tf.distribute.TPUStrategy):
                 "`tf.distribute.TPUStrategy`, without LargeBatchOptimizer."
             )
         upstream.tpu_strategy_with_extended(self, extended)
+        self.fit_support = TPUFitSupport(
+            self,
+            super().run,
+            trained_by=lambda: count(self.num_replicas_in_sync, "TPU core"),
+            scalar_losses=scalar_losses,
+        )
         install_changes(self)
 
-    def who(self) -> str:
-        """Returns who trains, for people."""
-        return count(self.num_replicas_in_sync, "TPU core")
+    @property
+    def rank(self) -> int:
+        """This worker's rank, which is 0: one process drives all cores."""
+        return self.extended.rank
+
+    @property
+    def num_workers(self) -> int:
+        """Number of worker processes."""
+        return self.extended.workers
+
+    def run(self, fn, args=(), kwargs=None, options=None):
+        """Runs `fn` on each replica, as `tf.distribute.Strategy.run`.
+
+        Args:
+            fn: The function; Keras's own steps get their replica's share of the batch.
+            args: Its positional arguments, `PerReplica` values taken apart.
+            kwargs: Its keyword arguments.
+            options: `tf.distribute.RunOptions`.
+        """
+        return self.fit_support.run(fn, args, kwargs, options)
+
+    def reduce(self, reduce_op, value, axis=None):
+        """Reduces `value` across replicas, as `tf.distribute.Strategy.reduce`.
+
+        Args:
+            reduce_op: `"SUM"` or `"MEAN"`.
+            value: A value of each replica, or a structure of them.
+            axis: Axis to reduce over within each replica as well; `None` for none.
+        """
+        return self.fit_support.reduce(reduce_op, value, axis)
+
+
+class TPUFitSupport(FitSupport):
+    """Runs Keras's steps as programs of static shapes.
+
+    A batch that the cores cannot divide evenly takes several steps: one for the
+    examples that all cores have, and one for each row that only some have.
+    """
+
+    compiles_all = True
 
     def _check_fit(self, model: keras.Model, data: TrainingData) -> None:
         if data.examples is None:
@@ -133,19 +171,16 @@ class TPUStrategy(KerasSupport, tf.distribute.TPUStrategy):
         outputs: list[Any] = []
         for part in parts:
             last = part is parts[-1]
-            with (
-                # TensorFlow does not see that programs share the cores' variables.
-                tf.control_dependencies(tf.nest.flatten(outputs, True)),
-                contextlib.nullcontext() if last else self.step.to_be_continued(),
-            ):
-                given = self._per_replica(part)
-                outputs.append(super()._run_step(step, given, options))
+            # TensorFlow does not see that programs share the cores' variables.
+            with tf.control_dependencies(tf.nest.flatten(outputs, True)):
+                given = per_replica(self.strategy, part)
+                outputs.append(self._run_part(step, given, options, continues=not last))
         if step.kind == "predict":
             return self._joined(outputs, parts)
         # Logs that are not exact differ by core; Keras would take the first core's.
         return tf.nest.map_structure(
             lambda log: (
-                self.reduce("MEAN", log)
+                self.reduce("MEAN", log, None)
                 if isinstance(log, tf.distribute.DistributedValues)
                 else log
             ),
@@ -155,8 +190,8 @@ class TPUStrategy(KerasSupport, tf.distribute.TPUStrategy):
     def _shares_of(self, batch: Any) -> list[GlobalBatch]:
         """Returns what each core takes of a batch."""
         if isinstance(batch, GlobalBatch):
-            return self._local_results(batch)
-        cores = self.num_replicas_in_sync
+            return local_results(self.strategy, batch)
+        cores = self.strategy.num_replicas_in_sync
         # `train_on_batch` and its relatives.
         return [with_examples(batch, core, cores) for core in range(cores)]
 
@@ -186,7 +221,7 @@ class TPUStrategy(KerasSupport, tf.distribute.TPUStrategy):
 
     def _check_adds_up(self, optimizer: Any, examples: int) -> None:
         """Refuses an update of two parts with an optimizer that makes two updates."""
-        cores = self.num_replicas_in_sync
+        cores = self.strategy.num_replicas_in_sync
         even = examples < cores or examples % cores == 0
         if even or isinstance(optimizer, HookedOptimizer):
             return
@@ -202,9 +237,15 @@ class TPUStrategy(KerasSupport, tf.distribute.TPUStrategy):
 
     def _joined(self, outputs: list[Any], parts: list[list[GlobalBatch]]) -> Any:
         """Returns each core's predictions for its own examples, in their order."""
-        by_core = zip(*map(self._local_results, outputs), strict=True)
+        by_core = zip(
+            *(local_results(self.strategy, output) for output in outputs), strict=True
+        )
         own = zip(*([share.own for share in part] for part in parts), strict=True)
-        return self._per_replica(list(map(_first_rows, by_core, own)))
+        return per_replica(self.strategy, list(map(_first_rows, by_core, own)))
+
+    def _predictions(self, step: ModelStep, batch: GlobalBatch) -> Any:
+        # Static shapes: fillers are left out by `_joined`.
+        return step(batch.data)
 
 
 def _first_rows(batches: Sequence[Any], counts: Sequence[Any]) -> Any:

@@ -682,7 +682,7 @@ def fit_loss(strategy: Any, *, kind: str, count: int = 33) -> dict[str, Any]:
             loss=losses.get(kind, crossentropy)(),
         )
     if strategy is not None:
-        strategy.scalar_losses = "sum" if kind == "scalar_sum" else "mean"
+        strategy.fit_support.scalar_losses = "sum" if kind == "scalar_sum" else "mean"
     history = model.fit(
         tokens,
         tokens % 3,

@@ -38,7 +38,7 @@ class Ours:
         distributed = self.strategy.experimental_distribute_dataset(dataset)
         found = []
         with contextlib.suppress(tf.errors.OutOfRangeError):
-            for step in iter(self.strategy.epoch_data(distributed)):
+            for step in iter(self.strategy.fit_support.data.epoch_data(distributed)):
                 local = self.strategy.experimental_local_results
                 data, own, total = (local(part)[0].numpy() for part in step[:3])
                 found.append((data.ravel()[:own].tolist(), int(total)))

@@ -103,9 +103,9 @@ def _with_epoch_data(original, handler, strategy, *args, **kwargs):
         return
     dataset = handler._dataset
     if isinstance(strategy, HookedStrategy):
-        data = strategy.epoch_data(dataset)
+        data = strategy.fit_support.data.epoch_data(dataset)
         if handler._steps_per_epoch is None:
-            handler._inferred_steps = strategy.agreed_batches(
+            handler._inferred_steps = strategy.fit_support.data.agreed_batches(
                 dataset, handler._inferred_steps
             )
     else:

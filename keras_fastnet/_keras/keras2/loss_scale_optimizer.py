@@ -13,7 +13,7 @@ from keras_fastnet._keras.keras2.optimizer import (
     with_inner,
 )
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet._keras.protocols import reduced
+from keras_fastnet._keras.replica_step import summed_gradients
 
 
 class LossScaleOptimizer(Optimizer):
@@ -89,7 +89,7 @@ class LossScaleOptimizer(Optimizer):
         """
         if trainable_variables is None:
             trainable_variables = self._trainable_variables
-        with reduced(list(grads)) as sums:
+        with summed_gradients(list(grads)) as sums:
             pairs = [
                 (g / tf.cast(self.dynamic_scale, g.dtype), v)
                 for g, v in zip(sums, trainable_variables, strict=True)

@@ -128,7 +128,9 @@ def build_state(model: Any, elements: Any) -> None:
     strategy = strategy_of(model)
     build_for(
         model,
-        elements.peek if strategy is None else lambda: strategy.peek(elements),
+        elements.peek
+        if strategy is None
+        else lambda: strategy.fit_support.data.peek(elements),
     )
 
 

@@ -13,9 +13,9 @@ from keras_fastnet._keras.protocols import (
     HookedOptimizer,
     HookedStrategy,
     in_replica,
-    keras_step,
     seed_offset,
 )
+from keras_fastnet._keras.replica_step import holds_sums, keras_step
 from keras_fastnet._keras.wrapping import wrap
 
 _losses_utils = internal("utils.losses_utils")
@@ -132,8 +132,7 @@ def _read_own(original, *args, **kwargs):
     until="Never: Keras 2 has ended; goes with its support.",
 )
 def _reduce_once(original, grads_and_vars):
-    strategy = in_replica()
-    if strategy is not None and strategy.step.reduced:
+    if holds_sums():
         return list(grads_and_vars)
     step = keras_step()
     if step is not None:

@@ -34,10 +34,10 @@ def _with_epoch_data(original, iterator, *args, **kwargs):
     strategy = iterator._distribute_strategy
     if isinstance(strategy, HookedStrategy):
         dataset = iterator._distributed_dataset
-        iterator._fastnet_data = strategy.epoch_data(dataset)
+        iterator._fastnet_data = strategy.fit_support.data.epoch_data(dataset)
         iterator._fastnet_data.steps_per_call = iterator.steps_per_execution
         separate_iterators(iterator.data_adapter, iterator._fastnet_data)
-        iterator._fastnet_batches = strategy.agreed_batches(
+        iterator._fastnet_batches = strategy.fit_support.data.agreed_batches(
             dataset, iterator._num_batches
         )
         iterator._num_batches = iterator._fastnet_batches

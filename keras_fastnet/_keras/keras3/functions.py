@@ -23,10 +23,10 @@ from keras_fastnet._keras.keras3.models import (
 from keras_fastnet._keras.keras3.scope import move_own_into_scope
 from keras_fastnet._keras.protocols import (
     HookedStrategy,
-    compiled,
     compiles_itself,
     counts_alone,
 )
+from keras_fastnet._keras.replica_step import compiled
 from keras_fastnet._keras.scopes import refuse_no_scope
 from keras_fastnet._keras.wrapping import wrap
 
@@ -45,7 +45,7 @@ def traced_for_strategy(model: keras.Model) -> Iterator[None]:
 
     if compiles_itself(model):
         model._jit_compile = False
-        if model.distribute_strategy.compiles_all:
+        if model.distribute_strategy.fit_support.compiles_all:
             # Keras asks for traces of unknown shape after the first.
             tf.function = traced_for_each_size
     try:
@@ -165,7 +165,8 @@ def _peek(original, model, iterator=None, data_batch=None):
         data = iterator._get_iterator()
         remember_data(model, iterator, data)
         batch = data.peek()
-        examples = _of_whole_batch(strategy.peek(data), data.examples_of_first())
+        share = strategy.fit_support.data.peek(data)
+        examples = _of_whole_batch(share, data.examples_of_first())
     elif iterator is not None and counts_alone(model):
         data = iterator._fastnet_data = optimizer.epoch_data(
             iterator._distributed_dataset
@@ -181,7 +182,8 @@ def _peek(original, model, iterator=None, data_batch=None):
         return
     own_steps = is_overridden(model, "train_step") or is_overridden(model, "test_step")
     # A TPU's step is traced as a program for its cores, in which none can be made.
-    if own_steps and not getattr(strategy, "compiles_all", False):
+    support = getattr(strategy, "fit_support", None)
+    if own_steps and not (support is not None and support.compiles_all):
         # Past Keras, which tracks what is set.
         vars(model)["_fastnet_first"] = batch, examples
     else:

@@ -12,7 +12,8 @@ from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.backend.tensorflow import trainer as tf_trainer
 
 from keras_fastnet._keras.keras3 import values
-from keras_fastnet._keras.protocols import HookedOptimizer, ModelStep, keras_step
+from keras_fastnet._keras.protocols import HookedOptimizer, ModelStep
+from keras_fastnet._keras.replica_step import keras_step
 from keras_fastnet._keras.tensorflow import converted, scratch_graph
 from keras_fastnet._keras.training import metric_variables, named
 from keras_fastnet._keras.wrapping import unwrapped
@@ -78,10 +79,10 @@ def results_over_replicas(model: keras.Model) -> Iterator[None]:
     def over_replicas(metric: keras.Metric, result: Callable[[], Any]) -> Any:
         step = keras_step()
         variables = metric.variables
-        asked = step is not None and step.totals is not None
-        if not asked or in_stateless_scope() or not all(map(is_summed, variables)):
+        totals = None if step is None else step.totals
+        if totals is None or in_stateless_scope() or not all(map(is_summed, variables)):
             return result()
-        mapping = list(zip(variables, step.totals(variables), strict=True))
+        mapping = list(zip(variables, totals(variables), strict=True))
         with keras.StatelessScope(state_mapping=mapping):
             return _read(result())
 

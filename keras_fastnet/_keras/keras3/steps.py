@@ -18,12 +18,13 @@ from keras_fastnet._keras.losses import (
     of_sum,
     scaled_to_valid,
 )
-from keras_fastnet._keras.protocols import (
+from keras_fastnet._keras.protocols import in_replica, in_scope_only
+from keras_fastnet._keras.replica_step import (
     compiled,
-    in_replica,
-    in_scope_only,
+    gradients_are_sums,
+    holds_sums,
     keras_step,
-    reduced,
+    summed_gradients,
 )
 from keras_fastnet._keras.scopes import refuse_lone_update
 from keras_fastnet._keras.wrapping import wrap
@@ -145,7 +146,7 @@ def _count_by_share(original, metric, values, sample_weight=None):
 )
 def _reduce_first(original, optimizer, grads, trainable_variables=None):
     refuse_lone_update(optimizer, trainable_variables)
-    with reduced(grads) as sums:
+    with summed_gradients(grads) as sums:
         compiled(lambda: original(optimizer, sums, trainable_variables))()
 
 
@@ -162,7 +163,7 @@ def _apply_in_replicas(original, optimizer, grads, trainable_variables=None):
         return original(optimizer, grads, trainable_variables)
 
     def update(grads):
-        with strategy.step.with_reduced_gradients():
+        with gradients_are_sums():
             original(optimizer, grads, trainable_variables)
 
     return strategy.run(update, args=(grads,))
@@ -175,8 +176,7 @@ def _apply_in_replicas(original, optimizer, grads, trainable_variables=None):
     until="`apply` can be told that gradients are sums.",
 )
 def _reduce_once(original, optimizer, grads_and_vars):
-    strategy = in_replica()
-    if strategy is not None and strategy.step.reduced:
+    if holds_sums():
         return list(grads_and_vars)
     return original(optimizer, grads_and_vars)
 
@@ -191,7 +191,7 @@ def _reduce_once(original, optimizer, grads_and_vars):
 def _own_stream(original, generator, *args, **kwargs):
     seed = original(generator, *args, **kwargs)
     strategy = in_replica()
-    return seed if strategy is None else strategy.replica_seed(seed)
+    return seed if strategy is None else strategy.fit_support.replica_seed(seed)
 
 
 # What a stateful recurrent layer remembers is of a whole batch; a replica keeps and
@@ -216,7 +216,7 @@ def _remember_own_rows(original, layer, sequences, initial_state=None, **kwargs)
         or sequences.shape[0] == batch
     ):
         return original(layer, sequences, initial_state, **kwargs)
-    start, stop = strategy.own_rows(batch)
+    start, stop = strategy.fit_support.own_rows(batch)
     states = layer.states
     # Past Keras, which tracks what is set; before 3.11 it does not compare sizes.
     changed = {

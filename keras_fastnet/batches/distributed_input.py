@@ -1,0 +1,260 @@
+"""Distributes the data of Keras's loops over the replicas."""
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from keras_fastnet._keras.protocols import WorkerExchange
+from keras_fastnet._keras.tensorflow import (
+    empty_batch,
+    without_end_of_data_agreement,
+    worker_dataset,
+)
+from keras_fastnet.batches.epoch_data import EpochData
+from keras_fastnet.batches.global_batch import (
+    GlobalBatch,
+    count_examples,
+    dealt_evenly,
+    fill_if_empty,
+    joined_shares,
+    take_share,
+    tell_the_same,
+    with_examples,
+    without_optionals,
+)
+from keras_fastnet.errors import ShardingError
+
+
+def distribute_shares(
+    dataset: tf.data.Dataset,
+    positions: Sequence[int],
+    replicas: int,
+    distribute: Callable[[Callable[[Any], tf.data.Dataset]], Any],
+) -> Any:
+    """Returns a distributed dataset of which each replica reads its exact shares.
+
+    Args:
+        dataset: A dataset of global batches, the same on every worker.
+        positions: Which shares of a batch this worker's devices take.
+        replicas: Number of replicas.
+        distribute: TensorFlow's `distribute_datasets_from_function`.
+
+    Returns:
+        TensorFlow's dataset, for loops of the user's own. Its attribute
+        `global_batches` has each share as a `GlobalBatch`, for Keras's steps.
+    """
+    shares = _shares(dataset, positions, replicas, take_share)
+    distributed = without_end_of_data_agreement(distribute(lambda _: shares))
+    distributed.global_batches = _shares(
+        dataset, positions, replicas, with_examples
+    ).prefetch(2 * len(positions))
+    return distributed
+
+
+def _shares(
+    dataset: tf.data.Dataset,
+    positions: Sequence[int],
+    replicas: int,
+    take: Callable[[Any, int, int], Any],
+) -> tf.data.Dataset:
+    """Returns this worker's shares, those of its devices in turn."""
+    unpack = isinstance(dataset.element_spec, tuple)
+
+    def shares(*batch: Any) -> list[Any]:
+        data = batch if unpack else batch[0]
+        return [take(data, position, replicas) for position in positions]
+
+    def in_turn(*batch: Any) -> tf.data.Dataset:
+        parts = [tf.data.Dataset.from_tensors(part) for part in shares(*batch)]
+        joined = parts[0]
+        for part in parts[1:]:
+            joined = joined.concatenate(part)
+        return joined
+
+    if len(positions) == 1:
+        return dataset.map(lambda *batch: shares(*batch)[0])
+    local = dataset.flat_map(in_turn)
+    batches = dataset.cardinality()
+    if batches < 0:
+        return local
+    return local.apply(
+        tf.data.experimental.assert_cardinality(batches * len(positions))
+    )
+
+
+class DistributedInput:
+    """The data that Keras's loops fetch under a strategy.
+
+    Args:
+        strategy: The strategy.
+        workers: Exchanges values between the workers.
+        even: Whether all replicas must be given equally many examples, as far as the
+            data allow, because XLA compiles each step as a whole.
+    """
+
+    def __init__(
+        self, strategy: tf.distribute.Strategy, workers: WorkerExchange, even: bool
+    ):
+        self._strategy = strategy
+        self._workers = workers
+        self._even = even
+
+    @property
+    def _devices(self) -> int:
+        """Number of this worker's devices."""
+        return len(self._strategy.extended.worker_devices)
+
+    def epoch_data(self, dataset: Any) -> EpochData:
+        """Returns what Keras iterates over in one epoch.
+
+        Args:
+            dataset: A dataset that this strategy distributed.
+        """
+        if self._strategy.num_replicas_in_sync < 2:
+            return EpochData(lambda: iter(worker_dataset(dataset)))
+        shares = _global_batches(dataset)
+        if shares is None:
+            own = worker_dataset(dataset).prefetch(2 * self._devices)
+            return EpochData(
+                lambda: self._own_steps(own),
+                join=self._join,
+                sharding="each worker reads its own data",
+            )
+        return EpochData(
+            lambda: self._steps(shares),
+            self._check_same_data,
+            join=self._join,
+            sharding="every worker reads all data and takes its share",
+        )
+
+    def _steps(self, shares: tf.data.Dataset) -> Iterator[GlobalBatch]:
+        """Fetches the shares of this worker's devices, step by step.
+
+        Not through TensorFlow's distributed iterator: its destructor waits, up to
+        many seconds, for a sleeping autotuner, while the other workers wait for us.
+        """
+        iterator = iter(shares)
+        if self._devices == 1:
+            return iterator
+        return (
+            per_replica(
+                self._strategy, [first, *itertools.islice(iterator, self._devices - 1)]
+            )
+            for first in iterator
+        )
+
+    def _own_steps(self, dataset: tf.data.Dataset) -> Iterator[Any]:
+        """Fetches what each worker's own data yield, until all workers' have ended.
+
+        Not through TensorFlow's distributed iterator either, which would also ask
+        the workers in every step whether any has data: the counts tell.
+        """
+        # A generator that has ended stays so.
+        elements = (element for element in dataset)
+        while True:
+            local = list(itertools.islice(elements, self._devices))
+            missing = self._devices - len(local)
+            local += [empty_batch(dataset.element_spec)] * missing
+            if self._even:
+                local = dealt_evenly(local)
+            counts = [count_examples(part) for part in local]
+            total = self._workers.sum(tf.add_n(counts))
+            if total == 0:
+                return
+            mark = tf.zeros([1], tf.int64)
+            yield per_replica(
+                self._strategy,
+                [
+                    GlobalBatch(fill_if_empty(part), own, total, mark)
+                    for part, own in zip(local, counts, strict=True)
+                ],
+            )
+
+    def agreed_batches(self, dataset: Any, own: int | None) -> int | None:
+        """Returns the steps of an epoch, equal on all workers.
+
+        Args:
+            dataset: A dataset that this strategy distributed.
+            own: How many batches this worker's data has; `None` where unknown.
+        """
+        if self._strategy.num_workers < 2 or _global_batches(dataset) is not None:
+            return own
+        # Own data of unequal length goes on until the longest ends. Counted after
+        # TensorFlow cut the batches to a replica's size.
+        batches = dataset.cardinality
+        steps = -(-batches // self._devices)
+        counts = [
+            n for (n,) in self._workers.values_of_all(tf.constant([steps], tf.int64))
+        ]
+        return None if min(counts) < 0 else max(counts)
+
+    def peek(self, data: EpochData) -> Any:
+        """Returns examples of the first batch. Keras builds the model from it.
+
+        Args:
+            data: A result of `epoch_data`.
+        """
+        batch = data.peek()
+        if isinstance(batch, GlobalBatch):
+            batch = local_results(self._strategy, batch.data)[0]
+        return without_optionals(batch)
+
+    def _check_same_data(self, batch: GlobalBatch) -> None:
+        if self._strategy.num_workers < 2:
+            return
+        own = self._strategy.experimental_local_results(batch.fingerprint)[0]
+        seen = self._workers.values_of_all(own)
+        if not tell_the_same(seen):
+            raise ShardingError(
+                "All workers must see the same global batches, of which each takes "
+                f"its share. Received: different first batches ({seen}). "
+                "Shuffle with the same seed on every worker, after the strategy was "
+                "made, and read the same files in the same order. Data that is "
+                "different on every worker on purpose needs "
+                "`options.experimental_distribute.auto_shard_policy = "
+                "tf.data.experimental.AutoShardPolicy.OFF`."
+            )
+
+    def _join(self, batches: list[Any]) -> Any:
+        local = zip(
+            *(local_results(self._strategy, batch) for batch in batches), strict=True
+        )
+        return per_replica(
+            self._strategy, [joined_shares(list(shares)) for shares in local]
+        )
+
+
+def local_results(strategy: tf.distribute.Strategy, data: Any) -> list[Any]:
+    """Returns a structure for each local replica of one of `PerReplica` values.
+
+    Args:
+        strategy: The strategy.
+        data: The structure of `PerReplica` values.
+    """
+    return [
+        tf.nest.map_structure(
+            lambda value: strategy.experimental_local_results(value)[i],  # noqa: B023
+            data,
+        )
+        for i in range(len(strategy.extended.worker_devices))
+    ]
+
+
+def per_replica(strategy: tf.distribute.Strategy, values: list[Any]) -> Any:
+    """Returns one value of each local replica as a `PerReplica` value.
+
+    Args:
+        strategy: The strategy.
+        values: The values, in the order of this worker's devices.
+    """
+    first = strategy.rank * len(values)
+    return strategy.experimental_distribute_values_from_function(
+        lambda context: values[context.replica_id_in_sync_group - first]
+    )
+
+
+def _global_batches(dataset: Any) -> Any:
+    """The same data with what Keras's steps must know; `None` if shared otherwise."""
+    return getattr(dataset, "global_batches", None)
