@@ -3,18 +3,40 @@
 import weakref
 from typing import Any
 
+from keras_fastnet._keras.protocols import EpochElements
+
 
 class TrainingData:
-    """The data that Keras's loop was given.
+    """The data that Keras's loop was given, for callbacks.
 
     Args:
-        elements: The `EpochData` behind it.
+        elements: The `EpochData` that the loop iterates over.
     """
 
-    def __init__(self, elements: Any):
+    def __init__(self, elements: EpochElements):
         self.elements = elements
         self.first_batch = 0
         """Batches of the coming epoch that an earlier run has trained."""
+
+    @property
+    def batches_per_step(self) -> int:
+        """Number of batches that a step takes at once."""
+        return self.elements.batches_per_step
+
+    def set_batches_per_step(self, batches: int) -> None:
+        """Sets how many batches each step takes at once, from the next epoch on.
+
+        Args:
+            batches: How many; the last step of an epoch takes what is left.
+        """
+        self.elements.batches_per_step = batches
+
+    def examples_of_first_batch(self) -> int:
+        """Returns the number of examples in the first batch, over all replicas.
+
+        All workers must call it.
+        """
+        return self.elements.examples_of_first()
 
     @property
     def whole_epochs(self) -> bool:
@@ -32,14 +54,14 @@ class TrainingData:
         raise NotImplementedError
 
     def resume(self, epoch: int, batch: int) -> None:
-        """Goes on where an earlier run of the same program was.
+        """Continues at the position of an earlier run of the same program.
 
         Args:
             epoch: Epochs that it has finished.
             batch: Batches of the epoch after these that it has trained.
         """
-        # While it can be seen.
-        self.elements.examples_of_first()
+        # Before it is skipped.
+        self.examples_of_first_batch()
         steps = self._steps_per_epoch
         if steps is not None:
             self.elements.skip(epoch * steps + batch)
@@ -51,11 +73,11 @@ class TrainingData:
 
     @property
     def _steps_per_epoch(self) -> int | None:
-        """What the user has said."""
+        """The argument `steps_per_epoch` of `fit`."""
         raise NotImplementedError
 
     def _pass_epoch(self) -> None:
-        """Leaves out one epoch that an earlier run has trained."""
+        """Skips one epoch that an earlier run has trained."""
         raise NotImplementedError
 
 

@@ -113,7 +113,7 @@ class BatchGrowth(keras.callbacks.Callback):
             self._correction = MomentumCorrection(optimizer)
         # Now, before validation: that has batches of its own.
         self._data = data_of(self.model)
-        micro_batch = self._micro_batch = self._data.elements.examples_of_first()
+        micro_batch = self._micro_batch = self._data.examples_of_first_batch()
         for epoch, global_batch in self.phases.items():
             if global_batch % micro_batch:
                 raise ValueError(
@@ -146,7 +146,7 @@ class BatchGrowth(keras.callbacks.Callback):
                 f"{learning_rate_of(optimizer):.4g}",
             )
         optimizer.accumulation_steps = steps
-        self._data.elements.batches_per_step = together
+        self._data.set_batches_per_step(together)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Adds to the epoch's logs."""

@@ -26,7 +26,7 @@ def batches_per_update(optimizer: Any, data: TrainingData | None) -> int:
     """
     if data is None or not isinstance(optimizer, LargeBatchOptimizer):
         return 1
-    return optimizer.accumulation_steps * data.elements.batches_per_step
+    return optimizer.accumulation_steps * data.batches_per_step
 
 
 def is_chief(model: keras.Model) -> bool:

@@ -305,7 +305,7 @@ def fit_summary(
 
 
 def _update(replicas: int, model: keras.Model, data: TrainingData) -> str:
-    batch = data.elements.examples_of_first()
+    batch = data.examples_of_first_batch()
     text = count(batch, "example") + " a step"
     if replicas > 1:
         text += f" (up to {-(-batch // replicas):,} a replica)"
@@ -316,7 +316,7 @@ def _update(replicas: int, model: keras.Model, data: TrainingData) -> str:
 def _epoch(model: keras.Model, data: TrainingData) -> str:
     if data.batches is None:
         return "epochs of unknown length"
-    batch = data.elements.examples_of_first()
+    batch = data.examples_of_first_batch()
     examples = f"up to {data.batches * batch:,} examples"
     if data.examples is not None:
         examples = count(data.examples, "example")

@@ -156,7 +156,7 @@ class TPUFitSupport(FitSupport):
     def _check_fit(self, model: keras.Model, data: TrainingData) -> None:
         if data.examples is None:
             return
-        batch = data.elements.examples_of_first()
+        batch = data.examples_of_first_batch()
         for examples in (batch, data.examples % batch):
             self._check_adds_up(model.optimizer, examples)
 

@@ -63,7 +63,6 @@ def test_all_invariants_hold(request, cluster):
         pytest.param(
             "TFEpochIterator.__init__", "each_example_once", marks=pytest.mark.slow
         ),
-        ("TFEpochIterator.__iter__", "resume"),
         pytest.param(
             "TensorFlowTrainer._maybe_symbolic_build", "resume", marks=pytest.mark.slow
         ),

@@ -30,7 +30,6 @@ from keras_fastnet._keras.wrapping import wrap
 def _with_epoch_data(original, iterator, *args, **kwargs):
     with _orders_by_epoch(kwargs.get("distribute_strategy")):
         original(iterator, *args, **kwargs)
-    iterator._fastnet_steps_per_execution = iterator.steps_per_execution
     strategy = iterator._distribute_strategy
     if isinstance(strategy, HookedStrategy):
         dataset = iterator._distributed_dataset
@@ -179,26 +178,6 @@ def remember_data(model: Any, iterator: Any, data: Any) -> None:
     note_data(model, iterator._fastnet_given)
 
 
-# Keras goes on counting the data's batches where a step takes several together, as if
-# `steps_per_execution` changed between epochs.
-@wrap(
-    tf_trainer.TFEpochIterator,
-    "__iter__",
-    stock="A step of several micro-batches is counted as one batch.",
-    until="Keras lets a step say how many batches it takes.",
-)
-def _count_batches(original, iterator):
-    data = getattr(iterator, "_fastnet_data", None)
-    if data is not None:
-        iterator.steps_per_execution = (
-            iterator._fastnet_steps_per_execution * data.batches_per_step
-        )
-    begun = original(iterator)
-    if hasattr(iterator, "_fastnet_given"):
-        iterator._fastnet_given.begin_epoch()
-    return begun
-
-
 class IteratorData(TrainingData):
     """The data behind Keras 3's iterator over epochs.
 
@@ -233,10 +212,35 @@ class IteratorData(TrainingData):
         self.elements.pass_epoch()
         adapter.on_epoch_end()
 
-    def begin_epoch(self) -> None:
-        """Sets the batch that Keras counts from; called when its loop begins."""
+    def set_batches_per_step(self, batches: int) -> None:
+        """Sets how many batches each step takes at once, from the next epoch on.
+
+        Args:
+            batches: How many; the last step of an epoch takes what is left.
+        """
+        super().set_batches_per_step(batches)
+        # Keras goes on counting the data's batches.
+        self._iterator.steps_per_execution = self.elements.steps_per_call * batches
+
+    def resume(self, epoch: int, batch: int) -> None:
+        """Continues at the position of an earlier run of the same program.
+
+        Args:
+            epoch: Epochs that it has finished.
+            batch: Batches of the epoch after these that it has trained.
+        """
+        super().resume(epoch, batch)
         iterator = self._iterator
-        skipped, self.first_batch = self.first_batch, 0
-        for _ in range(0, skipped, iterator.steps_per_execution):
-            # Keras's count of steps; no data are read by it.
-            next(iterator._epoch_iterator, None)
+        enumerate_epoch = iterator._enumerate_iterator
+
+        def enumerate_rest() -> Iterator[Any]:
+            """Enumerates the steps of the first epoch from `first_batch` on."""
+            del iterator._enumerate_iterator
+            steps = enumerate_epoch()
+            skipped, self.first_batch = self.first_batch, 0
+            for _ in range(0, skipped, iterator.steps_per_execution):
+                # Keras's count of steps; no data are read by it.
+                next(steps, None)
+            return steps
+
+        iterator._enumerate_iterator = enumerate_rest

@@ -171,7 +171,7 @@ def _peek(original, model, iterator=None, data_batch=None):
         data = iterator._fastnet_data = optimizer.epoch_data(
             iterator._distributed_dataset
         )
-        data.steps_per_call = iterator._fastnet_steps_per_execution
+        data.steps_per_call = iterator.steps_per_execution
         separate_iterators(iterator.data_adapter, data)
         remember_data(model, iterator, data)
         batch = examples = data.peek()
