@@ -107,7 +107,7 @@ class DistributedInput:
         return len(self._strategy.extended.worker_devices)
 
     def epoch_data(self, dataset: Any) -> EpochData:
-        """Returns what Keras iterates over in one epoch.
+        """Returns the elements that Keras iterates over in each epoch.
 
         Args:
             dataset: A dataset that this strategy distributed.
@@ -132,8 +132,8 @@ class DistributedInput:
     def _steps(self, shares: tf.data.Dataset) -> Iterator[GlobalBatch]:
         """Fetches the shares of this worker's devices, step by step.
 
-        Not through TensorFlow's distributed iterator: its destructor waits, up to
-        many seconds, for a sleeping autotuner, while the other workers wait for us.
+        TensorFlow's distributed iterator is not used: its destructor waits for an
+        autotuner, up to many seconds, in which the other workers wait as well.
         """
         iterator = iter(shares)
         if self._devices == 1:
@@ -146,12 +146,12 @@ class DistributedInput:
         )
 
     def _own_steps(self, dataset: tf.data.Dataset) -> Iterator[Any]:
-        """Fetches what each worker's own data yield, until all workers' have ended.
+        """Fetches each worker's own data, until those of all workers have ended.
 
-        Not through TensorFlow's distributed iterator either, which would also ask
-        the workers in every step whether any has data: the counts tell.
+        TensorFlow's distributed iterator is not used either: it would exchange in every
+        step whether any worker has data, which the numbers of examples tell.
         """
-        # A generator that has ended stays so.
+        # A generator yields nothing more once it has ended.
         elements = (element for element in dataset)
         while True:
             local = list(itertools.islice(elements, self._devices))
@@ -177,7 +177,7 @@ class DistributedInput:
 
         Args:
             dataset: A dataset that this strategy distributed.
-            own: How many batches this worker's data has; `None` where unknown.
+            own: Number of batches of this worker's data; `None` if unknown.
         """
         if self._strategy.num_workers < 2 or _global_batches(dataset) is not None:
             return own
@@ -256,5 +256,5 @@ def per_replica(strategy: tf.distribute.Strategy, values: list[Any]) -> Any:
 
 
 def _global_batches(dataset: Any) -> Any:
-    """The same data with what Keras's steps must know; `None` if shared otherwise."""
+    """Returns the shares as `GlobalBatch`; `None` if each worker has its own data."""
     return getattr(dataset, "global_batches", None)

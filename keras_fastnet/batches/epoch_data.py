@@ -1,4 +1,4 @@
-"""What Keras iterates over in one epoch under a strategy of ours."""
+"""The elements that Keras iterates over in one epoch."""
 
 import dataclasses
 import threading
@@ -15,11 +15,11 @@ from keras_fastnet.batches.global_batch import GlobalBatch, count_examples, join
 
 @dataclasses.dataclass
 class InputMeter:
-    """What this process has fetched for Keras's loops, since its start.
+    """Counts the data that this process has fetched for Keras's loops.
 
     Attributes:
-        seconds: How long the loops waited for it.
-        examples: Examples, of all replicas.
+        seconds: Time that the loops waited for data.
+        examples: Number of examples, of all replicas.
     """
 
     seconds: float = 0.0
@@ -30,24 +30,24 @@ INPUT_METER = InputMeter()
 
 
 class EpochData:
-    """The elements of every epoch, as Keras's loops need them.
+    """The elements of every epoch, for Keras's loops.
 
     Args:
         begin: Returns an iterator over an epoch's elements.
-        check_first: Called with the first element of every epoch. Defaults to
-            nothing.
+        check_first: Called with the first element of every epoch. Defaults to no
+            check.
         join: Makes one element of several.
-        sharding: How the data come to the workers, for people. Defaults to nothing.
+        sharding: A text that says how data reach the workers. Defaults to `""`.
 
     Attributes:
-        batches_per_step: How many elements a step takes at once, joined to one; the
-            last step of an epoch takes what is left. Defaults to 1.
-        steps_per_call: How many steps Keras takes in one call of its train function.
-            Defaults to 1.
+        batches_per_step: Number of elements that a step takes at once, joined to one;
+            the last step of an epoch takes what is left. Defaults to 1.
+        steps_per_call: Number of steps in one call of Keras's train function. Defaults
+            to 1.
         on_epoch: Called with the number of an epoch before its data are begun.
-        peeking: A context in which the data hold their first element only; `peek` then
-            does not begin an epoch. Defaults to `None`: `peek` begins the next epoch,
-            as data that cannot be read twice need it.
+        peeking: A context in which the data yield their first element only, so that
+            `peek` does not begin an epoch. Defaults to `None`: `peek` begins the next
+            epoch, because the data cannot be read twice.
     """
 
     def __init__(
@@ -75,11 +75,8 @@ class EpochData:
 
         With `peeking` the next iteration may have another order.
 
-        Returns:
-            The element.
-
         Raises:
-            ValueError: There is none.
+            ValueError: If the data are empty.
         """
         try:
             return self._peek()
@@ -102,8 +99,8 @@ class EpochData:
     def examples_of_first(self) -> int:
         """Returns the number of examples in the first element, over all replicas.
 
-        All workers must ask, when the first element has not been taken yet; later it
-        is remembered.
+        All workers must call it before the first element is taken; later calls
+        return the same number.
         """
         if self._examples_of_first is None:
             self._examples_of_first = _examples_of(self.peek())
@@ -115,25 +112,25 @@ class EpochData:
         return iterator
 
     def pass_epoch(self) -> None:
-        """Leaves an epoch out that an earlier run has trained.
+        """Skips an epoch that an earlier run has trained.
 
         Its first element is read nevertheless: a `Dataset.shuffle` counts how often it
-        is begun, which for one behind another happens then, and a `PyDataset` is
+        is begun, which for nested ones happens at the first read, and a `PyDataset` is
         shuffled by Python's random numbers when it is read.
         """
         iter(self).skip(1)
 
     def skip(self, elements: int) -> None:
-        """Leaves out the next elements of the epoch that comes next.
+        """Skips the first elements of the next epoch.
 
         Args:
-            elements: How many an earlier run has trained.
+            elements: Number of elements that an earlier run has trained.
         """
         self._begun = self._begun or self._new_iterator()
         self._begun.skip(elements)
 
     def join(self, elements: list[Any]) -> Any:
-        """Returns what one step takes.
+        """Returns the input of one step.
 
         Args:
             elements: One or more.
@@ -150,10 +147,10 @@ class EpochData:
 
 
 class EpochDataIterator:
-    """Fetches outside of the train function, so that its end is no step.
+    """Fetches outside of the train function, so that the end of data is no step.
 
-    Keras's own way fetches within the compiled function, which counts an update for
-    the batch that is not there (trap: a dataset of unknown cardinality).
+    Keras fetches within the compiled function, which counts an update for the missing
+    batch if the dataset is of unknown cardinality.
     """
 
     def __init__(
@@ -164,7 +161,7 @@ class EpochDataIterator:
     ):
         self._data = data
         self._begin = begin
-        # Begun when it is needed: Keras makes one iterator more than it uses.
+        # Begun when needed: Keras makes one iterator more than it uses.
         self._iterator: list[Iterator[Any]] = []
         weakref.finalize(self, _let_go, self._iterator)
         self._ended = False
@@ -201,10 +198,10 @@ class EpochDataIterator:
         return self._peeked[0]
 
     def skip(self, elements: int) -> None:
-        """Leaves out the next elements.
+        """Skips the next elements.
 
         Args:
-            elements: How many.
+            elements: Number of elements.
         """
         peeked = min(elements, len(self._peeked))
         del self._peeked[:peeked]
@@ -222,7 +219,7 @@ class EpochDataIterator:
     def _fetch(self) -> Any:
         begun = time.perf_counter()
         try:
-            # Not by a name, nor by an exception: it could not be let go.
+            # Neither a name nor an exception may hold the iterator: see `_let_go`.
             element = next(self._begun())
         except StopIteration:
             self._ended = True
@@ -238,14 +235,14 @@ class EpochDataIterator:
 
 
 def _let_go(iterators: list[Iterator[Any]]) -> None:
-    """Forgets iterators in a thread of its own.
+    """Deletes iterators in a separate thread.
 
-    The end of a TensorFlow iterator with `tf.data.AUTOTUNE` may wait for its sleeping
-    autotuner, for as long as a minute: it is woken before it is told to end, and then
-    sleeps on. All other workers would wait as well.
+    Deleting a TensorFlow iterator with `tf.data.AUTOTUNE` may wait up to a minute for
+    its autotuner, which is woken before it is told to end, and sleeps again. All other
+    workers would wait as well.
 
     Args:
-        iterators: Nobody else may hold them.
+        iterators: The only references to them.
     """
     if iterators:
         threading.Thread(target=iterators.clear, daemon=True).start()

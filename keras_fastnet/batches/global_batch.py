@@ -1,7 +1,7 @@
 """A replica's share of one global batch.
 
-One device takes the mean over the examples of a batch. Replicas that hold unequal
-numbers of examples take the same mean when each weighs as much as its share:
+One device computes the mean over the examples of a batch. Replicas with unequal numbers
+of examples compute the same mean if each is weighed by its share:
 
     mean over the batch = sum over replicas r of (n_r / n) * (mean over r's examples)
 """
@@ -20,15 +20,15 @@ _SPREAD = np.arange(1, 65) * ((5**0.5 - 1) / 2) % 1
 
 
 class GlobalBatch(NamedTuple):
-    """What Keras hands to a strategy in each step of `fit` and its relatives.
+    """The input of one replica in a step of `fit`, `evaluate` or `predict`.
 
     Attributes:
-        data: The replica's own examples, in the user's structure. A replica that
-            has none holds one filler: several TensorFlow kernels fail on empty
-            batches, and a batch statistic of nothing is NaN.
-        own: Number of its own examples, fillers not counted. Scalar `int64`.
+        data: The replica's own examples, in the user's structure. A replica without
+            examples has one filler: several TensorFlow kernels fail on empty batches,
+            and the batch statistics of an empty batch are NaN.
+        own: Number of the replica's own examples, without fillers. Scalar `int64`.
         examples: Number of examples in the whole global batch. Scalar `int64`.
-        fingerprint: `int64`, a number for each tensor of the data.
+        fingerprint: See `fingerprint`.
     """
 
     data: Any
@@ -45,6 +45,9 @@ def count_examples(data: Any) -> tf.Tensor:
 
     Returns:
         A scalar `int64` tensor.
+
+    Raises:
+        ShardingError: If no tensor has a batch axis.
     """
     for leaf in _leaves(data):
         if has_examples(leaf):
@@ -56,24 +59,32 @@ def count_examples(data: Any) -> tf.Tensor:
 
 
 def bounds(rows: Any, position: int, replicas: int) -> tuple[Any, Any]:
-    """Returns where a share of `rows` examples begins and ends: as equal as can be."""
+    """Returns where a share of `rows` examples begins and ends.
+
+    Shares differ by one example at most.
+
+    Args:
+        rows: Number of examples.
+        position: Which share, from 0.
+        replicas: Number of shares.
+    """
     return rows * position // replicas, rows * (position + 1) // replicas
 
 
 def take_share(data: Any, position: int, replicas: int) -> Any:
-    """Returns the examples of one replica, contiguous ones.
+    """Returns the contiguous examples of one replica.
 
     Args:
         data: The global batch.
         position: Which share, from 0.
-        replicas: How many shares.
+        replicas: Number of shares.
 
     Returns:
         The same structure with `n // replicas` or one more examples; one filler
-        where that is 0.
+        if that is 0.
 
     Raises:
-        ShardingError: A tensor has no batch axis.
+        ShardingError: If a tensor has no batch axis.
     """
 
     def share(leaf: Any) -> Any:
@@ -104,10 +115,10 @@ def rows_of(data: Any, start: int, stop: int) -> Any:
 
 
 def static_rows(data: Any) -> int:
-    """Returns the number of examples in a batch, fillers counted.
+    """Returns the number of examples in a batch, fillers included.
 
     Args:
-        data: A batch whose shapes are known.
+        data: A batch of static shapes.
     """
     return next(leaf.shape[0] for leaf in _leaves(data) if has_examples(leaf))
 
@@ -130,7 +141,7 @@ def fill_if_empty(data: Any) -> Any:
         data: A batch of dense tensors, outside of a `tf.function`.
 
     Returns:
-        The batch itself where it has examples.
+        The batch itself if it has examples.
     """
 
     def fill(leaf: Any) -> Any:
@@ -142,7 +153,13 @@ def fill_if_empty(data: Any) -> Any:
 
 
 def with_examples(data: Any, position: int, replicas: int) -> GlobalBatch:
-    """Returns one replica's share, and what it must know of the whole batch."""
+    """Returns one replica's share of a global batch.
+
+    Args:
+        data: The global batch.
+        position: Which share, from 0.
+        replicas: Number of shares.
+    """
     # A step that is not traced gets arrays from `train_on_batch`.
     data = tf.nest.map_structure(values.as_tensor, data)
     examples = count_examples(data)
@@ -173,7 +190,7 @@ def joined(batches: list[Any]) -> Any:
 
 
 def dealt_evenly(batches: list[Any]) -> list[Any]:
-    """Returns as many batches of the same examples, as equal in size as can be.
+    """Returns as many batches with the same examples, which differ by one at most.
 
     Args:
         batches: Batches of one structure, outside of a `tf.function`.
@@ -189,10 +206,10 @@ def dealt_evenly(batches: list[Any]) -> list[Any]:
 
 
 def joined_shares(shares: list[GlobalBatch]) -> GlobalBatch:
-    """Returns a replica's share of the global batch that several make together.
+    """Returns a replica's share of the global batch that is made of several.
 
     Args:
-        shares: Its shares of each of them.
+        shares: Its share of each of them.
     """
     # Not the fillers.
     with_examples = [share.data for share in shares if share.own > 0]
@@ -205,17 +222,17 @@ def joined_shares(shares: list[GlobalBatch]) -> GlobalBatch:
 
 
 def fingerprint(data: Any) -> tf.Tensor:
-    """Returns numbers of which one differs, most likely, where the batches do.
+    """Returns a hash of each tensor in a batch.
 
-    It reads a few elements only, spread over the batch, as it is taken in every
-    step and compared in the first of an epoch.
+    It reads a few elements only, spread over the batch: it is computed in every step,
+    and compared in the first step of an epoch.
 
     Args:
         data: The global batch.
 
     Returns:
-        An `int64` tensor with a number >= 0 for each tensor in `data`, or -1 where
-        examples that were looked at are all alike and tell nothing of their order.
+        An `int64` tensor with a hash >= 0 for each tensor in `data`, or -1 if the
+        examples read are all equal, so that they tell nothing about their order.
     """
     examples = tf.strings.as_string(count_examples(data))
     return tf.stack([_mark(leaf, examples) for leaf in _leaves(data)])
@@ -241,13 +258,13 @@ def _mark(leaf: Any, examples: tf.Tensor) -> tf.Tensor:
 
 
 def tell_the_same(fingerprints: list[list[int]]) -> bool:
-    """Whether batches hold the same examples in the same order, as far as one sees.
+    """Returns whether the workers' batches appear to be the same.
 
-    One tensor that tells is enough: others may be augmented, with random numbers that
-    are each worker's own.
+    One tensor with equal hashes is enough: workers may augment others with random
+    numbers of their own.
 
     Args:
-        fingerprints: Of each worker's batch.
+        fingerprints: The fingerprint of each worker's batch.
     """
     telling = [marks for marks in zip(*fingerprints, strict=True) if max(marks) >= 0]
     return not telling or any(len(set(marks)) == 1 for marks in telling)
@@ -260,8 +277,7 @@ def _leaves(data: Any) -> list[Any]:
 def without_optionals(data: Any) -> Any:
     """Returns a batch with `None` for the inputs that its generator left out.
 
-    Keras puts empty optionals in their place, and takes them out of what it sees; they
-    may be within `PerReplica` values.
+    Keras represents them by empty optionals, and finds none within `PerReplica` values.
 
     Args:
         data: One replica's batch.
@@ -272,10 +288,13 @@ def without_optionals(data: Any) -> Any:
 
 
 def has_examples(leaf: Any) -> bool:
-    """Whether a part of a batch has a row for each example.
+    """Returns whether a part of a batch has a row for each example.
 
     Args:
-        leaf: A tensor, or something else that is in the batch.
+        leaf: A tensor, or another element of the batch.
+
+    Raises:
+        ShardingError: If it is a scalar.
     """
     if leaf is None or isinstance(leaf, tf.experimental.Optional):
         return False
