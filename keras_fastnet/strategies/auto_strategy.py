@@ -1,4 +1,4 @@
-"""The strategy for where a script runs."""
+"""Chooses the strategy for the devices that a script runs on."""
 
 import os
 from typing import Any
@@ -16,23 +16,24 @@ _on_tpus: dict[str, tf.distribute.Strategy] = {}
 
 
 def strategy(tpu: str | None = None, **options: Any) -> tf.distribute.Strategy:
-    """Returns the strategy for where the script runs, and says which in one line.
+    """Returns the strategy for this machine or cluster, and prints which it is.
 
-    A TPU system gets a `TPUStrategy`, with Keras 2 TensorFlow's own; several hosts,
-    processes or GPUs a `TorusStrategy`; one device none: TensorFlow's default strategy,
-    whose scope changes nothing.
+    For a TPU system it is a `TPUStrategy` (TensorFlow's own with Keras 2); for several
+    hosts, processes or GPUs a `TorusStrategy`; for one device TensorFlow's default
+    strategy, whose scope changes nothing.
 
-    Call it at the start of the program, as `TorusStrategy`. A second call gives back
-    what the first has made.
+    Call it at the start of the program, like `TorusStrategy`. A second call returns the
+    same strategy.
 
     Args:
         tpu: Name or address of a TPU system; `"local"` on a TPU machine. Defaults to
             `None`: the environment variable `TPU_NAME`, if it is set.
-        **options: For `TorusStrategy`, where it is one.
+        **options: Arguments of `TorusStrategy`.
 
     Raises:
-        ClusterError: There is no such TPU system, or `TorusStrategy` cannot be made.
-        ValueError: An option is wrong, or given beside a TPU system.
+        ClusterError: If the TPU system cannot be reached, or `TorusStrategy` cannot be
+            made.
+        ValueError: If an option is wrong, or given with a TPU system.
 
     Example:
         ```python
@@ -47,7 +48,7 @@ def strategy(tpu: str | None = None, **options: Any) -> tf.distribute.Strategy:
         return _on_tpu(tpu, options)
     torus = TorusStrategy(**options)
     if torus.num_workers > 1:
-        return torus  # Its chief has said by whom the workers were found.
+        return torus  # Its chief has printed the workers and where they are described.
     devices = torus.num_replicas_in_sync
     kind = "GPU" if "GPU" in torus.extended.worker_devices[0] else "CPU"
     if devices == 1 and torus.membership.cluster is None:
@@ -69,7 +70,7 @@ def _on_tpu(tpu: str, options: dict[str, Any]) -> tf.distribute.Strategy:
             f"{tpu!r}. Leave them out."
         )
     if tpu in _on_tpus:
-        # Connecting again would clear the variables that are there.
+        # Connecting again would clear existing variables.
         return _on_tpus[tpu]
     try:
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver.connect(tpu)
@@ -80,7 +81,7 @@ def _on_tpu(tpu: str, options: dict[str, Any]) -> tf.distribute.Strategy:
             f"{str(error).strip().splitlines()[0]}. Use 'local' on a TPU machine, with "
             "a TensorFlow that is built for it, and unset TPU_NAME elsewhere."
         ) from error
-    # With Keras 2, TensorFlow's as it comes.
+    # TPUStrategy adapts Keras 3 only.
     kind = tf.distribute.TPUStrategy if IS_KERAS_2 else TPUStrategy
     found = _on_tpus[tpu] = kind(resolver)
     print(

@@ -67,7 +67,7 @@ class FitExtended(tf.distribute.StrategyExtended):
             and kwargs.get("aggregation") == tf.VariableAggregation.MEAN
         ):
             # Moving statistics, which steps leave equal on all replicas. A mean at
-            # each reading is a collective: saving on one worker would deadlock.
+            # each reading would be a collective: saving on one worker would deadlock.
             kwargs["aggregation"] = tf.VariableAggregation.ONLY_FIRST_REPLICA
         with self._warns_of_waiting(kwargs.get("name")):
             return super()._create_variable(next_creator, **kwargs)

@@ -17,12 +17,12 @@ def run_step(
 ) -> tuple[Any, Any]:
     """Runs a train or test step so that it leaves all replicas equal.
 
-    Keras lets every replica keep moving statistics of its own, and averages the
-    replicas' logs, which are not those over all examples where a metric is no mean
+    In Keras every replica has its own moving statistics, and logs are the mean of the
+    replicas' logs. Those differ from logs over all examples if a metric is no mean
     (AUC) or shares are unequal. Here the changes of the layers' state are averaged and
     the metrics' states summed, in one all-reduce. A step that the user has written may
-    log anything: in it metrics return their result over all replicas, and of the logs
-    each replica's count by its share of the examples.
+    log anything: in it metrics return their result over all replicas, and each
+    replica's other logs are weighed by its share of the examples.
 
     Args:
         step: The step.
@@ -30,7 +30,7 @@ def run_step(
         replica: The replica's part of the step.
 
     Returns:
-        The step's logs; and in the same structure whether they are those over all
+        The step's logs; and, in the same structure, whether each is the value over all
         examples, equal on all replicas.
     """
     model = step.model
@@ -40,7 +40,7 @@ def run_step(
     metrics_before = {id(v): _value(v) for v in metrics}
 
     def counted(variable: Any) -> tf.Tensor:
-        """Returns a metric's value without what was only a filler."""
+        """Returns a metric's value without fillers."""
         value = _value(variable)
         before = metrics_before.get(id(variable))
         before = tf.zeros_like(value) if before is None else before
@@ -111,7 +111,7 @@ class _Logs:
             _cast_back(next(means), leaf) if _has_mean(leaf) else leaf
             for leaf in self._leaves
         ]
-        # A number of Python's is the same everywhere, and Keras cannot reduce a text.
+        # Python numbers are equal on all replicas, and Keras cannot reduce a text.
         agreed = [
             _has_mean(leaf) or not tf.is_tensor(leaf) or leaf.dtype == tf.string
             for leaf in self._leaves
@@ -144,9 +144,9 @@ def differentiable_sums(replica: ReplicaStep) -> Iterator[None]:
     """Corrects gradients of collectives in a forward pass to those of the mean.
 
     `BatchNormalization(synchronized=True)` has such collectives. The gradient of a sum
-    over replicas is the sum of the replicas' gradients, each of which has to count by
-    its replica's share. The result is divided by the replica's own share, as its
-    gradients will be multiplied by that before they are summed.
+    over replicas is the sum of the replicas' gradients, each weighed by its replica's
+    share. The result is divided by the replica's own share, because its gradients are
+    multiplied by that before they are summed.
 
     Args:
         replica: The replica's part of the step.

@@ -1,4 +1,4 @@
-"""Settings of host and GPU memory that a strategy makes before it trains."""
+"""Settings of host and GPU memory, made before training."""
 
 import ctypes
 import os
@@ -16,20 +16,20 @@ _INT_MAX = 2**31 - 1
 
 
 def keep_freed_memory(environment: Mapping[str, str] | None = None) -> bool:
-    """Lets this process keep the memory that it frees, to use it again.
+    """Makes this process keep the memory that it frees, to use it again.
 
     A training step allocates and frees many megabytes at a time. The GNU C library
-    returns such memory to the system at once, which then clears every page anew at the
-    next step. `benchmarks/weak_scaling` shows it in the steps of one worker: those of
-    MultiWorkerMirroredStrategy against ours. The price is that the process stays as
-    large as it ever was.
+    returns such memory to the system, which clears every page again in the next step;
+    `benchmarks/weak_scaling` shows the cost in the steps of one worker. In exchange the
+    process never gets smaller.
 
     Args:
-        environment: Where a user may have chosen otherwise, with glibc's own
-            variables MALLOC_… or GLIBC_TUNABLES. Defaults to `os.environ`.
+        environment: The environment, in which the user may have set glibc's variables
+            MALLOC_… or GLIBC_TUNABLES. Defaults to `os.environ`.
 
     Returns:
-        Whether it does. Not where the user chose, nor with another C library.
+        Whether it does: `False` if the user set such a variable, or with another C
+        library.
     """
     environment = os.environ if environment is None else environment
     if any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in environment):
@@ -42,11 +42,10 @@ def keep_freed_memory(environment: Mapping[str, str] | None = None) -> bool:
 
 
 def let_memory_grow() -> None:
-    """Has TensorFlow take the memory of its GPUs as it needs it.
+    """Makes TensorFlow allocate GPU memory as it needs it.
 
-    It takes all of it at once otherwise, and NCCL and a second process find none. Where
-    the user chose, with TensorFlow's variable, or TensorFlow runs already, nothing is
-    changed.
+    Otherwise it allocates all memory at once, and NCCL and a second process find none.
+    Does nothing if the user set TF_FORCE_GPU_ALLOW_GROWTH, or TensorFlow runs already.
     """
     if _GPU_GROWTH in os.environ:
         return
@@ -55,5 +54,5 @@ def let_memory_grow() -> None:
             if tf.config.experimental.get_memory_growth(gpu) is None:
                 tf.config.experimental.set_memory_growth(gpu, True)
         except (RuntimeError, ValueError):
-            # It runs, or the GPU was divided into logical ones of a fixed size.
+            # TensorFlow runs, or the GPU is divided into logical ones of fixed sizes.
             return

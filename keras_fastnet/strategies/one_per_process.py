@@ -1,20 +1,20 @@
-"""One strategy for a process, which a second call gives back."""
+"""A metaclass: one instance in a process, which a second call returns."""
 
 import inspect
 from typing import Any
 
 import tensorflow as tf
 
-# Once the workers are there it has no effect.
+# It has no effect once the workers are connected.
 _OF_THE_START = "start_timeout"
 
 
 class OnePerProcess(type):
-    """The metaclass of a strategy of which a process can have one only.
+    """Metaclass of a strategy of which a process can have only one.
 
     A cluster can be formed only once, and cells of a notebook run again. A call with
-    the arguments of the first gives back what that has made. A first call that failed
-    leaves nothing behind.
+    the same arguments as the first returns its instance. If the first call raised, the
+    next one is the first.
     """
 
     _made: tuple[Any, dict[str, Any]] | None
@@ -25,10 +25,10 @@ class OnePerProcess(type):
         cls._made = None
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        """Makes the strategy, or gives back the one that there is.
+        """Returns the strategy, which the first call makes.
 
         Raises:
-            ValueError: There is one that was made with other arguments.
+            ValueError: If it was made with other arguments.
         """
         if cls._made is None:
             made = super().__call__(*args, **kwargs)
@@ -63,7 +63,7 @@ class OnePerProcess(type):
 
 
 def _described(argument: Any) -> Any:
-    """Returns an argument in a form that compares by value; TensorFlow's do not."""
+    """Returns an argument in a form that is compared by value."""
     if isinstance(argument, tf.distribute.cluster_resolver.ClusterResolver):
         cluster = argument.cluster_spec().as_dict()
         return {**cluster, "task": (argument.task_type, argument.task_id)}

@@ -1,4 +1,4 @@
-"""How a strategy reduces gradients and metrics over its replicas."""
+"""The arguments of a strategy that concern its all-reduce."""
 
 import dataclasses
 from typing import Any
@@ -17,9 +17,9 @@ class ReductionOptions:
     """The checked arguments of a strategy that concern its all-reduce.
 
     Attributes:
-        grid: `"auto"`, `"ring"` or `(rows, columns)`; whether it fits shows when the
-            replicas are known.
-        wire_dtype: What `float32` is rounded to while it travels; `None` for no
+        grid: `"auto"`, `"ring"` or `(rows, columns)`; checked against the replicas
+            when these are known.
+        wire_dtype: Dtype that `float32` is rounded to for sending; `None` for no
             rounding.
         bucket_bytes: Size of a bucket.
         transport: `"mpi"`, `"tensorflow"` or `"auto"`.
@@ -38,17 +38,17 @@ def check_options(
     transport: object,
     communication_options: Any,
 ) -> ReductionOptions:
-    """Checks what a user gave.
+    """Checks the arguments of a strategy that concern its all-reduce.
 
     Args:
         grid: See `TorusStrategy`.
         wire_dtype: See `TorusStrategy`.
         bucket_bytes: See `TorusStrategy`.
         transport: See `TorusStrategy`.
-        communication_options: TensorFlow's options, which may also state a size.
+        communication_options: TensorFlow's options, which may also have a size.
 
     Raises:
-        ValueError: The rule, what was received and what to do.
+        ValueError: If one of them is wrong.
     """
     if isinstance(grid, str) and grid not in ("auto", "ring"):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""TorusStrategy's inner half: how values and data cross the replicas."""
+"""The extended half of `TorusStrategy`: devices and reductions."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -62,11 +62,11 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
     """Collective all-reduce over a grid of replicas.
 
     Args:
-        strategy: The `TorusStrategy` that this belongs to.
-        cluster_resolver: Where the cluster is described; `None` for TF_CONFIG.
+        strategy: The `TorusStrategy`.
+        cluster_resolver: Describes the cluster; `None` for TF_CONFIG.
         communication_options: TensorFlow's options for collectives.
         hosts: Each worker's host, by rank.
-        reduction: How gradients and metrics are reduced.
+        reduction: Options of the all-reduce.
         mpi: The MPI world of the workers; `None` to reduce on TensorFlow's
             collectives.
     """
@@ -94,7 +94,7 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
         )
 
     def _suits_mpi(self, transport: str) -> bool:
-        """Whether MPI carries vectors between ranks, where there is an MPI world."""
+        """Returns whether MPI carries vectors, if there is an MPI world."""
         devices = self.worker_devices
         if transport == "auto":
             # GPUs have NCCL.
@@ -109,7 +109,7 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
 
     @property
     def engine(self) -> Engine:
-        """What carries vectors between replicas."""
+        """The library that carries vectors between replicas."""
         if self.mpi is not None:
             return "MPI"
         return "NCCL" if self._uses_nccl else "gRPC"
@@ -127,7 +127,7 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
         """Arranges the replicas in a grid, on all workers at once.
 
         Args:
-            choice: The grid, and the algorithms that may be used on it.
+            choice: The grid, and the algorithms to use on it.
         """
         self.choice = choice
         transport = self.transport_on(choice.grid)
@@ -135,7 +135,7 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
         self._cross_device_ops = self.operations_on(transport, choice.algorithm_for)
 
     def transport_on(self, grid: Grid) -> Transport:
-        """Returns the groups of a grid of all replicas. All workers must ask.
+        """Returns the groups of a grid of all replicas. All workers must call it.
 
         Args:
             grid: The grid.
@@ -147,7 +147,7 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
         )
 
     def tensorflow_transport_on(self, grid: Grid) -> TensorFlowTransport:
-        """Returns those groups on TensorFlow's collectives. All workers must ask.
+        """Returns those groups on TensorFlow's collectives. All workers must call it.
 
         Args:
             grid: The grid.
@@ -167,11 +167,11 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
         transport: Transport,
         algorithm_for: Callable[[int], Algorithm],
     ) -> TorusCrossDeviceOps:
-        """Returns what reduces over a transport, with the strategy's options.
+        """Returns the reductions over a transport, with the strategy's options.
 
         Args:
             transport: The groups.
-            algorithm_for: Which algorithm to use for a vector of so many bytes.
+            algorithm_for: Returns the algorithm for a vector of so many bytes.
         """
         return TorusCrossDeviceOps(
             [
@@ -187,7 +187,7 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
 
     @property
     def collective_settings(self) -> dict[str, Any]:
-        """What TensorFlow's operations across devices are made with."""
+        """Arguments of TensorFlow's cross-device operations."""
         return {
             "devices": self.worker_devices,
             "group_size": self._num_replicas_in_sync,
@@ -197,7 +197,7 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
 
     @property
     def rank(self) -> int:
-        """This worker's position in the cluster."""
+        """This worker's rank in the cluster."""
         return self._id_in_cluster
 
     @property
@@ -210,7 +210,7 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
             cluster_resolver, worker_device
         )
         if kind == "CPU":
-            # As MirroredStrategy does: someone who divided the CPU means it.
+            # As MirroredStrategy: a replica on each logical CPU.
             cpu = tf.config.list_physical_devices("CPU")[0]
             count = len(tf.config.get_logical_device_configuration(cpu) or [cpu])
             devices = tuple(f"{worker_device}/device:CPU:{i}" for i in range(count))
@@ -218,11 +218,11 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
 
 
 def describe(extended: TorusExtended, source: str) -> str:
-    """Describes the replicas and how they reduce.
+    """Returns a text about the replicas and their all-reduce.
 
     Args:
-        extended: The inner half of a strategy.
-        source: Who described the cluster.
+        extended: The extended half of a strategy.
+        source: Where the cluster is described.
 
     Returns:
         Some lines of text.
@@ -256,7 +256,7 @@ def describe(extended: TorusExtended, source: str) -> str:
 
 
 def _algorithms(choice: GridChoice) -> list[str]:
-    """Returns which algorithm is used up to which size, by powers of two."""
+    """Returns the algorithm for each range of sizes, in powers of two."""
     lines: list[str] = []
     sizes = [2**power for power in range(10, 31)]
     for algorithm, group in itertools.groupby(sizes, choice.algorithm_for):

@@ -24,18 +24,19 @@ from keras_fastnet.text import count
 class TorusStrategy(tf.distribute.MultiWorkerMirroredStrategy, metaclass=OnePerProcess):
     """Synchronous data-parallel training through Keras 3's own `fit`.
 
-    N workers take the same update as one device with the same global batch. Data is
-    given as for one device: arrays, or a dataset of *global* batches, the same on
-    every worker; each replica takes its share of every batch.
+    Training on N workers gives the same weight updates as training on one device with
+    the same global batch size. Pass the same data on every worker, exactly as you would
+    on a single device: arrays, or a dataset of *global* batches, of which each replica
+    takes its share.
 
     Create it at the start of the program: a cluster can be formed only before
     TensorFlow runs its first operation. Without a cluster it trains on the local
-    devices. A process has one: a second call with the same arguments returns the first
-    strategy.
+    devices. A process has one such strategy: a second call with the same arguments
+    returns the first one.
 
     Gradients are summed over a grid of all replicas: reduce-scatter along the row,
     all-reduce along the column, all-gather along the row (Mikami et al. 2018, arXiv
-    1811.05233, section 2.2). They leave in buckets while the backward pass goes on.
+    1811.05233, section 2.2). They are sent in buckets during the backward pass.
 
     Args:
         cluster_resolver: A `tf.distribute.cluster_resolver.ClusterResolver`.
@@ -44,30 +45,31 @@ class TorusStrategy(tf.distribute.MultiWorkerMirroredStrategy, metaclass=OnePerP
         communication_options: `tf.distribute.experimental.CommunicationOptions`, for
             a time limit, or RING instead of NCCL on GPUs. Defaults to TensorFlow's.
         grid: The grid of replicas, `(rows, columns)`; `"ring"` for one ring over all
-            of them; `"auto"` for a row for each host or, where that cannot be, the
-            grid that the cost model finds cheapest, and for the cheapest of ring and
-            torus for each bucket. Defaults to `"auto"`.
-        wire_dtype: What `float32` values are rounded to while they travel:
-            `"bfloat16"` or `"float16"`, for half the bytes. Sums are in `float32`
-            between. `float16` overflows at 65,504. Defaults to `None`: no rounding.
+            of them; `"auto"` for one row per host or, if that is impossible, the grid
+            of the lowest cost by the cost model, and for the faster of ring and torus
+            for each bucket. Defaults to `"auto"`.
+        wire_dtype: Dtype that `float32` values are rounded to for sending:
+            `"bfloat16"` or `"float16"`, for half the bytes. Sums are computed in
+            `float32`. `float16` overflows at 65,504. Defaults to `None`: no rounding.
         bucket_bytes: Gradients are sent in buckets of this size. Defaults to
             `None`: 16 MiB.
-        transport: What carries gradients and metrics: `"mpi"`, for processes that
-            `mpiexec` started; `"tensorflow"`, TensorFlow's own collectives (gRPC,
-            NCCL); or `"auto"`: MPI for CPUs where it started the processes, and
-            otherwise TensorFlow's. Defaults to `"auto"`.
-        scalar_losses: What a scalar is that a loss function returns: the `"mean"` over
-            the examples it was given, or their `"sum"`. Defaults to `"mean"`.
+        transport: Library that sends gradients and metrics: `"mpi"`, for processes
+            started by `mpiexec`; `"tensorflow"`, TensorFlow's own collectives (gRPC,
+            NCCL); or `"auto"`: MPI on CPUs if it started the processes, otherwise
+            TensorFlow's. Defaults to `"auto"`.
+        scalar_losses: Meaning of a scalar that a loss function returns: the `"mean"`
+            over its examples, or their `"sum"`. Defaults to `"mean"`.
         start_timeout: Seconds within which all workers must have started.
             Defaults to `300.0`, which covers a container image being pulled.
 
     Raises:
-        ClusterError: The cluster is described wrongly, the port of this worker is
-            taken, TensorFlow ran already, or a worker did not come in time: at the
-            latest 20 seconds after `start_timeout`. TensorFlow's servers then have
-            as long again, and at least a minute, before the process is ended.
-        ValueError: `grid` does not fit the replicas, another argument is wrong, or the
-            process has a strategy that was made with other arguments.
+        ClusterError: If the cluster is described wrongly, the port of this worker is
+            taken, TensorFlow ran already, or a worker did not connect in time (raised
+            at most 20 seconds after `start_timeout`). The process exits if TensorFlow's
+            servers then do not connect within the same time, or a minute if that is
+            longer.
+        ValueError: If `grid` does not fit the replicas, another argument is wrong, or
+            the process has a strategy that was made with other arguments.
 
     Example:
         ```python

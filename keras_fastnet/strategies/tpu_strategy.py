@@ -28,12 +28,12 @@ from keras_fastnet.text import count
 
 
 class TorusTPUExtended(FitExtended, upstream.TPUExtended):
-    """What TensorFlow does on TPUs, with exact shares of every global batch."""
+    """The extended half of `TPUStrategy`, with exact shares of every global batch."""
 
     # One process drives all cores.
     @property
     def rank(self) -> int:
-        """This worker's position in the cluster."""
+        """This worker's rank in the cluster."""
         return 0
 
     @property
@@ -45,28 +45,28 @@ class TorusTPUExtended(FitExtended, upstream.TPUExtended):
 class TPUStrategy(tf.distribute.TPUStrategy):
     """Synchronous data-parallel training on the cores of a TPU system.
 
-    `tf.distribute.TPUStrategy`, whose sums cross the TPU's own torus, with what
-    `TorusStrategy` does around them: each core takes its share of every global batch,
-    gradients are summed before anything is clipped, metrics and moving statistics are
-    those over all examples, dropout differs by core, and `LargeBatchOptimizer` and the
-    callbacks of this package work.
+    `tf.distribute.TPUStrategy`, which sums over the TPU's own torus, with the rest of
+    `TorusStrategy`: each core takes its share of every global batch, gradients are
+    summed before they are clipped, metrics and moving statistics are computed over all
+    examples, dropout differs by core, and `LargeBatchOptimizer` and the callbacks of
+    this package work.
 
     The cores run one program of static shapes; XLA compiles one more for each size of a
-    batch. Where a batch is no multiple of the number of cores, the few examples beyond
-    that take a step of their own; an update with both needs a `LargeBatchOptimizer`.
-    Layers with batch statistics take each step's, and weigh both alike.
+    batch. If a batch is no multiple of the number of cores, the remaining examples take
+    a separate step; an update with both needs a `LargeBatchOptimizer`. Layers with
+    batch statistics use those of each step, with equal weights.
 
     Args:
         tpu_cluster_resolver: A `tf.distribute.cluster_resolver.TPUClusterResolver` of
             a system that is connected and initialised. `keras_fastnet.strategy(tpu=…)`
             finds one.
-        scalar_losses: What a scalar is that a loss function returns: the `"mean"` over
-            the examples it was given, or their `"sum"`. Defaults to `"mean"`.
+        scalar_losses: Meaning of a scalar that a loss function returns: the `"mean"`
+            over its examples, or their `"sum"`. Defaults to `"mean"`.
 
     Raises:
-        ClusterError: The system has several hosts.
-        NotImplementedError: The package speaks Keras 2.
-        TypeError: It is no such resolver.
+        ClusterError: If the system has several hosts.
+        NotImplementedError: With Keras 2.
+        TypeError: If `tpu_cluster_resolver` is no `TPUClusterResolver`.
 
     Example:
         ```python
@@ -220,7 +220,7 @@ class TPUFitSupport(FitSupport):
         return parts
 
     def _check_adds_up(self, optimizer: Any, examples: int) -> None:
-        """Refuses an update of two parts with an optimizer that makes two updates."""
+        """Raises if an optimizer would make two updates of one batch."""
         cores = self.strategy.num_replicas_in_sync
         even = examples < cores or examples % cores == 0
         if even or isinstance(optimizer, HookedOptimizer):
@@ -249,7 +249,12 @@ class TPUFitSupport(FitSupport):
 
 
 def _first_rows(batches: Sequence[Any], counts: Sequence[Any]) -> Any:
-    """Joins the first rows of several batches, so many of each."""
+    """Joins the first rows of several batches.
+
+    Args:
+        batches: Structures of tensors.
+        counts: Number of rows of each.
+    """
     # Not in the cores' program, whose shapes are static.
     return tf.nest.map_structure(
         lambda *leaves: tf.concat(
