@@ -92,17 +92,17 @@ LEFT_OUT = {
     "test_parity.py::test_ways_to_train[fit-{'fit_options': {'steps_per_epoch'": (
         "data that run out count an update on Keras 2's one device"
     ),
-    "test_torus_strategy.py::test_a_saved_model_trains_on_as_the_first": (
+    "test_torus_strategy.py::test_a_saved_model_continues_training_identically": (
         "Keras 2 does not save `synchronized=True`"
     ),
-    "test_torus_strategy.py::test_moving_statistics_weigh_by_examples": (
+    "test_torus_strategy.py::test_moving_statistics_are_weighed_by_examples": (
         "fused batch normalization of Keras 2 keeps the unbiased variance"
     ),
     "test_torus_strategy.py::test_overflow_on_one_replica": _OTHERS_DO,
-    "test_torus_strategy.py::test_refused_before_the_first_step[no batch": (
+    "test_torus_strategy.py::test_unsupported_fits_raise_before_a_step[no batch": (
         "Keras 2's own error"
     ),
-    "test_torus_strategy.py::test_one_stream_is_that_of_one_device": (
+    "test_torus_strategy.py::test_replica_0_draws_the_random_numbers_of_one_device": (
         "Keras 2 seeds an operation by its place in the graph"
     ),
     "test_trust_ratio_monitor.py::test_means_of_every_epoch": _PATHS,

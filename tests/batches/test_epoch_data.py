@@ -35,7 +35,7 @@ class Watched:
 
 
 @pytest.mark.parametrize("batches", [0, 2, 3, 4])
-def test_nobody_waits_for_the_end_of_an_iterator(batches):
+def test_the_end_of_an_iterator_does_not_block_the_loop(batches):
     """It may take a minute: TensorFlow's autotuner sleeps on when it is told to end."""
     let_go, threads = threading.Event(), []
     epoch = iter(EpochData(lambda: Watched(let_go, threads)))

@@ -22,7 +22,7 @@ from keras_fastnet.errors import ShardingError
 
 
 @given(rows=st.integers(0, 10_000), replicas=st.integers(1, 300))
-def test_shares_are_a_partition_into_near_equals(rows, replicas):
+def test_shares_partition_the_batch_and_differ_by_one_at_most(rows, replicas):
     shares = [bounds(rows, position, replicas) for position in range(replicas)]
     assert shares[0][0] == 0
     assert shares[-1][1] == rows
@@ -72,7 +72,7 @@ def test_every_kind_of_tensor_is_shared(in_graph):
     assert all(part["nothing"] is None for part in parts)
 
 
-def test_a_share_of_nothing_holds_a_filler():
+def test_a_share_of_an_empty_range_has_a_filler():
     batches = [with_examples((tf.constant([[5.0], [6.0]]),), i, 3) for i in range(3)]
     assert [int(batch.own) for batch in batches] == [0, 1, 1]
     assert [int(batch.examples) for batch in batches] == [2, 2, 2]
@@ -91,7 +91,7 @@ def test_fill_if_empty():
     assert fill_if_empty(full) is full
 
 
-def test_fingerprints_tell_orders_and_types_apart():
+def test_fingerprints_differ_by_order_and_dtype():
     x = np.arange(300.0).reshape(100, 3)
     batches = [x, x[::-1], x[:50], x.astype("float32"), (x, x), np.vstack([x, x])]
     prints = {
@@ -102,7 +102,7 @@ def test_fingerprints_tell_orders_and_types_apart():
     assert tuple(fingerprint(tf.constant(x)).numpy().tolist()) in prints
 
 
-def test_fingerprints_see_more_than_one_feature():
+def test_fingerprints_read_more_than_one_feature():
     """Images without labels, black around their middle, in two orders."""
     images = np.zeros((64 * 8, 16, 16), "float32")
     images[:, 4:12, 4:12] = np.random.default_rng(0).normal(size=(512, 8, 8))
@@ -110,13 +110,13 @@ def test_fingerprints_see_more_than_one_feature():
     assert int(one[0]) != int(other[0])
 
 
-def test_fingerprint_of_what_tells_nothing():
+def test_fingerprint_of_equal_examples_is_minus_one():
     positions = tf.tile(tf.range(5)[None], [4, 1])
     nothing = (tf.zeros((4, 0)), tf.ones(4), positions, None, tf.zeros((0, 3)))
     assert fingerprint(nothing).numpy().tolist() == [-1] * 5
 
 
-def test_one_tensor_that_tells_is_enough():
+def test_one_tensor_with_equal_hashes_is_enough():
     """Workers that augment images by themselves have the labels in common."""
     labels = np.arange(40) % 7
     images = np.random.default_rng(0).normal(size=(2, 40, 3, 3))
@@ -134,12 +134,12 @@ def test_one_tensor_that_tells_is_enough():
 
 
 @pytest.mark.parametrize("data", [tf.constant(1.0), (tf.constant(1.0),), None])
-def test_what_is_no_batch_is_refused(data):
+def test_data_without_a_batch_axis_raise_sharding_error(data):
     with pytest.raises(ShardingError, match=r"Received.*dataset.batch\(global_batch\)"):
         count_examples(data)
 
 
-def test_batches_are_dealt_out_evenly():
+def test_batches_are_divided_evenly():
     sizes = (8, 3, 0)
     rows = tf.range(11)
     batches = [

@@ -29,11 +29,11 @@ def test_workers_use_the_same_memory_again(one_device, two_workers):
 
 
 @pytest.mark.parametrize("name", ["MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"])
-def test_what_the_user_chose_stays(name):
+def test_glibc_variables_of_the_user_are_respected(name):
     assert keep_freed_memory({name: "65536"}) is False
 
 
-def test_without_a_choice_it_is_kept():
+def test_freed_memory_is_kept_by_default():
     # In a process of its own, as it cannot be undone.
     command = (
         "from keras_fastnet.strategies.memory import keep_freed_memory as keep\n"

@@ -36,13 +36,13 @@ BUCKET = 2**22
     ],
     ids=str,
 )
-def test_refused(options, words, monkeypatch):
+def test_wrong_options_raise_value_error(options, words, monkeypatch):
     # As in a process in which no other test has made one.
     monkeypatch.setattr(TorusStrategy, "_made", None)
-    with pytest.raises(ValueError) as refused:
+    with pytest.raises(ValueError) as info:
         TorusStrategy(**options)
     for word in ["Received: ", *words]:
-        assert word in str(refused.value)
+        assert word in str(info.value)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_refused(options, words, monkeypatch):
         ([f"host{i}" for i in range(16)], Grid(4, 4)),
     ],
 )
-def test_hosts_make_the_grid(hosts, grid):
+def test_auto_grid_has_a_row_per_host(hosts, grid):
     assert choose_grid("auto", hosts, BUCKET, engine="gRPC").grid == grid
     rows = rows_of_ranks(grid, hosts)
     assert sorted(rank for row in rows for rank in row) == list(range(len(hosts)))
@@ -62,12 +62,12 @@ def test_hosts_make_the_grid(hosts, grid):
         assert all(len({hosts[rank] for rank in row}) == 1 for row in rows)
 
 
-def test_prime_numbers_of_ranks_are_rings():
+def test_auto_grid_of_a_prime_number_of_ranks_is_a_ring():
     choice = choose_grid("auto", ["a"] * 7, BUCKET, engine="gRPC")
     assert 1 in (choice.grid.rows, choice.grid.columns)
 
 
-def test_small_vectors_take_few_messages():
+def test_small_vectors_are_gathered():
     choice = choose_grid((3, 3), ["a"] * 9, BUCKET, engine="gRPC")
     assert choice.algorithm_for(4) == "gather"
     assert choice.algorithm_for(10**9) == "torus"
@@ -79,7 +79,7 @@ def test_small_vectors_take_few_messages():
 @pytest.mark.parametrize(
     ("ranks", "grid"), [(2, (1, 2)), (4, (1, 4)), (9, (3, 3)), (16, (4, 4))]
 )
-def test_over_mpi(ranks, grid):
+def test_auto_grid_over_mpi_is_the_fastest_measured(ranks, grid):
     """What benchmarks/all_reduce found to be the fastest, or nearly so."""
     choice = choose_grid("auto", ["a"] * ranks, BUCKET, engine="MPI")
     assert choice.grid == Grid(*grid)
@@ -125,7 +125,7 @@ def test_buckets_hold_every_element_once(sizes, capacity, dtype, cut):
 
 
 @pytest.mark.distributed
-def test_description(four_workers):
+def test_describe_lists_ranks_grid_and_sums(four_workers):
     texts = four_workers.run("description")
     for rank, text in enumerate(texts):
         for words in (

@@ -71,12 +71,12 @@ def printed(command, environment):
     ],
     ids=["one device", "two devices"],
 )
-def test_says_what_it_chose(script, lines, environment):
+def test_strategy_prints_its_choice(script, lines, environment):
     text = printed([sys.executable, "-c", script], environment)
     assert [line for line in text.splitlines() if line] == lines
 
 
-def test_no_tpu_system(environment):
+def test_unreachable_tpu_raises_cluster_error(environment):
     unreachable, options = printed(
         [sys.executable, "-c", NO_TPU], environment
     ).splitlines()
@@ -85,7 +85,7 @@ def test_no_tpu_system(environment):
 
 
 @pytest.mark.distributed
-def test_workers_get_a_torus(environment, tmp_path):
+def test_several_workers_get_a_torus_strategy(environment, tmp_path):
     script = tmp_path / "worker.py"
     script.write_text(WORKER)
     command = [sys.executable, "-m", "keras_fastnet.cli", "run", "--workers", "2"]

@@ -19,7 +19,7 @@ def test_replicas_drop_different_units(two_by_two):
     assert not np.array_equal(other[0], first)
 
 
-def test_one_stream_is_that_of_one_device(two_workers):
+def test_replica_0_draws_the_random_numbers_of_one_device(two_workers):
     """Replica 0 draws what Keras draws on one device from the same seed."""
     import keras
 
@@ -29,7 +29,7 @@ def test_one_stream_is_that_of_one_device(two_workers):
     np.testing.assert_array_equal(first[0, 0], expected)
 
 
-def test_moving_statistics_weigh_by_examples(two_workers):
+def test_moving_statistics_are_weighed_by_examples(two_workers):
     x, _ = examples(7)
     shares = [x[:3], x[3:]]
     mean = sum(len(s) / 7 * s.mean((0, 1, 2), dtype="float64") for s in shares)
@@ -57,13 +57,13 @@ def test_overflow_on_one_replica_skips_the_update_on_all(two_workers):
         ("no batch", ["ValueError", "at least one batch", "drop_remainder"]),
     ],
 )
-def test_refused_before_the_first_step(two_workers, case, words):
+def test_unsupported_fits_raise_before_a_step(two_workers, case, words):
     for text in two_workers.run("refusal", case=case):
         for word in words:
             assert word in text
 
 
-def test_a_saved_model_trains_on_as_the_first(two_workers, tmp_path):
+def test_a_saved_model_continues_training_identically(two_workers, tmp_path):
     for result in two_workers.run("save_and_go_on", folder=str(tmp_path)):
         model, loaded = result["model"], result["loaded"]
         assert model["iterations"] == loaded["iterations"] == 9
@@ -102,7 +102,7 @@ def test_a_saved_model_trains_on_as_the_first(two_workers, tmp_path):
     ],
     ids=["arrays", "dataset", "unknown length"],
 )
-def test_the_chief_says_what_it_is_going_to_do(request, cluster, settings, words):
+def test_the_chief_prints_a_summary_of_fit(request, cluster, settings, words):
     workers = request.getfixturevalue(cluster)
     options = {"verbose": 2}
     chief, other = workers.run("printed_by_fit", fit_options=options, **settings)

@@ -80,7 +80,7 @@ def test_equals_one_device(one_device, tpu, job, settings):
 
 
 @pytest.mark.slow
-def test_growth_of_what_a_core_takes(one_device, tpu):
+def test_batch_growth_on_cores(one_device, tpu):
     # Other sums: one of the units is at its kink then.
     grown = tpu.run("fit_growing", max_device_batch=32)
     assert_parity(one_device.run("fit_growing"), grown, rtol=1e-3)
@@ -96,7 +96,7 @@ def test_overflow_on_one_core_skips_the_update_on_all(tpu, steps):
 
 
 @pytest.mark.slow
-def test_cores_drop_their_own_units(one_by_two, tpu):
+def test_dropout_differs_between_cores(one_by_two, tpu):
     (masks,) = tpu.run("dropout_masks", seed=1)
     drawn = masks.reshape(-1, masks.shape[-1])
     assert len(np.unique(drawn, axis=0)) == len(drawn) == 2 * 4
@@ -119,7 +119,7 @@ def test_image_records(tmp_path, one_device, tpu):
     assert_parity(one, tpu.run("fit_records", **settings))
 
 
-def test_a_step_of_ones_own_logs_the_mean_over_the_cores(one_device, tpu):
+def test_a_custom_step_logs_the_mean_over_the_cores(one_device, tpu):
     (one,), (several,) = one_device.run("fit_own_step"), tpu.run("fit_own_step")
     np.testing.assert_allclose(several, one, rtol=1e-6)
 
@@ -131,7 +131,7 @@ def test_a_recipe_with_all_its_callbacks(tpu):
     assert {"trust_ratio_min", "examples_per_second", "val_top_1"} <= set(logs)
 
 
-def test_growth_is_one_static_program_of_the_cores_alone(tpu):
+def test_batch_growth_is_one_static_program_without_host_transfers(tpu):
     (programs,) = tpu.run("tpu_programs")
     assert len(programs) == 1
     (program,) = programs
@@ -140,12 +140,12 @@ def test_growth_is_one_static_program_of_the_cores_alone(tpu):
     assert program["not in XLA"] == []
 
 
-def test_a_name_is_no_resolver():
+def test_a_name_as_resolver_raises_type_error():
     with pytest.raises(TypeError, match="Received: 'local'"):
         TPUStrategy("local")
 
 
-def test_several_hosts_are_refused(tpu):
+def test_several_hosts_raise_cluster_error(tpu):
     (said,) = tpu.run("tpu_of_two_hosts")
     assert "Received: a TPU system of 2 hosts" in said
 
@@ -155,7 +155,9 @@ def test_several_hosts_are_refused(tpu):
     [({"count": 70}, True), ({"count": 70, "data": "unknown"}, False)],
     ids=["before training", "when it comes"],
 )
-def test_uneven_batch_needs_an_optimizer_that_adds_up(tpu, settings, before):
+def test_uneven_batch_without_large_batch_optimizer_raises_sharding_error(
+    tpu, settings, before
+):
     expected = r"ShardingError.*a batch of 6 examples .* SGD"
     with pytest.raises(WorkerError, match=expected) as info:
         tpu.run("fit", **settings)

@@ -57,7 +57,7 @@ def test_float16_with_loss_scaling(outcomes):
         ("two float16 compiled", 2 * (PARTS - 1), 2 * PARTS),
     ],
 )
-def test_growth_compiles_nothing_anew(outcomes, case, first, later):
+def test_batch_growth_compiles_nothing_again(outcomes, case, first, later):
     outcome = outcomes[case]
     assert outcome["compilations"] == [first, later, later]
     assert len(set(outcome["traces"])) == 1
