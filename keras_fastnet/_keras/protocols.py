@@ -174,7 +174,7 @@ class ModelStep:
 
 
 class HookedCallback:
-    """A callback that knows those beside it. A mixin."""
+    """A callback that is given the other callbacks of its list."""
 
     siblings: Sequence[Any] = ()
     """The callbacks of the list that it is in."""
@@ -183,7 +183,7 @@ class HookedCallback:
 
 
 def in_replica() -> HookedStrategy | None:
-    """Returns the strategy in whose replica this code runs, if it is one of ours."""
+    """Returns the keras_fastnet strategy in whose replica this code runs, if any."""
     if tf.distribute.in_cross_replica_context():
         return None
     strategy = tf.distribute.get_strategy()
@@ -191,7 +191,7 @@ def in_replica() -> HookedStrategy | None:
 
 
 def in_scope_only() -> Any:
-    """Returns the `HookedStrategy` in whose scope, outside replicas, this code runs."""
+    """Returns the strategy in whose scope, outside replicas, this code runs, if any."""
     if not tf.distribute.in_cross_replica_context():
         return None
     strategy = tf.distribute.get_strategy()
@@ -199,7 +199,7 @@ def in_scope_only() -> Any:
 
 
 def counts_alone(model: Any) -> bool:
-    """Whether an optimizer has to be told, on one device, what a step holds.
+    """Returns whether an optimizer counts the examples of each step on one device.
 
     Args:
         model: A compiled model, or one without an optimizer.
@@ -221,7 +221,7 @@ def seed_offset(replica: Any) -> Any:
 
 
 def compiles_itself(model: Any) -> bool:
-    """Whether it is not Keras that has XLA compile a model's steps.
+    """Returns whether keras_fastnet, not Keras, applies XLA to a model's steps.
 
     Args:
         model: A compiled model.
@@ -231,7 +231,7 @@ def compiles_itself(model: Any) -> bool:
 
 
 def compiles_parts(model: Any) -> bool:
-    """Whether XLA compiles the parts of a model's steps, and not them as a whole.
+    """Returns whether XLA compiles a model's steps in parts, not as a whole.
 
     Args:
         model: A compiled model.
@@ -244,7 +244,7 @@ def compiles_parts(model: Any) -> bool:
 
 
 def strategy_of(model: Any) -> HookedStrategy | None:
-    """Returns a model's strategy, if it is one of ours.
+    """Returns a model's strategy if it is of keras_fastnet, else `None`.
 
     Args:
         model: A Keras model, or `None`.
