@@ -1,10 +1,9 @@
 """First program of a worker: makes it end with the launcher, then becomes Python.
 
-An isolated interpreter runs this file with the launcher's process id, a folder (or an
-empty word), an interpreter and its arguments. The program replaces itself with that
-interpreter, so the script finds `sys.argv`, `sys.path`, `__main__` and the environment
-exactly as `python script.py` makes them. If there is a folder, Python first imports its
-`sitecustomize`, which restores the environment.
+An isolated interpreter runs this file with the launcher's process id, an interpreter
+and its arguments. The program replaces itself with that interpreter, so the script
+finds `sys.argv`, `sys.path`, `__main__` and the environment exactly as
+`python script.py` makes them.
 """
 
 import os
@@ -15,7 +14,7 @@ _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 def main() -> None:
     """Asks the kernel to kill this process with the launcher, then runs Python."""
-    launcher, folder, interpreter, *arguments = sys.argv[1:]
+    launcher, interpreter, *arguments = sys.argv[1:]
     if sys.platform == "linux":
         import ctypes
         import signal
@@ -26,10 +25,6 @@ def main() -> None:
     if os.getppid() != int(launcher):
         # The launcher ended before the kernel got the request.
         sys.exit(1)
-    if folder:
-        others = os.environ.get("PYTHONPATH")
-        path = f"{folder}{os.pathsep}{others}" if others else folder
-        os.environ["PYTHONPATH"] = path
     os.execv(interpreter, [interpreter, *arguments])
 
 

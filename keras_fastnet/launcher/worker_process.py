@@ -36,7 +36,7 @@ class WorkerProcess:
     Args:
         rank: The rank of the worker.
         command: The words that follow `python`.
-        environment: The whole environment of the worker.
+        environment: All environment variables of the worker.
         descriptors: File descriptors that it inherits. Defaults to none.
         must_use_strategy: Whether training without a strategy raises an error in the
             worker. Defaults to `False`.
@@ -64,13 +64,13 @@ class WorkerProcess:
             # settings.
             [
                 *(sys.executable, "-I", "-S", _BOOTSTRAP),
-                *(str(os.getpid()), _AT_START if must_use_strategy else ""),
+                str(os.getpid()),
                 *interpreter_command(command),
             ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=environment,
+            env=_with_watch(environment) if must_use_strategy else environment,
             start_new_session=True,
             pass_fds=descriptors,
         )
@@ -135,6 +135,13 @@ class WorkerProcess:
         # Popen returns after setsid, so the group exists from now until the process is
         # reaped.
         os.killpg(self.pid, number)
+
+
+def _with_watch(environment: Mapping[str, str]) -> dict[str, str]:
+    """Returns an environment in which Python imports `at_start/sitecustomize.py`."""
+    others = environment.get("PYTHONPATH")
+    path = f"{_AT_START}{os.pathsep}{others}" if others else _AT_START
+    return {**environment, "PYTHONPATH": path}
 
 
 def living_groups() -> set[int]:

@@ -1,7 +1,7 @@
 """Makes training without a strategy raise an error in workers of `fastnet run`.
 
-Python imports this module before the script, because `bootstrap.py` puts its folder
-first in `PYTHONPATH`. The module undoes that and runs the environment's own
+Python imports this module before the script, because the launcher puts its folder first
+in `PYTHONPATH`. The module undoes that and runs the environment's own
 `sitecustomize`, so that the script finds everything as `python script.py` makes it.
 """
 
