@@ -92,7 +92,7 @@ def make_cluster(
     if unknown:
         raise ClusterError(
             "A synchronous cluster has only `worker` tasks and at most one `chief`. "
-            f"Received the job(s) {unknown}. Leave them out of `cluster`: evaluate "
+            f"Received the jobs {unknown}. Leave them out of `cluster`: evaluate "
             "with `validation_data` or in a process without TF_CONFIG; for parameter "
             "servers use `tf.distribute.ParameterServerStrategy`."
         )

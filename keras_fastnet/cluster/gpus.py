@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from keras_fastnet.cluster.slurm import expand_counts
 from keras_fastnet.errors import ClusterError, UsageError
+from keras_fastnet.text import count
 
 
 def divide_gpus(
@@ -68,8 +69,8 @@ def slurm_task_gpus(environment: Mapping[str, str]) -> str | None:
     if len(visible) % tasks:
         raise ClusterError(
             "The GPUs that a node's tasks share must be a multiple of the tasks. "
-            f"Received: {len(visible)} GPU(s) and {tasks} tasks. Start as many tasks "
-            "as there are GPUs, each with its own: `srun --gpus-per-task=1`."
+            f"Received: {count(len(visible), 'GPU')} and {tasks} tasks. Start as many "
+            "tasks as there are GPUs, each with its own: `srun --gpus-per-task=1`."
         )
     local = int(environment.get("SLURM_LOCALID", "0"))
     return ",".join(visible[_block(len(visible) // tasks, local)])

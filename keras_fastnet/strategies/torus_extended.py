@@ -17,6 +17,7 @@ from keras_fastnet.collectives.tensorflow_transport import TensorFlowTransport
 from keras_fastnet.collectives.transport import Transport
 from keras_fastnet.strategies.extended import FitExtended
 from keras_fastnet.strategies.reduction_options import ReductionOptions
+from keras_fastnet.text import count
 
 _WAYS: dict[Algorithm, str] = {
     "ring": "one ring over all ranks",
@@ -241,12 +242,13 @@ def describe(extended: TorusExtended, source: str) -> str:
     entries = [
         (
             "ranks",
-            f"{ranks} ({extended.workers} worker(s) with {devices} device(s) each); "
+            f"{ranks} ({count(extended.workers, 'worker')} with "
+            f"{count(devices, 'device')} each); "
             f"this is worker {extended.rank}",
         ),
         ("found by", source),
         ("hosts", ", ".join(dict.fromkeys(extended.hosts))),
-        ("grid", f"{grid.rows} row(s) x {grid.columns} column(s)"),
+        ("grid", f"{count(grid.rows, 'row')} x {count(grid.columns, 'column')}"),
         *(("", row) for row in rows),
         ("transport", f"{carrier}; {travels}"),
         ("buckets", f"{reduction.bucket_bytes:,} bytes"),

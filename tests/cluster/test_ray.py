@@ -63,7 +63,7 @@ def test_a_killed_worker_is_started_again(tmp_path):
     assert f"'epochs': {EPOCHS}" in metrics
     assert "'global_batch': 256" in metrics
     assert float(re.search(r"'accuracy': ([\d.]+)", metrics)[1]) > 0.9
-    assert "grid       1 row(s) x 2 column(s)" in whole
+    assert "grid       1 row x 2 columns" in whole
     killed = train(tmp_path / "killed", kill=True)
     # Ray may not have noted the last checkpoint before it.
     assert re.search(r"fastnet: going on after [45] epoch\(s\) and 0 batch", killed)

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("nothing_left")
 def test_missing_follower_is_named_to_all(addresses, soon):
     workers = [Worker(addresses[:3], rank, timeout=0.6) for rank in (0, 1)]
     for text in outcomes(*workers):
-        assert f"missing rank(s) 2 ({addresses[2]})." in text
+        assert f"missing ranks: 2 ({addresses[2]})." in text
         assert "within 0.6 s" in text
     assert max(worker.seconds for worker in workers) < 4
 
@@ -37,8 +37,8 @@ def test_missing_rank_0(addresses, soon):
 def test_nobody_waits_longer_than_its_timeout_for_a_late_rank_0(addresses, soon):
     early = Worker(addresses[:3], 1, timeout=1.0)
     leader = Worker(addresses[:3], 0, timeout=20.0, after=0.3)
-    assert "missing rank(s) 2" in early.outcome()
-    assert "missing rank(s) 2" in leader.outcome()
+    assert "missing ranks: 2" in early.outcome()
+    assert "missing ranks: 2" in leader.outcome()
     assert early.seconds < 4
     assert leader.seconds < 4
 
@@ -77,7 +77,7 @@ def test_a_user_who_waits_is_told_for_whom(addresses, soon, monkeypatch, caplog)
         outcomes(*(Worker(addresses[:3], rank, timeout=0.6) for rank in (0, 1)))
     told = sorted(caplog.messages)
     assert len(told) == 2
-    assert f"Rank 0 waits for 1 worker(s) to start: 2 ({addresses[2]})" in told[0]
+    assert f"Rank 0 waits for 1 worker to start: 2 ({addresses[2]})" in told[0]
     assert "Rank 1 has reached rank 0" in told[1]
 
 
@@ -110,7 +110,7 @@ def test_follower_dies_for_good(addresses, soon):
     follower = Worker(addresses[:3], 2, timeout=20.0)
     come_and_die(addresses[:3], 1)
     for text in outcomes(leader, follower):
-        assert f"rank(s) 1 ({addresses[1]}, which came and ended again)" in text
+        assert f"ranks: 1 ({addresses[1]}, which came and ended again)" in text
     assert follower.seconds < 6
 
 

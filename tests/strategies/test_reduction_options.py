@@ -130,7 +130,7 @@ def test_describe_lists_ranks_grid_and_sums(four_workers):
     for rank, text in enumerate(texts):
         for words in (
             f"this is worker {rank}",
-            "grid       2 row(s) x 2 column(s)",
+            "grid       2 rows x 2 columns",
             "0 (127.0.0.1)  1 (127.0.0.1)",
             "2 (127.0.0.1)  3 (127.0.0.1)",
             "gRPC",

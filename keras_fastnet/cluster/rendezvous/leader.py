@@ -12,6 +12,7 @@ from keras_fastnet.cluster.rendezvous.line import Line
 from keras_fastnet.cluster.rendezvous.notice import Notice
 from keras_fastnet.cluster.rendezvous.switchboard import Switchboard
 from keras_fastnet.errors import ClusterError
+from keras_fastnet.text import count
 
 
 class Leader:
@@ -185,6 +186,6 @@ class Leader:
         named = ", ".join(f"{r} ({self._cluster.addresses[r]})" for r in waited_for[:8])
         what = "to start" if missing else "to be reached at their own addresses"
         return (
-            f"Rank 0 waits for {len(waited_for)} worker(s) {what}: {named}. "
+            f"Rank 0 waits for {count(len(waited_for), 'worker')} {what}: {named}. "
             f"{rest:.0f} s are left."
         )

@@ -37,7 +37,7 @@ def absence(
     more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
     return (
         f"All {cluster.size} workers must start within {timeout:g} s "
-        f"of each other. Received: missing rank(s) {named}{more}. Look for an "
+        f"of each other. Received: missing ranks: {named}{more}. Look for an "
         "error in their logs, and whether rank 0's address "
         f"{cluster.addresses[0]} can be reached from there; a larger "
         "`start_timeout` allows more time."
