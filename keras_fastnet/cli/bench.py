@@ -1,22 +1,12 @@
 """`fastnet bench`: times all-reduces on this machine or cluster."""
 
 import argparse
-import json
-import os
 import shlex
-import tempfile
-from pathlib import Path
 
 from keras_fastnet.cli.option_types import add_transport, byte_sizes, grid, integer
-from keras_fastnet.cluster.environment import in_a_cluster, scheduler_ranks
-from keras_fastnet.cluster.mpi import mpi_rank
 from keras_fastnet.collectives.cost_model import WIRE_BYTES
-from keras_fastnet.errors import UsageError
-from keras_fastnet.launcher import launcher
-from keras_fastnet.launcher.machine import visible_gpus
-from keras_fastnet.scaling.applications import application_named, application_names
-from keras_fastnet.scaling.bench_options import BenchOptions, check_ranks, size_text
-from keras_fastnet.scaling.bench_results import as_text, check_output, write
+from keras_fastnet.scaling import bench
+from keras_fastnet.scaling.bench_options import BenchOptions, size_text
 
 DEFAULT_SIZES = "4KiB,16KiB,64KiB,256KiB,1MiB,4MiB,16MiB"
 
@@ -126,70 +116,9 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Runs `fastnet bench` and returns its exit code."""
     options = _options(arguments)
-    cluster = os.environ.get("TF_CONFIG")
-    if arguments.workers is None and cluster is None and not in_a_cluster():
-        raise UsageError(
-            "There must be workers to measure with. Received: neither --workers nor "
-            "TF_CONFIG. Pass `--workers 4` to start four here; on a cluster, "
-            "start `fastnet bench` on every machine, with TF_CONFIG, `mpiexec` or "
-            "`srun`."
-        )
     if arguments.workers is None:
-        return _measure_cluster(options)
-    if cluster is not None:
-        raise UsageError(
-            "--workers starts local workers, so TF_CONFIG must not be set. "
-            "Received: both. Leave out --workers to measure the cluster of TF_CONFIG, "
-            "or `unset TF_CONFIG`."
-        )
-    check_output(options.output)
-    if not visible_gpus(os.environ):
-        # With GPUs a worker may have several ranks. Then the workers check this.
-        check_ranks(arguments.workers, options.grids)
-    if options.model is not None:
-        application_named(options.model, application_names())
-    return _measure_local_workers(arguments.workers, options)
-
-
-def _measure_local_workers(workers: int, options: BenchOptions) -> int:
-    with tempfile.TemporaryDirectory() as folder:
-        # --output is written only after all workers have succeeded.
-        results = Path(folder) / "results.json"
-        command = ["-m", "keras_fastnet.scaling.bench_worker", str(results)]
-        environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ}
-        code = launcher.run(
-            workers,
-            [*command, options.to_json()],
-            environment=environment,
-            mpi=options.transport == "mpi",
-        )
-        if code == 0:
-            document = json.loads(results.read_text(encoding="utf-8"))
-            _finish(document, options.output)
-        return code
-
-
-def _measure_cluster(options: BenchOptions) -> int:
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    from keras_fastnet.cluster.cluster_spec import read_tf_config
-    from keras_fastnet.errors import ClusterError
-    from keras_fastnet.scaling.bench_worker import measure
-
-    try:
-        cluster = read_tf_config()
-        ranks = [
-            None if cluster is None else cluster.rank,
-            mpi_rank(os.environ),
-            *(stated.rank for stated in scheduler_ranks(os.environ)),
-        ]
-        if next((rank for rank in ranks if rank is not None), None) == 0:
-            check_output(options.output)
-        document = measure(options)
-    except ClusterError as error:
-        raise UsageError(str(error)) from error
-    if document is not None:
-        _finish(document, options.output)
-    return 0
+        return bench.measure_this_cluster(options)
+    return bench.measure_local_workers(arguments.workers, options)
 
 
 def _options(arguments: argparse.Namespace) -> BenchOptions:
@@ -222,8 +151,3 @@ def _command(arguments: argparse.Namespace) -> str:
     for name in names:
         words += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]
     return shlex.join(words)
-
-
-def _finish(document: dict, output: str) -> None:
-    write(document, output)
-    print(f"\n{as_text(document)}\n\nwritten: {output}", flush=True)

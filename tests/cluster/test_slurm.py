@@ -118,7 +118,7 @@ def test_ranks_of_a_node_form_a_row_and_share_its_gpus(cluster, tmp_path):
         *(sys.executable, SCRIPT, str(tmp_path), "1", "0"),
     )
     assert "fastnet: 4 workers on 2 hosts, found by Slurm (job " in output
-    assert re.search(r"grid +2 row\(s\) x 2 column\(s\)", output)
+    assert re.search(r"grid +2 rows x 2 columns", output)
     for row in (r"0 \(fast9\)  2 \(fast9\)", r"1 \(fast10\)  3 \(fast10\)"):
         assert re.search(rf"^ +{row}$", output, re.M)
     gpus = dict(re.findall(r"rank (\d) of 4, GPUs (.*)", output))
