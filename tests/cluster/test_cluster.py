@@ -85,7 +85,7 @@ def test_malformed(text):
         ({"worker": TWO}, "ps", 0, "\"type\" must be.*Received: 'ps'"),
         ({"worker": TWO}, None, None, '"type" must be.*Received: None'),
         ({"worker": TWO}, ["worker"], 0, '"type" must be'),
-        ({"worker": TWO, "ps": ["a:1"]}, "worker", 0, r"job\(s\) \['ps'\]"),
+        ({"worker": TWO, "ps": ["a:1"]}, "worker", 0, r"jobs \['ps'\]"),
         ({"worker": TWO, "evaluator": ["a:1"]}, "evaluator", 0, "'evaluator'.*Leave"),
         ({"worker": TWO}, "worker", 2, "from 0 to 1.*Received: 2"),
         ({"worker": TWO}, "worker", -1, "from 0 to 1.*Received: -1"),

@@ -232,7 +232,7 @@ def test_gpus_that_cannot_be_shared_out():
         "SLURM_GPUS_ON_NODE": "1",
         "CUDA_VISIBLE_DEVICES": "0",
     }
-    with pytest.raises(ClusterError, match=r"1 GPU\(s\) and 2 tasks.*gpus-per-task"):
+    with pytest.raises(ClusterError, match=r"1 GPU and 2 tasks.*gpus-per-task"):
         slurm_task_gpus(environment)
 
 
