@@ -105,7 +105,9 @@ def test_failure_names_the_rank_and_ends_the_others(fastnet, tmp_path):
     assert all(is_gone(pid) for pid in pids(tmp_path, 0, 1, 2))
 
 
-def test_signal_of_a_worker_is_named_and_deaf_workers_are_killed(fastnet, tmp_path):
+def test_fatal_signal_is_named_and_workers_that_ignore_sigterm_are_killed(
+    fastnet, tmp_path
+):
     orders = ("0=deaf sleep", "1=crash")
     result = fastnet("--workers", 2, "--grace-seconds", 0.2, ACT, tmp_path, *orders)
     assert result.returncode == 128 + signal.SIGKILL
@@ -128,7 +130,7 @@ def test_first_failure_is_named_even_when_the_launcher_wakes_late(start, tmp_pat
     assert b"worker 2 failed first: exit code 42" in errors
 
 
-def test_worker_that_ends_early_is_no_failure(start, tmp_path):
+def test_worker_that_exits_early_with_0_is_not_a_failure(start, tmp_path):
     process = start("--workers", 2, ACT, tmp_path, "0=sleep", "1=parent")
     sleeping, ended, child = pids(tmp_path, 0, 1, "1-child")
     wait_until(lambda: is_gone(ended) and is_gone(child), "worker 1 ends")
@@ -148,7 +150,7 @@ def test_signal_to_the_launcher_ends_everything(start, tmp_path, number):
     assert all(is_gone(pid) for pid in workers)
 
 
-def test_second_signal_does_not_wait_for_deaf_workers(start, tmp_path):
+def test_second_signal_kills_workers_without_a_grace_period(start, tmp_path):
     words = ("--workers", 1, "--grace-seconds", 600)
     process = start(*words, ACT, tmp_path, "0=deaf sleep")
     (worker,) = pids(tmp_path, 0)
@@ -167,7 +169,7 @@ def test_workers_die_with_a_killed_launcher(start, tmp_path):
     wait_until(lambda: all(is_gone(pid) for pid in workers), "workers die")
 
 
-def test_reader_that_goes_away_ends_everything(start, tmp_path):
+def test_closed_stdout_ends_everything(start, tmp_path):
     process = start("--workers", 1, ACT, tmp_path, "0=warn bar sleep")
     (worker,) = pids(tmp_path, 0)
     process.stdout.close()
@@ -176,7 +178,7 @@ def test_reader_that_goes_away_ends_everything(start, tmp_path):
     assert is_gone(worker)
 
 
-def test_log_directory_holds_everything(fastnet, tmp_path):
+def test_log_directory_has_the_whole_output_of_each_worker(fastnet, tmp_path):
     (tmp_path / "warn").touch()
     logs = tmp_path / "new" / "logs"
     orders = ("1=warn bar unended",)
@@ -225,7 +227,7 @@ def test_module_is_run_with_its_own_options(fastnet, tmp_path):
     assert "[0] " in result.stderr and "unrecognized arguments: --w" in result.stderr
 
 
-def test_script_finds_what_python_would_give_it(fastnet, tmp_path):
+def test_script_finds_the_argv_path_and_name_that_python_sets(fastnet, tmp_path):
     script = tmp_path / "show.py"
     script.write_text(
         "import os, sys\n"

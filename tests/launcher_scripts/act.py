@@ -1,6 +1,6 @@
-"""A worker that does as told: `act.py DIRECTORY RANK=ACTION…`, without TensorFlow.
+"""A worker that acts as told: `act.py DIRECTORY RANK=ACTION…`, without TensorFlow.
 
-It leaves its process id in DIRECTORY/RANK.pid before it acts.
+It writes its process id to DIRECTORY/RANK.pid before it acts.
 """
 
 import json
@@ -39,7 +39,7 @@ if "warn" in action:
     print("2025-01-01 00:00:00.000000: I tensorflow/x.cc:1] note", file=sys.stderr)
     print("careful", file=sys.stderr)
 if "raise" in action or "crash" in action:
-    # Not before the others, named in the orders, are up.
+    # Waits until the other workers, named in the orders, have started.
     for order in orders:
         await_file(f"{order.split('=')[0]}.pid")
 if "raise" in action:

@@ -1,8 +1,8 @@
-"""Trains without a strategy, in the ways that its words say.
+"""Trains without a strategy, in the ways that its arguments name.
 
     train_without_strategy.py FOLDER [use] [import] [alone]
 
-It writes what this worker's weight became to `rank-R` in the folder.
+It writes this worker's final weight to `rank-R` in the folder.
 """
 
 import json
