@@ -224,7 +224,7 @@ def main() -> None:
     parser.add_argument(
         "--measured",
         action="store_true",
-        help="run nothing; refused while a run is missing",
+        help="run nothing; an error if a run is missing",
     )
     args = parser.parse_args()
     runs = Runs(None if args.measured else prepared(args.data_dir))
