@@ -1,4 +1,4 @@
-"""Sums lists of tensors over all ranks, in buckets."""
+"""All-reduce of lists of tensors, in buckets."""
 
 from collections.abc import Sequence
 
@@ -7,8 +7,8 @@ import tensorflow as tf
 from keras_fastnet.collectives.buckets import plan_buckets, unpack
 from keras_fastnet.collectives.transport import BucketSums
 
-# What transports carry, and as what they carry other integers.
-_CARRIERS = {
+# The dtype in which transports carry and sum each dtype.
+_WIRE_DTYPES = {
     tf.bfloat16: tf.bfloat16,
     tf.float16: tf.float16,
     tf.float32: tf.float32,
@@ -25,13 +25,14 @@ _CARRIERS = {
 
 
 class AllReducer:
-    """One rank's part in sums over all ranks.
+    """Sums tensors over all ranks, as one rank.
 
     Args:
         sums: Carries buckets to the other ranks and adds them.
-        bucket_bytes: Size of a bucket, more or less; `None` for one bucket.
-        wire_dtype: What `float32` is rounded to while it travels; `None` for no
-            rounding.
+        bucket_bytes: Approximate size of a bucket in bytes; `None` for one bucket.
+            Defaults to `None`.
+        wire_dtype: The dtype that `float32` tensors are rounded to for transport;
+            `None` for no rounding. Defaults to `None`.
     """
 
     def __init__(
@@ -49,26 +50,26 @@ class AllReducer:
         """Sums tensors over all ranks.
 
         Args:
-            tensors: This rank's. All ranks have as many, of the same shapes and
-                dtypes; a shape is static on all of them or on none.
+            tensors: This rank's tensors. All ranks pass the same number, with the same
+                shapes and dtypes; a shape is static on all ranks or on none.
 
         Returns:
             The sums, bit-equal on all ranks.
 
         Raises:
-            TypeError: A tensor is of a dtype that has no sum or cannot travel.
+            TypeError: If a tensor's dtype cannot be summed or sent.
         """
         by_dtype: dict[tf.DType, list[int]] = {}
         for index, tensor in enumerate(tensors):
-            by_dtype.setdefault(self._travels_as(tensor.dtype), []).append(index)
+            by_dtype.setdefault(self._wire_dtype_of(tensor.dtype), []).append(index)
         sums = list(tensors)
-        for travels_as, indices in by_dtype.items():
-            values = [tf.cast(tensors[index], travels_as) for index in indices]
-            for index, value in zip(indices, self._sum_alike(values), strict=True):
+        for wire_dtype, indices in by_dtype.items():
+            values = [tf.cast(tensors[index], wire_dtype) for index in indices]
+            for index, value in zip(indices, self._sum_one_dtype(values), strict=True):
                 sums[index] = tf.cast(value, tensors[index].dtype)
         return sums
 
-    def _sum_alike(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+    def _sum_one_dtype(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
         """Sums tensors of one dtype."""
         buckets = plan_buckets(
             [tensor.shape.num_elements() for tensor in tensors],
@@ -78,18 +79,18 @@ class AllReducer:
         )
         return unpack(self._sums.sum(tensors, buckets), buckets, tensors)
 
-    def _travels_as(self, dtype: tf.DType) -> tf.DType:
+    def _wire_dtype_of(self, dtype: tf.DType) -> tf.DType:
         if dtype == tf.float32 and self._wire_dtype is not None:
             return self._wire_dtype
-        return _carrier(dtype)
+        return _default_wire_dtype(dtype)
 
 
-def _carrier(dtype: tf.DType) -> tf.DType:
+def _default_wire_dtype(dtype: tf.DType) -> tf.DType:
     try:
-        return _CARRIERS[dtype]
+        return _WIRE_DTYPES[dtype]
     except KeyError:
-        names = ", ".join(known.name for known in _CARRIERS)
+        names = ", ".join(known.name for known in _WIRE_DTYPES)
         raise TypeError(
-            f"Sums over replicas are of tensors of these dtypes: {names}. "
+            f"Tensors to sum over replicas must have one of these dtypes: {names}. "
             f"Received: {dtype.name}. Cast the tensor first."
         ) from None

@@ -1,35 +1,35 @@
-"""Buckets: many tensors summed in few vectors."""
+"""Packs many tensors into few vectors, called buckets."""
 
 import dataclasses
 from collections.abc import Sequence
 
 import tensorflow as tf
 
-# TensorFlow shares a part of a vector, instead of copying it, where it begins so.
+# TensorFlow slices a vector without a copy where the slice starts at a multiple.
 _ALIGNED_BYTES = 64
 
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """A part of one tensor, flattened, and its place in a bucket.
+    """A slice of one flattened tensor, and its position in a bucket.
 
     Attributes:
         index: The tensor's position in the list.
         start: First element.
         stop: One after the last element; `None` for all of a tensor of unknown size.
-        place: Where the piece begins in the bucket.
+        offset: The bucket's element at which the piece begins.
     """
 
     index: int
     start: int
     stop: int | None
-    place: int
+    offset: int
 
     def of(self, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-        """Returns the elements.
+        """Returns the elements of the piece.
 
         Args:
-            tensors: The list.
+            tensors: The list of tensors.
         """
         flat = tf.reshape(tensors[self.index], [-1])
         whole = self.start == 0 and self.stop in (None, flat.shape[0])
@@ -45,26 +45,26 @@ def plan_buckets(
     capacity: int | None,
     cut: bool = True,
 ) -> list[Bucket]:
-    """Puts tensors into buckets, the last tensor first.
+    """Assigns tensors to buckets, the last tensor first.
 
-    Gradients are listed in the order of the forward pass, so the last are the first
-    that the backward pass has ready: their bucket can leave while the others are
-    still being computed (Li et al. 2020, "PyTorch Distributed", section 3.2.3).
+    Gradients are listed in the order of the forward pass, so the backward pass computes
+    the last ones first: their bucket can be sent while the others are still being
+    computed (Li et al. 2020, "PyTorch Distributed", section 3.2.3).
 
     Args:
         sizes: Elements of each tensor; `None` where unknown.
         dtype: Their dtype.
         capacity: Bytes of a bucket; `None` for one bucket of any size.
-        cut: Whether a tensor may be spread over several buckets. Where not, a bucket
-            takes the tensor that fills it whole. Defaults to `True`.
+        cut: Whether a tensor may be split over several buckets. If not, a bucket takes
+            the whole of the tensor that fills it. Defaults to `True`.
 
     Returns:
-        The pieces of every bucket. A tensor of unknown size has its own.
+        The pieces of every bucket. A tensor of unknown size has a bucket to itself.
     """
     step = _ALIGNED_BYTES // dtype.size
     limit = None if capacity is None else max(1, capacity // dtype.size)
     buckets: list[Bucket] = []
-    # The first element that is free in the last bucket; `None` where it is closed.
+    # First free element of the last bucket; `None` if that bucket is closed.
     free: int | None = None
     for index in reversed(range(len(sizes))):
         size = sizes[index]
@@ -91,12 +91,12 @@ def unpack(
     buckets: Sequence[Bucket],
     tensors: Sequence[tf.Tensor],
 ) -> list[tf.Tensor]:
-    """Takes vectors apart.
+    """Splits bucket vectors into tensors.
 
     Args:
         vectors: One vector for each bucket.
         buckets: Their pieces.
-        tensors: What was in them, for the shapes.
+        tensors: The tensors that were packed, for their shapes.
 
     Returns:
         Tensors with the values in `vectors`.
@@ -108,10 +108,10 @@ def unpack(
                 length = tf.size(tensors[piece.index])
             else:
                 length = piece.stop - piece.start
-            found[piece.index].append(vector[piece.place : piece.place + length])
+            found[piece.index].append(vector[piece.offset : piece.offset + length])
     results = []
     for tensor, parts in zip(tensors, found, strict=True):
-        if not parts:  # without elements, and so in no bucket
+        if not parts:  # An empty tensor is in no bucket.
             results.append(tensor)
             continue
         flat = parts[0] if len(parts) == 1 else tf.concat(parts, axis=0)

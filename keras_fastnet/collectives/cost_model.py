@@ -1,14 +1,13 @@
-"""What an all-reduce costs: messages, bytes and copies, and what they take in time.
+"""Predicts the time of an all-reduce from its messages, bytes and copies.
 
 The model is linear. An algorithm on a grid has an amount of `Work`; a machine has
-`Prices`; the predicted time is their product. So the same lines serve to choose an
-algorithm, to plan a cluster and, solved for the prices, to learn them from
-measurements.
+`UnitCosts`; the predicted time is their product. The same formulas choose an algorithm,
+plan a cluster and, solved for the unit costs, fit them to measurements.
 
-It is the usual model of start-up times and bandwidth (Thakur, Rabenseifner and Gropp
-2005, section 3), with the start-up divided into waiting and sending, as messages of an
-exchange travel together, and two more terms: for starting a collective, and for copies
-in memory.
+It is the usual model of latency and bandwidth (Thakur, Rabenseifner and Gropp 2005,
+section 3), with latency divided into waiting and sending, since the messages of an
+exchange travel together, and with two more terms: starting a collective, and copies in
+memory.
 """
 
 import dataclasses
@@ -19,31 +18,31 @@ from typing import Literal, get_args
 from keras_fastnet.collectives.grid import Grid, grids_of
 
 Algorithm = Literal["ring", "torus", "gather"]
-"""How a sum is computed.
+"""Algorithm of a sum over all ranks.
 
 - `"ring"`: one ring over all ranks.
 - `"torus"`: reduce-scatter along the rows, all-reduce along the columns, all-gather
   along the rows.
-- `"gather"`: every rank gathers the whole vectors of its row and adds them, then
-  the row sums of its column. Few messages, many bytes: for small vectors.
+- `"gather"`: every rank gathers and adds the whole vectors of its row, then the row
+  sums of its column. Few messages and many bytes, for small vectors.
 """
 ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
 
 WIRE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-"""Bytes of one `float32` value as it travels, by the dtype that it travels as."""
+"""Bytes that one `float32` value takes in transport, by wire dtype."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Topology:
-    """How the ranks are spread over hosts.
+    """The distribution of ranks over hosts.
 
     Attributes:
         hosts: Number of hosts.
-        ranks_per_host: Ranks on each. Where hosts have different numbers, 1: then
-            nothing is known to be near.
-        cards: Network cards of each host, which its ranks share.
-        cores: Processor cores of each host, which its ranks share. `None` for enough
-            of them.
+        ranks_per_host: Ranks on each host; 1 if hosts have different numbers of ranks,
+            since then no ranks are known to share a host.
+        cards: Network cards of each host, shared by its ranks.
+        cores: Processor cores of each host, shared by its ranks; `None` if every rank
+            has its own.
     """
 
     hosts: int
@@ -66,7 +65,7 @@ class Topology:
 
     @property
     def ranks_per_core(self) -> float:
-        """How much longer a rank computes than on a core of its own."""
+        """Returns the factor by which sharing cores slows down computation."""
         if self.cores is None:
             return 1.0
         return max(1.0, self.ranks_per_host / self.cores)
@@ -74,18 +73,20 @@ class Topology:
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """What one rank does in an all-reduce, one thing after the other.
+    """The operations of one rank in an all-reduce, in sequence.
 
     Attributes:
-        host_rounds: Times that it waits for messages of ranks on the same host.
-        host_messages: Messages to them; those of one round travel together.
-        host_bytes: Their bytes.
-        network_rounds: Times that it waits for messages of other hosts.
-        network_messages: Messages to them.
-        network_bytes: Their bytes, times the ranks that share a network card.
-        copied_bytes: Bytes read or written in local sums and copies, beyond those
-            of a ring.
-        collectives: Collective operations that it starts.
+        host_rounds: Number of waits for messages from ranks on the same host.
+        host_messages: Messages to those ranks; the messages of one round travel
+            together.
+        host_bytes: Bytes of those messages.
+        network_rounds: Number of waits for messages from other hosts.
+        network_messages: Messages to other hosts.
+        network_bytes: Bytes of those messages, times the ranks that share a network
+            card.
+        copied_bytes: Bytes read or written in local sums and copies, beyond those of a
+            ring.
+        collectives: Collective operations that the rank starts.
     """
 
     host_rounds: float = 0.0
@@ -111,11 +112,11 @@ class Work:
         return Work(*(times * amount for amount in dataclasses.astuple(self)))
 
     def on_shared_cores(self, ranks_per_core: float) -> "Work":
-        """Returns the work that takes as long on a core of one's own.
+        """Returns work that takes as long on an unshared core.
 
         Args:
-            ranks_per_core: How many ranks share a core. All takes so much longer but
-                waiting, in which others compute.
+            ranks_per_core: Ranks that share a core. Everything takes this many times as
+                long, except waiting, during which other ranks compute.
         """
         return dataclasses.replace(
             self * ranks_per_core,
@@ -126,17 +127,17 @@ class Work:
 
 @dataclasses.dataclass(frozen=True)
 class UnitCosts:
-    """Seconds for each unit of `Work`, on a core of one's own.
+    """Seconds for each unit of `Work`, for a rank with a core of its own.
 
     Attributes:
-        host_round: For waiting until a message within a host has come.
-        host_message: For sending and receiving one, however short.
-        host_byte: For each byte of it.
-        network_round: For waiting until a message of another host has come.
-        network_message: For sending and receiving one, however short.
-        network_byte: For each byte of it, on a network card of one's own.
-        copied_byte: For each byte read or written in memory.
-        collective: For starting a collective operation.
+        host_round: Waiting for a message within a host.
+        host_message: Sending and receiving a message within a host, of any length.
+        host_byte: Each byte of it.
+        network_round: Waiting for a message from another host.
+        network_message: Sending and receiving a message between hosts, of any length.
+        network_byte: Each byte of it, on an unshared network card.
+        copied_byte: Each byte read or written in memory.
+        collective: Starting a collective operation.
     """
 
     host_round: float
@@ -151,8 +152,8 @@ class UnitCosts:
     def seconds(self, work: Work) -> float:
         """Returns the predicted time of `work`."""
         return sum(
-            price * amount
-            for price, amount in zip(
+            cost * amount
+            for cost, amount in zip(
                 dataclasses.astuple(self), dataclasses.astuple(work), strict=True
             )
         )
@@ -165,14 +166,14 @@ def work_of(
     nbytes: float,
     buckets: int = 1,
 ) -> Work:
-    """Returns what one rank does to sum vectors over all ranks.
+    """Returns the work of one rank in an all-reduce.
 
     Args:
         algorithm: The algorithm.
-        grid: The grid; a ring does not look at its shape.
-        topology: The ranks' hosts. Rows hold ranks of one host where they fit.
+        grid: The grid; a ring ignores its shape.
+        topology: The ranks' hosts. Rows hold ranks of one host where possible.
         nbytes: Bytes that each rank has to sum.
-        buckets: Vectors that they are sent in, one after the other.
+        buckets: Vectors that they are sent in, one after the other. Defaults to `1`.
     """
     start = _work_of_vector(algorithm, grid, topology, 0.0)
     return start * (buckets - 1) + _work_of_vector(algorithm, grid, topology, nbytes)
@@ -182,7 +183,7 @@ def all_reduce_seconds(
     algorithm: Algorithm,
     grid: Grid,
     topology: Topology,
-    prices: UnitCosts,
+    costs: UnitCosts,
     nbytes: float,
     buckets: int = 1,
 ) -> float:
@@ -192,39 +193,39 @@ def all_reduce_seconds(
         algorithm: The algorithm.
         grid: The grid.
         topology: The ranks' hosts.
-        prices: The machine's prices.
+        costs: The machine's unit costs.
         nbytes: Bytes that each rank has to sum.
-        buckets: Vectors that they are sent in, one after the other.
+        buckets: Vectors that they are sent in, one after the other. Defaults to `1`.
     """
     work = work_of(algorithm, grid, topology, nbytes, buckets)
-    return prices.seconds(work.on_shared_cores(topology.ranks_per_core))
+    return costs.seconds(work.on_shared_cores(topology.ranks_per_core))
 
 
 def cheapest_algorithm(
     grid: Grid,
     topology: Topology,
-    prices: UnitCosts,
+    costs: UnitCosts,
     nbytes: float,
     among: Sequence[Algorithm] = ALGORITHMS,
 ) -> Algorithm:
-    """Returns the algorithm that is predicted to be the fastest.
+    """Returns the algorithm with the shortest predicted time.
 
     Args:
         grid: The grid.
         topology: The ranks' hosts.
-        prices: The machine's prices.
+        costs: The machine's unit costs.
         nbytes: Bytes of each rank's vector.
-        among: The algorithms to choose from.
+        among: The algorithms to choose from. Defaults to all.
     """
     return min(
         among,
-        key=lambda name: all_reduce_seconds(name, grid, topology, prices, nbytes),
+        key=lambda name: all_reduce_seconds(name, grid, topology, costs, nbytes),
     )
 
 
 def cheapest_grid(
     topology: Topology,
-    prices: UnitCosts,
+    costs: UnitCosts,
     *sizes: float,
     among: Sequence[Algorithm] = ALGORITHMS,
     columns: bool = True,
@@ -232,26 +233,26 @@ def cheapest_grid(
     """Returns the grid for a cluster.
 
     Ranks on one host form a row, so that only the sums of a host cross the network.
-    Where there is one rank per host, or one host, it is the grid with the lowest
-    geometric mean of the times, each by the cheapest algorithm.
+    With one rank per host, or one host, it is the grid with the lowest geometric mean
+    of the predicted times, each by the cheapest algorithm.
 
     Args:
         topology: The ranks' hosts.
-        prices: The machine's prices.
+        costs: The machine's unit costs.
         *sizes: Bytes of the vectors to sum.
-        among: The algorithms to choose from.
-        columns: Whether all ranks may form one column.
+        among: The algorithms to choose from. Defaults to all.
+        columns: Whether all ranks may form one column. Defaults to `True`.
     """
     if topology.hosts > 1 and topology.ranks_per_host > 1:
         return Grid(topology.hosts, topology.ranks_per_host)
     if topology.ranks == 1:
-        return Grid(1, 1)  # Nothing is sent; there is no logarithm of its time.
+        return Grid(1, 1)  # Nothing is sent, and the logarithm of no time is undefined.
 
     def mean_of_logarithms(grid: Grid) -> float:
         total = 0.0
         for nbytes in sizes:
-            best = cheapest_algorithm(grid, topology, prices, nbytes, among)
-            seconds = all_reduce_seconds(best, grid, topology, prices, nbytes)
+            best = cheapest_algorithm(grid, topology, costs, nbytes, among)
+            seconds = all_reduce_seconds(best, grid, topology, costs, nbytes)
             total += math.log(seconds)
         return total
 
@@ -264,23 +265,23 @@ def _work_of_vector(
 ) -> Work:
     ranks, rows, columns = grid.size, grid.rows, grid.columns
     if algorithm == "ring":
-        # In every round one rank of each host sends to the next host, and the
-        # others wait for it: no network card is shared.
+        # In every round one rank of each host sends to the next host while the
+        # others wait for it, so no network card is shared.
         return _ring(topology.hosts > 1, 2 * (ranks - 1), nbytes / ranks)
     row_leaves_host = topology.ranks_per_host % columns > 0
     column_leaves_host = topology.hosts > 1
     sharing = max(1.0, topology.ranks_per_host / topology.cards)
     if algorithm == "torus":
         chunk = nbytes / columns
-        # Like the ring over all ranks, a column leaves each host once.
+        # As in the ring over all ranks, a column leaves each host once.
         crossing = min(columns, topology.ranks_per_host)
         column_sharing = max(1.0, crossing / topology.cards)
         return (
             _exchange(row_leaves_host, columns - 1, chunk, sharing)
             + _ring(column_leaves_host, 2 * (rows - 1), chunk / rows, column_sharing)
             + _ring(row_leaves_host, columns - 1, chunk, sharing)
-            # The exchange's result is written and read by the sum; the gathered
-            # chunks are written once more.
+            # The sum writes and reads the exchange's result; the gathered chunks are
+            # written once more.
             + Work(copied_bytes=3 * nbytes if columns > 1 else 0)
         )
     return (
@@ -292,12 +293,12 @@ def _work_of_vector(
 
 
 def _ring(leave_host: bool, rounds: int, nbytes: float, sharing: float = 1.0) -> Work:
-    """Messages one after the other, each of `nbytes`."""
+    """Returns the work of sequential messages of `nbytes` each."""
     return _messages(leave_host, rounds, rounds, nbytes, sharing)
 
 
 def _exchange(leave_host: bool, messages: int, nbytes: float, sharing: float) -> Work:
-    """Messages all at once, each of `nbytes`."""
+    """Returns the work of simultaneous messages of `nbytes` each."""
     return _messages(leave_host, min(messages, 1), messages, nbytes, sharing)
 
 

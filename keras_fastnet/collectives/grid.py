@@ -1,4 +1,4 @@
-"""Grids of ranks: which shapes there are, and who stands where."""
+"""Shapes of grids of ranks, and the ranks in each row."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -9,8 +9,8 @@ class Grid:
     """A grid of `rows` x `columns` ranks.
 
     Attributes:
-        rows: Number of rows: how many ranks one column has.
-        columns: Number of columns: how many ranks one row has.
+        rows: Number of rows: the ranks in one column.
+        columns: Number of columns: the ranks in one row.
     """
 
     rows: int
@@ -26,7 +26,7 @@ class Grid:
 
 
 def grids_of(ranks: int) -> list[Grid]:
-    """Returns all grids of so many ranks, from 1 x N to N x 1.
+    """Returns all grids of a number of ranks, from 1 x N to N x 1.
 
     Args:
         ranks: Number of ranks.
@@ -41,11 +41,11 @@ def check_grid(grid: object, ranks: int) -> Grid:
 
     Args:
         grid: `(rows, columns)`.
-        ranks: Number of ranks that there are.
+        ranks: Number of ranks.
 
     Raises:
-        ValueError: It is no pair of positive integers, or has more or fewer places
-            than there are ranks.
+        ValueError: If `grid` is not a pair of positive integers, or does not hold
+            exactly `ranks` ranks.
     """
     pair = (
         list(grid) if isinstance(grid, Sequence) and not isinstance(grid, str) else []
@@ -61,22 +61,21 @@ def check_grid(grid: object, ranks: int) -> Grid:
     if wanted.size != ranks:
         fitting = ", ".join(f"({g.rows}, {g.columns})" for g in grids_of(ranks))
         raise ValueError(
-            f"`grid` must have a place for each of the {ranks} ranks. Received: "
-            f"{grid!r}, with {wanted.size} places. These fit: {fitting}."
+            f"`grid` must have rows x columns = {ranks}, the number of ranks. "
+            f"Received: {grid!r}. Pass one of {fitting}."
         )
     return wanted
 
 
 def rows_of_ranks(grid: Grid, hosts: Sequence[str]) -> list[list[int]]:
-    """Places the ranks, those of one host next to each other.
+    """Returns the ranks of every row, with those of one host next to each other.
 
     Args:
         grid: The grid.
         hosts: Each rank's host, by rank.
 
     Returns:
-        The ranks of every row. Who stands in which column of its row is up to the
-        transport.
+        The ranks of every row. The transport decides their columns.
     """
     first_seen = {host: i for i, host in reversed(list(enumerate(hosts)))}
     order = sorted(range(grid.size), key=lambda rank: (first_seen[hosts[rank]], rank))

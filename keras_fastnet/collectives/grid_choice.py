@@ -1,4 +1,4 @@
-"""Which grid and which algorithm a cluster uses."""
+"""Chooses the grid of ranks, and the algorithm for each vector."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ from keras_fastnet.collectives.cost_model import (
 )
 from keras_fastnet.collectives.grid import Grid, check_grid
 
-# Fitted to benchmarks/all_reduce and rounded; a network adds latency. Only their ratios
-# matter for a choice.
-_DEFAULT_PRICES = UnitCosts(
+# Fitted to benchmarks/all_reduce and rounded, with latency added for a network. Only
+# their ratios affect the choice.
+_DEFAULT_COSTS = UnitCosts(
     host_round=1e-4,
     host_message=2.5e-4,
     host_byte=1.05e-9,
@@ -26,8 +26,8 @@ _DEFAULT_PRICES = UnitCosts(
     copied_byte=7e-11,
     collective=7e-4,
 )
-# So that they choose what was the fastest there over MPI.
-_MPI_PRICES = UnitCosts(
+# Set so that the fastest algorithm over MPI in benchmarks/all_reduce is chosen.
+_MPI_COSTS = UnitCosts(
     host_round=0.0,
     host_message=6e-5,
     host_byte=5e-11,
@@ -37,66 +37,69 @@ _MPI_PRICES = UnitCosts(
     copied_byte=1.2e-10,
     collective=1.5e-4,
 )
-_ON_GRIDS: tuple[Algorithm, ...] = ("torus", "gather")
+_GRID_ALGORITHMS: tuple[Algorithm, ...] = ("torus", "gather")
 Engine = Literal["gRPC", "NCCL", "MPI"]
-"""What carries vectors between ranks."""
+"""The library that carries vectors between ranks."""
 DEFAULT_BUCKET_BYTES = 16 * 2**20
-"""Size of a bucket of gradients, chosen by `benchmarks/weak_scaling` and
+"""Bytes of a gradient bucket: the fastest in `benchmarks/weak_scaling` and
 `benchmarks/all_reduce`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class GridChoice:
-    """A grid and what may run on it.
+    """A grid and the algorithms that may run on it.
 
     Attributes:
         grid: The grid of ranks.
         algorithms: The algorithms to choose from for each vector.
         topology: The ranks' hosts.
-        prices: What the choice between algorithms goes by.
+        costs: Unit costs for choosing between algorithms.
     """
 
     grid: Grid
     algorithms: tuple[Algorithm, ...]
     topology: Topology
-    prices: UnitCosts = _DEFAULT_PRICES
+    costs: UnitCosts = _DEFAULT_COSTS
 
     def algorithm_for(self, nbytes: int) -> Algorithm:
-        """Returns the cheapest of the algorithms for a vector of `nbytes`."""
+        """Returns the cheapest of the algorithms for a vector of `nbytes` bytes."""
         return cheapest_algorithm(
-            self.grid, self.topology, self.prices, nbytes, self.algorithms
+            self.grid, self.topology, self.costs, nbytes, self.algorithms
         )
 
 
 def choose_grid(
     wanted: object, hosts: Sequence[str], bucket_bytes: int, engine: Engine
 ) -> GridChoice:
-    """Chooses grid and algorithms.
+    """Chooses the grid and the algorithms.
 
     Args:
         wanted: `"auto"`, `"ring"` or `(rows, columns)`.
         hosts: Each rank's host, by rank.
-        bucket_bytes: The usual size of a vector.
-        engine: What carries vectors. NCCL has short messages of its own, and picks a
-            ring or tree by the machine it finds; so with `"auto"` it is left to that.
+        bucket_bytes: The usual size of a vector in bytes.
+        engine: The library that carries vectors. NCCL has its own algorithms for short
+            messages and chooses between ring and tree by the hardware it finds, so
+            `"auto"` leaves the algorithm to NCCL.
 
     Raises:
-        ValueError: `wanted` is none of these, or does not fit.
+        ValueError: If `wanted` is none of these, or the grid does not hold all ranks.
     """
     topology = Topology.of(hosts)
     if wanted == "ring":
         return GridChoice(Grid(len(hosts), 1), ("ring",), topology)
-    prices = _MPI_PRICES if engine == "MPI" else _DEFAULT_PRICES
-    # Over MPI a flat sum is the torus on one row, and so it is on one column.
+    costs = _MPI_COSTS if engine == "MPI" else _DEFAULT_COSTS
+    # Over MPI a ring over all ranks is the torus on one row or one column.
     rings = engine != "MPI"
-    among: tuple[Algorithm, ...] = ALGORITHMS if rings else _ON_GRIDS
+    among: tuple[Algorithm, ...] = ALGORITHMS if rings else _GRID_ALGORITHMS
     if wanted == "auto":
         grid = cheapest_grid(
-            topology, prices, 4096, bucket_bytes, among=among, columns=rings
+            topology, costs, 4096, bucket_bytes, among=among, columns=rings
         )
         return GridChoice(
-            grid, ("ring",) if engine == "NCCL" else among, topology, prices
+            grid, ("ring",) if engine == "NCCL" else among, topology, costs
         )
     grid = check_grid(wanted, len(hosts))
-    on_grid: tuple[Algorithm, ...] = ("torus",) if engine == "NCCL" else _ON_GRIDS
-    return GridChoice(grid, on_grid, topology, prices)
+    on_grid: tuple[Algorithm, ...] = (
+        ("torus",) if engine == "NCCL" else _GRID_ALGORITHMS
+    )
+    return GridChoice(grid, on_grid, topology, costs)

@@ -1,4 +1,4 @@
-"""Sums of vectors over all ranks of a grid."""
+"""Sums of vectors over all ranks of a grid, on any transport."""
 
 import functools
 from collections.abc import Callable, Iterable
@@ -8,56 +8,18 @@ from keras_fastnet.collectives.cost_model import Algorithm
 from keras_fastnet.collectives.transport import Group
 
 
-def torus_sums(vectors: Iterable[Any], row: Group, column: Group) -> list[Any]:
-    """Sums vectors over the grid, with two of them on the way at a time.
-
-    While one vector is in its column phase, the next starts in its row: rows and
-    columns are different links. The phases are issued in an order that is right for
-    transports that run the operations of a group one by one.
-
-    Args:
-        vectors: This rank's, each of a length that the number of ranks divides.
-        row: The ranks in this rank's row.
-        column: The ranks in this rank's column.
-
-    Returns:
-        The sums.
-    """
-    sums: list[Any] = []
-    before = None
-    for vector in vectors:
-        chunk = row.reduce_scatter(vector)
-        if before is not None:
-            sums.append(row.all_gather(before[0](), before[1]))
-        before = column.start_all_reduce(chunk), vector
-    if before is not None:
-        sums.append(row.all_gather(before[0](), before[1]))
-    return sums
-
-
-def gathered_sum(vector: Any, row: Group, column: Group) -> Any:
-    """Sums a short vector over the grid, in as few messages as can be.
-
-    Args:
-        vector: This rank's.
-        row: The ranks in this rank's row.
-        column: The ranks in this rank's column.
-
-    Returns:
-        The sum.
-    """
-    return column.gather_and_sum(row.gather_and_sum(vector))
-
-
 class GridSums:
-    """One rank's part in sums over all ranks, on any transport.
+    """Sums vectors over all ranks of a grid, as one rank.
+
+    Each vector's chunk is summed on one rank and copied from there, so that results are
+    bit-equal on all ranks.
 
     Args:
         row: The ranks in this rank's row of the grid.
         column: The ranks in its column.
         everyone: All ranks.
-        algorithm_for: Which algorithm to use for a vector of so many bytes; the same
-            answers on all ranks.
+        algorithm_for: Returns the algorithm for a vector of so many bytes; the same on
+            all ranks.
 
     Attributes:
         ranks: Number of ranks, which divides the length of every vector.
@@ -80,7 +42,7 @@ class GridSums:
         """Returns the algorithm for a vector.
 
         Args:
-            nbytes: Its size; `None` where that is not known yet.
+            nbytes: Its size in bytes; `None` if it is known only at run time.
         """
         return "ring" if nbytes is None else self._algorithm_for(nbytes)
 
@@ -88,25 +50,47 @@ class GridSums:
         """Sums vectors by one algorithm.
 
         Args:
-            vectors: This rank's. All ranks have as many, of the same length and
-                dtype. Each is taken when the sum of those before it is under way.
+            vectors: This rank's vectors. All ranks have the same number, with the same
+                lengths and dtypes. Each is drawn once the previous sum is under way.
             algorithm: The algorithm.
 
         Returns:
             The sums, bit-equal on all ranks.
         """
         if algorithm == "torus":
-            return torus_sums(vectors, self._row, self._column)
+            return self._torus_sums(vectors)
         if algorithm == "ring":
-            return self._flat_sums(vectors)
-        return [gathered_sum(vector, self._row, self._column) for vector in vectors]
+            return self._ring_sums(vectors)
+        return [
+            self._column.gather_and_sum(self._row.gather_and_sum(vector))
+            for vector in vectors
+        ]
 
-    def _flat_sums(self, vectors: Iterable[Any]) -> list[Any]:
-        """Sums over all ranks at once, one vector begun before the last is done."""
+    def _torus_sums(self, vectors: Iterable[Any]) -> list[Any]:
+        """Sums over the torus of Mikami et al. 2018 (arXiv 1811.05233), section 2.2.
+
+        Reduce-scatter along the row, all-reduce along the column, all-gather along the
+        row. While one vector is in its column phase, the next starts in its row: rows
+        and columns are different links. The order of the phases suits transports that
+        run the operations of a group one by one.
+        """
+        sums: list[Any] = []
+        before = None
+        for vector in vectors:
+            chunk = self._row.reduce_scatter(vector)
+            if before is not None:
+                sums.append(self._row.all_gather(before[0](), before[1]))
+            before = self._column.start_all_reduce(chunk), vector
+        if before is not None:
+            sums.append(self._row.all_gather(before[0](), before[1]))
+        return sums
+
+    def _ring_sums(self, vectors: Iterable[Any]) -> list[Any]:
+        """Sums over all ranks at once; each sum starts before the last one ends."""
         sums, last = [], None
         for vector in vectors:
-            begun = self._everyone.start_all_reduce(vector)
+            started = self._everyone.start_all_reduce(vector)
             if last is not None:
                 sums.append(last())
-            last = begun
+            last = started
         return sums if last is None else [*sums, last()]

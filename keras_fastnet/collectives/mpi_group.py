@@ -1,4 +1,4 @@
-"""A group of ranks on MPI."""
+"""A group of ranks on an MPI communicator."""
 
 import os
 import time
@@ -9,16 +9,17 @@ import ml_dtypes
 import numpy as np
 
 _HALVES = (np.dtype("float16"), np.dtype(ml_dtypes.bfloat16))
-# How often somebody who waits looks whether the others are still there.
-_LOOK_SECONDS = 0.5
+# Interval at which a waiting rank checks that its peers are alive.
+_CHECK_SECONDS = 0.5
 
 
 class Vector(NamedTuple):
-    """What a rank brings to a sum, and where the sum goes.
+    """A rank's values for a sum, and the memory for the sum.
 
     Attributes:
-        values: What it brings. It is only read, so it may be somebody else's memory.
-        room: As many elements, perhaps the same memory.
+        values: The rank's values. They are only read, so they may lie in memory that
+            belongs to others.
+        room: Memory for as many elements; may be that of `values`.
     """
 
     values: np.ndarray
@@ -26,7 +27,7 @@ class Vector(NamedTuple):
 
     @classmethod
     def in_place(cls, array: np.ndarray) -> "Vector":
-        """Returns a vector whose sum takes its place.
+        """Returns a vector whose sum overwrites its values.
 
         Args:
             array: The values.
@@ -37,35 +38,34 @@ class Vector(NamedTuple):
 class MpiGroup:
     """A `Group` of `Vector`s on an MPI communicator.
 
-    MPI only moves bytes. The additions are done here, each chunk in one place and in
-    the order of the ranks: so results are bit-equal on all of them, which MPI does not
-    promise, and `float16` and `bfloat16`, for which it has no sums, are added in
+    MPI only moves bytes; the additions are done here, each chunk on one rank and in the
+    order of the ranks. Results are therefore bit-equal on all ranks, which MPI does not
+    guarantee, and `float16` and `bfloat16`, which MPI cannot sum, are added in
     `float32` and rounded once.
 
     Args:
-        communicator: An `mpi4py.MPI.Comm` that nobody else uses.
-        look_around: Called now and then by somebody who waits; raises where it is in
-            vain.
+        communicator: An `mpi4py.MPI.Comm` that nothing else uses.
+        check_peers: Polled while waiting; raises if a peer has exited.
     """
 
-    def __init__(self, communicator: Any, look_around: Callable[[], None]):
-        # Here, since only who uses it needs mpi4py.
+    def __init__(self, communicator: Any, check_peers: Callable[[], None]):
+        # Imported here, since only MPI clusters need mpi4py.
         from mpi4py import MPI
 
         self.size = communicator.size
         self._in_place = MPI.IN_PLACE
-        self._place = communicator.rank
+        self._rank = communicator.rank
         self._communicator = communicator
-        self._look_around = look_around
-        # One sum may begin before the last has been done with.
+        self._check_peers = check_peers
+        # Two buffers, since a sum may start before the last one ends.
         self._scratch = [np.empty(0, np.uint8), np.empty(0, np.uint8)]
 
     def reduce_scatter(self, vector: Vector) -> Vector:
-        """Sums vectors and deals out the sum; see `Group.reduce_scatter`."""
+        """Sums vectors and scatters the sum; see `Group.reduce_scatter`."""
         return vector if self.size == 1 else self._start_scatter(vector)()
 
     def all_gather(self, chunk: Vector, vector: Vector) -> Vector:
-        """Joins the chunks of all ranks, where they lie; see `Group.all_gather`."""
+        """Gathers the chunks of all ranks in place; see `Group.all_gather`."""
         if self.size == 1:
             return vector
         room = _bytes_of(vector.room)
@@ -73,7 +73,7 @@ class MpiGroup:
         return Vector.in_place(vector.room)
 
     def start_all_reduce(self, vector: Vector) -> Callable[[], Vector]:
-        """Begins to sum vectors; see `Group.start_all_reduce`."""
+        """Starts an all-reduce; see `Group.start_all_reduce`."""
         if self.size == 1:
             return lambda: vector
         scattered = self._start_scatter(vector)
@@ -93,7 +93,7 @@ class MpiGroup:
         """Returns the vectors of all ranks as rows, in the order of the group.
 
         Args:
-            row: This rank's.
+            row: This rank's vector.
         """
         rows = np.empty((self.size, row.size), row.dtype)
         self._wait(self._communicator.Iallgather(_bytes_of(row), _bytes_of(rows)))
@@ -106,27 +106,27 @@ class MpiGroup:
 
         def scattered() -> Vector:
             self._wait(request)
-            chunk = vector.room.reshape(self.size, -1)[self._place]
+            chunk = vector.room.reshape(self.size, -1)[self._rank]
             _sum(parts.reshape(self.size, -1), chunk)
             return Vector.in_place(chunk)
 
         return scattered
 
     def _received(self, nbytes: int, dtype: np.dtype) -> np.ndarray:
-        """Returns room for what the others send."""
+        """Returns a buffer for the messages of the other ranks."""
         self._scratch.reverse()
         if self._scratch[0].nbytes < nbytes:
             self._scratch[0] = np.empty(nbytes, np.uint8)
         return self._scratch[0][:nbytes].view(dtype)
 
     def _wait(self, request: Any) -> None:
-        """Waits, and lets whoever computes on this core go on."""
-        look_at = time.monotonic() + _LOOK_SECONDS
+        """Waits, and yields the core to ranks that are still computing."""
+        check_at = time.monotonic() + _CHECK_SECONDS
         while not request.Test():
             os.sched_yield()
-            if time.monotonic() > look_at:
-                self._look_around()
-                look_at = time.monotonic() + _LOOK_SECONDS
+            if time.monotonic() > check_at:
+                self._check_peers()
+                check_at = time.monotonic() + _CHECK_SECONDS
 
 
 def _sum(parts: np.ndarray, total: np.ndarray) -> None:
@@ -148,5 +148,5 @@ def _sum(parts: np.ndarray, total: np.ndarray) -> None:
 
 
 def _bytes_of(array: np.ndarray) -> np.ndarray:
-    # MPI has no bfloat16, and its sums are not used.
+    # As bytes: MPI has no bfloat16, and its sums are not used.
     return array.view(np.uint8)

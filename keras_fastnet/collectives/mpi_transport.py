@@ -15,23 +15,24 @@ from keras_fastnet.collectives.grid import Grid, rows_of_ranks
 from keras_fastnet.collectives.grid_sums import GridSums
 from keras_fastnet.collectives.mpi_group import MpiGroup, Vector
 
-# Buckets go in shares: while one is in its column, the next is in its row, and a share
-# stays in the processor's cache. Chosen by `benchmarks/all_reduce`.
-_SHARE_BYTES = 2 * 2**20
+# Bytes of a segment. A bucket is summed in segments, which overlap row and column
+# phases and stay in the processor's cache. The fastest in `benchmarks/all_reduce`.
+_SEGMENT_BYTES = 2 * 2**20
+# Alignment of memory that TensorFlow takes without a copy.
+_ALIGNMENT = 64
 
 
 class MpiTransport:
-    """The groups that this rank belongs to. Making it is itself collective.
+    """The groups that this rank belongs to; all ranks must create it together.
 
     Args:
         grid: The grid of all ranks.
         hosts: Each rank's host, by rank.
         communicator: An `mpi4py.MPI.Comm` of all ranks.
-        look_around: Called now and then by somebody who waits; raises where it is in
-            vain.
+        check_peers: Polled while waiting; raises if a peer has exited.
 
     Attributes:
-        places: The ranks in every row of the grid, by column.
+        ranks_by_row: The ranks in every row of the grid, by column.
     """
 
     def __init__(
@@ -39,14 +40,14 @@ class MpiTransport:
         grid: Grid,
         hosts: Sequence[str],
         communicator: Any,
-        look_around: Callable[[], None],
+        check_peers: Callable[[], None],
     ):
-        self.places = rows_of_ranks(grid, hosts)
-        order = [rank for row in self.places for rank in row]
+        self.ranks_by_row = rows_of_ranks(grid, hosts)
+        order = [rank for row in self.ranks_by_row for rank in row]
         placed = communicator.Split(0, key=order.index(communicator.rank))
         cartesian = placed.Create_cart([grid.rows, grid.columns])
         self._groups = [
-            MpiGroup(part, look_around)
+            MpiGroup(part, check_peers)
             for part in (
                 cartesian.Sub([False, True]),
                 cartesian.Sub([True, False]),
@@ -56,36 +57,36 @@ class MpiTransport:
         self._order = order
 
     def sums(self, algorithm_for: Callable[[int], Algorithm]) -> list["MpiBucketSums"]:
-        """Returns what sums over all ranks; see `Transport.sums`."""
+        """Returns the all-reduce of this rank; see `Transport.sums`."""
         row, column, everyone = self._groups
         grid_sums = GridSums(row, column, everyone, algorithm_for)
         return [MpiBucketSums(grid_sums, everyone, self._order)]
 
 
 class MpiBucketSums:
-    """Sums buckets with as few copies as can be.
+    """Sums buckets with as few copies as possible.
 
     MPI sends large tensors from where they are, and small ones packed. It receives into
-    memory that TensorFlow then takes as it is.
+    memory that TensorFlow then takes without a copy.
 
-    MPI ends up in a deadlock where ranks sum in different orders. So the buckets of a
-    rank follow each other as the program has them, and before each the ranks compare
-    what they are about to sum.
+    MPI deadlocks if ranks sum in different orders. A rank's buckets are therefore
+    summed in the order of the program, and before each the ranks compare what they are
+    about to sum.
 
     Args:
         grid_sums: The collectives.
         everyone: All ranks.
-        ranks: Their numbers, by place in `everyone`.
+        ranks: Their numbers, in the order of `everyone`.
     """
 
-    # Buckets are cut into shares here, and joining tensors again would be a copy.
+    # Buckets are cut into segments here; joining split tensors would cost a copy.
     cuts_tensors = False
 
     def __init__(self, grid_sums: GridSums, everyone: MpiGroup, ranks: Sequence[int]):
         self._grid_sums = grid_sums
         self._everyone = everyone
         self._ranks = ranks
-        self._memory = VectorPool()
+        self._pool = VectorPool()
         with tf.init_scope(), tf.device("CPU:0"):
             # TensorFlow orders operations that share a resource.
             self._done = tf.Variable(0, dtype=tf.int64, trainable=False)
@@ -97,11 +98,11 @@ class MpiBucketSums:
         return [self._sum_bucket(tensors, bucket) for bucket in buckets]
 
     def _sum_bucket(self, tensors: Sequence[tf.Tensor], bucket: Bucket) -> tf.Tensor:
-        places = [piece.place for piece in bucket]
+        offsets = [piece.offset for piece in bucket]
         parts = [piece.of(tensors) for piece in bucket]
         with tf.device("CPU:0"):
             total = tf.numpy_function(
-                functools.partial(self.sum_arrays, places),
+                functools.partial(self.sum_arrays, offsets),
                 [self._done.read_value(), *parts],
                 tensors[0].dtype,
             )
@@ -111,31 +112,31 @@ class MpiBucketSums:
         return total
 
     def sum_arrays(
-        self, places: Sequence[int], done: int | np.ndarray, *parts: np.ndarray
+        self, offsets: Sequence[int], done: int | np.ndarray, *parts: np.ndarray
     ) -> np.ndarray:
         """Sums one bucket. All ranks must call it.
 
         Args:
-            places: Where each part begins in the bucket.
-            done: How many sums there were before.
-            *parts: What is in the bucket, vectors of one dtype.
+            offsets: The bucket's element at which each part begins.
+            done: Number of sums before this one.
+            *parts: The contents of the bucket, vectors of one dtype.
 
         Returns:
-            The sum of the bucket, with padding at its end.
+            The sum of the bucket, padded at its end.
 
         Raises:
-            RuntimeError: The ranks are about to sum different things.
+            RuntimeError: If the ranks are about to sum different tensors.
         """
         ranks = self._grid_sums.ranks
-        length = places[-1] + parts[-1].size
-        total = self._memory.vector(length + -length % ranks, parts[0].dtype)
+        length = offsets[-1] + parts[-1].size
+        total = self._pool.vector(length + -length % ranks, parts[0].dtype)
         kind = f"{total.dtype} {[part.size for part in parts]}"
         self._compare([int(done), total.nbytes, zlib.crc32(kind.encode())])
-        share = max(1, _SHARE_BYTES // total.itemsize // ranks) * ranks
-        # Infinities are for the optimizer to deal with.
+        segment = max(1, _SEGMENT_BYTES // total.itemsize // ranks) * ranks
+        # The optimizer handles infinities.
         with np.errstate(all="ignore"):
             self._grid_sums.sum(
-                shares(parts, places, total, share),
+                segments(parts, offsets, total, segment),
                 self._grid_sums.algorithm_for(total.nbytes),
             )
         return total
@@ -150,75 +151,70 @@ class MpiBucketSums:
         )
         raise RuntimeError(
             "All ranks must sum the same tensors in the same order. Received: "
-            f"{told}. Look for what depends on the rank in the model, the data or the "
-            "callbacks."
+            f"{told}. Look for code in the model, the data or the callbacks that "
+            "depends on the rank."
         )
 
 
-def shares(
-    parts: Sequence[np.ndarray], places: Sequence[int], total: np.ndarray, length: int
+def segments(
+    parts: Sequence[np.ndarray], offsets: Sequence[int], total: np.ndarray, length: int
 ) -> Iterator[Vector]:
     """Cuts a bucket into vectors.
 
     Args:
-        parts: What is in the bucket.
-        places: Where each part begins there.
-        total: Room for its sum.
+        parts: The contents of the bucket.
+        offsets: The bucket's element at which each part begins.
+        total: Memory for its sum.
         length: Elements of a vector.
     """
     first = 0
     for start in range(0, len(total), length):
         room = total[start : start + length]
         stop = start + len(room)
-        while first + 1 < len(parts) and places[first + 1] <= start:
+        while first + 1 < len(parts) and offsets[first + 1] <= start:
             first += 1
-        offset = start - places[first]
-        if offset + len(room) <= parts[first].size:
-            yield Vector(parts[first][offset : offset + len(room)], room)
+        skipped = start - offsets[first]
+        if skipped + len(room) <= parts[first].size:
+            yield Vector(parts[first][skipped : skipped + len(room)], room)
             continue
-        # Of several parts: copied together, with zeros between them.
+        # Several parts: packed together, with zeros between them.
         end = start
-        for place, part in zip(places[first:], parts[first:], strict=True):
-            if place >= stop:
+        for offset, part in zip(offsets[first:], parts[first:], strict=True):
+            if offset >= stop:
                 break
-            begin = max(place, start)
+            begin = max(offset, start)
             room[end - start : max(begin, end) - start] = 0
-            end = min(place + part.size, stop)
+            end = min(offset + part.size, stop)
             if end > begin:
-                room[begin - start : end - start] = part[begin - place : end - place]
+                room[begin - start : end - start] = part[begin - offset : end - offset]
             end = max(end, begin)
         room[end - start :] = 0
         yield Vector.in_place(room)
 
 
-# What TensorFlow takes over without a copy.
-_ALIGNMENT = 64
-
-
 class VectorPool:
-    """Makes vectors, of memory that earlier ones have left.
+    """Allocates vectors from a pool of freed buffers.
 
-    The C library may return a freed vector to the system, which then clears every page
-    of the next: with some hundred megabytes a step that takes as long as MPI. Here a
-    vector's memory is kept when nobody refers to the vector any more, which for
-    TensorFlow is when it has let go of the tensor.
+    The C library may return a freed vector to the operating system, which then clears
+    every page of the next one: with some hundred megabytes a step, this takes as long
+    as MPI. The pool keeps a vector's memory once nothing refers to the vector, which
+    for TensorFlow is when it has released the tensor.
     """
 
     def __init__(self) -> None:
         self._free: dict[int, list[np.ndarray]] = {}
 
     def vector(self, length: int, dtype: np.dtype) -> np.ndarray:
-        """Returns a vector with any values.
+        """Returns an uninitialized vector.
 
-        Its memory is used again when the vector itself is gone: views of it do not keep
-        it.
+        Its memory is reused once the vector itself is gone, even if views of it remain.
 
         Args:
-            length: Its elements.
+            length: Number of elements.
             dtype: Their dtype.
         """
         nbytes = length * dtype.itemsize
-        # Eight sizes for each power of two: others shall not pile up for ever.
+        # Eight sizes for each power of two, which bounds the number of pools.
         step = max(_ALIGNMENT, 1 << max(0, nbytes.bit_length() - 4))
         room = -(-nbytes // step) * step
         free = self._free.setdefault(room, [])

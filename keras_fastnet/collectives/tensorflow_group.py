@@ -1,4 +1,4 @@
-"""A group of ranks on TensorFlow's own collectives."""
+"""A group of ranks on TensorFlow collectives."""
 
 import zlib
 from collections.abc import Callable
@@ -12,30 +12,30 @@ _KEYS = 2**31
 
 
 class TensorFlowGroup:
-    """A `Group` whose collectives TensorFlow's runtime carries out.
+    """A `Group` on the collectives of TensorFlow's runtime.
 
-    On CPUs they travel over gRPC. There is no reduce-scatter there, so it is an
-    exchange of chunks and a local sum: the same bytes, in one step. On GPUs NCCL has
-    all of them.
+    On CPUs they use gRPC, which has no reduce-scatter, so it is an exchange of chunks
+    and a local sum: the same bytes, in one step. On GPUs NCCL has all of them.
 
-    `float16` and `bfloat16` are added in `float32` and rounded once, at the place
-    where a chunk is summed.
+    `float16` and `bfloat16` are added in `float32` and rounded once, on the rank that
+    sums a chunk.
 
-    Operations of one group run one after the other, in the order in which the
-    program issues them; those of different groups may overlap.
+    Operations of one group run one after the other, in the order in which the program
+    issues them; operations of different groups may overlap.
 
-    TensorFlow's workers find each other by keys: one for the group, one for each
-    operation in it. Its own strategies draw a new key for each operation of each
-    step, which every worker must have confirmed by worker 0. Here the key follows
-    from what the operation does: it is confirmed once, and workers that trace a
-    function at different times cannot fall out of step.
+    TensorFlow's workers match operations by keys: one for the group, one for each
+    operation in it. TensorFlow's own strategies draw a new key for each operation of
+    each step, and worker 0 must confirm it for every worker. Here the key follows from
+    the operation, so it is confirmed once, and workers that trace a function at
+    different times still match.
 
     Args:
-        name: What the group is called, the same on all of its ranks and only there.
+        name: The group's name, the same on all of its ranks and unique to it.
         size: Number of ranks.
         device: This rank's device.
-        nccl: Whether NCCL connects the ranks.
-        timeout_seconds: How long to wait for the others; 0.0 without limit.
+        nccl: Whether NCCL connects the ranks. Defaults to `False`.
+        timeout_seconds: Seconds to wait for the other ranks; 0.0 for no limit. Defaults
+            to `0.0`.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class TensorFlowGroup:
         self._device = device
         self._nccl = nccl
         with tf.init_scope(), tf.device(device):
-            # TensorFlow orders operations that share a resource.
+            # TensorFlow runs operations that share a resource in program order.
             self._order = tf.Variable(0.0, trainable=False)
         self._settings = {
             "group_size": size,
@@ -62,7 +62,7 @@ class TensorFlowGroup:
         }
 
     def reduce_scatter(self, vector: tf.Tensor) -> tf.Tensor:
-        """Sums vectors and deals out the sum; see `Group.reduce_scatter`."""
+        """Sums vectors and scatters the sum; see `Group.reduce_scatter`."""
         if self.size == 1:
             return vector
         if self._nccl and vector.dtype not in _HALVES:
@@ -70,20 +70,20 @@ class TensorFlowGroup:
         return self._exchange_and_sum(tf.reshape(vector, [self.size, -1]))
 
     def all_gather(self, chunk: tf.Tensor, vector: tf.Tensor) -> tf.Tensor:
-        """Joins the chunks of all ranks; see `Group.all_gather`."""
+        """Gathers the chunks of all ranks; see `Group.all_gather`."""
         return self.gather(chunk)
 
     def gather(self, chunk: tf.Tensor) -> tf.Tensor:
         """Returns the chunks of all ranks, in the order of the group.
 
         Args:
-            chunk: This rank's.
+            chunk: This rank's chunk.
         """
         if self.size == 1:
             return chunk
         gather = tf.raw_ops.CollectiveGatherV2
         if chunk.dtype == tf.bfloat16:
-            # TensorFlow cannot gather it; its bits it can.
+            # TensorFlow cannot gather bfloat16, but can gather its bits as float16.
             bits = self._run(gather, tf.bitcast(chunk, tf.float16))
             return tf.bitcast(bits, tf.bfloat16)
         return self._run(gather, chunk)
@@ -97,7 +97,7 @@ class TensorFlowGroup:
             total = self.gather(self.reduce_scatter(vector))
         else:
             total = self._run(tf.raw_ops.CollectiveReduceV2, vector, **_SUM)
-        # The runtime waits for it where it is needed.
+        # The runtime waits for the sum where it is used.
         return lambda: total
 
     def gather_and_sum(self, vector: tf.Tensor) -> tf.Tensor:
@@ -105,7 +105,7 @@ class TensorFlowGroup:
         if self.size == 1:
             return vector
         with tf.device(self._device):
-            # An exchange sends to all at once, where TensorFlow's gather goes round.
+            # An exchange sends to all ranks at once; TensorFlow's gather is a ring.
             copies = tf.tile(vector[tf.newaxis], [self.size, 1])
         return self._exchange_and_sum(copies)
 
@@ -128,10 +128,10 @@ class TensorFlowGroup:
 
 
 def _key_of(operation: str, value: tf.Tensor) -> int | tf.Tensor:
-    """Returns a number for an operation on tensors of one dtype and size.
+    """Returns the key of an operation on tensors of one dtype and size.
 
-    Where the size is known only at run time it is the same number: one worker may
-    have traced a function for any size, another for this one.
+    A size that is known only at run time gives the same key as a static one: one worker
+    may have traced a function for any size, another for this one.
     """
     kind = zlib.crc32(f"{operation} {value.dtype.name} {value.shape.rank}".encode())
     size = value.shape.num_elements()

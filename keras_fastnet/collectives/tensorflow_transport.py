@@ -1,4 +1,4 @@
-"""Row and column groups of a worker's devices on TensorFlow's collectives."""
+"""Row and column groups of a worker's devices on TensorFlow collectives."""
 
 from collections.abc import Callable, Sequence
 
@@ -14,19 +14,19 @@ from keras_fastnet.collectives.tensorflow_group import TensorFlowGroup
 class TensorFlowTransport:
     """The groups that this worker's devices belong to.
 
-    Making it is itself collective: all workers must.
+    All workers must create it together.
 
     Args:
         grid: The grid of all ranks.
         hosts: Each rank's host, by rank.
         devices: This worker's devices.
-        first_rank: The rank of the first of them; the others follow.
-        nccl: Whether NCCL connects the ranks.
-        timeout_seconds: How long a collective waits for the others; 0.0 without
-            limit.
+        first_rank: The rank of the first device; the others follow.
+        nccl: Whether NCCL connects the ranks. Defaults to `False`.
+        timeout_seconds: Seconds that a collective waits for the other ranks; 0.0 for no
+            limit. Defaults to `0.0`.
 
     Attributes:
-        places: The ranks in every row of the grid, by column.
+        ranks_by_row: The ranks in every row of the grid, by column.
     """
 
     def __init__(
@@ -54,8 +54,8 @@ class TensorFlowTransport:
         ]
         self._everyone = groups([f"all of {grid}"] * len(devices), grid.size)
         self._rows = groups([f"row {i} of {layout}" for i in own_rows], grid.columns)
-        # TensorFlow decides about the order of a group's ranks, so a column is of
-        # those to whom it deals out the same chunk.
+        # TensorFlow decides the order of a group's ranks, so a column consists of the
+        # ranks that it gives the same chunk.
         orders = _gather_all(self._rows, ranks)
         own_columns = [
             order.index(rank) for order, rank in zip(orders, ranks, strict=True)
@@ -68,7 +68,7 @@ class TensorFlowTransport:
             for row, column, rank in zip(own_rows, own_columns, ranks, strict=True)
         ]
         cells = sorted(_gather_all(self._everyone, cells)[0])
-        self.places = [
+        self.ranks_by_row = [
             [cell % grid.size for cell in cells[start : start + grid.columns]]
             for start in range(0, grid.size, grid.columns)
         ]
@@ -76,7 +76,7 @@ class TensorFlowTransport:
     def sums(
         self, algorithm_for: Callable[[int], Algorithm]
     ) -> list["TensorFlowBucketSums"]:
-        """Returns what sums over all ranks; see `Transport.sums`."""
+        """Returns the all-reduce of each device; see `Transport.sums`."""
         return [
             TensorFlowBucketSums(GridSums(*groups, algorithm_for))
             for groups in zip(self._rows, self._columns, self._everyone, strict=True)
@@ -84,13 +84,13 @@ class TensorFlowTransport:
 
 
 class TensorFlowBucketSums:
-    """Joins the pieces of a bucket and lets TensorFlow's collectives sum them.
+    """Packs the pieces of a bucket and sums them with TensorFlow's collectives.
 
     Args:
         grid_sums: The collectives of one device.
     """
 
-    # Its collectives take vectors as a whole: several can be on the way, one can not.
+    # A collective sends a whole vector, so only several vectors can overlap.
     cuts_tensors = True
 
     def __init__(self, grid_sums: GridSums):
@@ -102,7 +102,7 @@ class TensorFlowBucketSums:
         """Sums buckets; see `BucketSums.sum`."""
         vectors = [_pack(tensors, bucket, self._grid_sums.ranks) for bucket in buckets]
         algorithms = [self._grid_sums.algorithm_for(_bytes_of(v)) for v in vectors]
-        # Together, so that one is in its column while the next is in its row.
+        # Together, so that the column phase of one overlaps the row phase of the next.
         on_torus = iter(
             self._grid_sums.sum(
                 [v for v, a in zip(vectors, algorithms, strict=True) if a == "torus"],
@@ -123,20 +123,22 @@ def _bytes_of(vector: tf.Tensor) -> int | None:
 
 
 def _pack(tensors: Sequence[tf.Tensor], bucket: Bucket, multiple: int) -> tf.Tensor:
-    """Joins pieces of tensors to a vector whose length `multiple` divides."""
+    """Packs pieces of tensors into a vector of a length that `multiple` divides."""
     parts: list[tf.Tensor] = []
     length: int | tf.Tensor = 0
     for piece in bucket:
-        _fill(parts, piece.place - length, tensors[0].dtype)
+        _append_zeros(parts, piece.offset - length, tensors[0].dtype)
         part = piece.of(tensors)
         parts.append(part)
         static = part.shape[0]
-        length = piece.place + (tf.size(part) if static is None else static)
-    _fill(parts, -length % multiple, tensors[0].dtype)
+        length = piece.offset + (tf.size(part) if static is None else static)
+    _append_zeros(parts, -length % multiple, tensors[0].dtype)
     return parts[0] if len(parts) == 1 else tf.concat(parts, axis=0)
 
 
-def _fill(parts: list[tf.Tensor], missing: int | tf.Tensor, dtype: tf.DType) -> None:
+def _append_zeros(
+    parts: list[tf.Tensor], missing: int | tf.Tensor, dtype: tf.DType
+) -> None:
     if not isinstance(missing, int) or missing > 0:
         parts.append(tf.zeros([missing], dtype))
 
@@ -144,7 +146,7 @@ def _fill(parts: list[tf.Tensor], missing: int | tf.Tensor, dtype: tf.DType) -> 
 def _gather_all(
     groups: Sequence[TensorFlowGroup], values: Sequence[int]
 ) -> list[list[int]]:
-    """Returns the values of all ranks of each group, given this worker's."""
+    """Returns the values of all ranks of each group, given this worker's values."""
 
     @tf.function
     def gather():

@@ -10,11 +10,11 @@ from keras_fastnet.collectives.cost_model import Algorithm
 
 
 class Group(Protocol):
-    """Some ranks that reduce together, as one of them sees it.
+    """A group of ranks that reduce together, as one of them sees it.
 
-    Vectors have one axis and the same length and dtype on all ranks of the group.
-    All ranks call the same operations in the same order. An operation may overwrite
-    the vectors that it is given.
+    Vectors have one axis, and the same length and dtype on all ranks of the group. All
+    ranks call the same operations in the same order. An operation may overwrite the
+    vectors that it is given.
 
     Attributes:
         size: Number of ranks.
@@ -23,43 +23,43 @@ class Group(Protocol):
     size: int
 
     def reduce_scatter(self, vector: Any) -> Any:
-        """Sums vectors and deals out the sum.
+        """Sums vectors and scatters the chunks of the sum.
 
         Args:
-            vector: This rank's, of a length that `size` divides.
+            vector: This rank's vector, whose length is a multiple of `size`.
 
         Returns:
-            The chunk of the sum that belongs to this rank's place.
+            This rank's chunk of the sum.
         """
 
     def all_gather(self, chunk: Any, vector: Any) -> Any:
-        """Undoes the dealing out of `reduce_scatter`.
+        """Gathers the chunks that `reduce_scatter` returned.
 
         Args:
-            chunk: This rank's.
-            vector: What this rank gave to `reduce_scatter`.
+            chunk: This rank's chunk.
+            vector: The vector that this rank passed to `reduce_scatter`.
 
         Returns:
-            The chunks of all ranks, by place.
+            The chunks of all ranks, in the order of the group.
         """
 
     def start_all_reduce(self, vector: Any) -> Callable[[], Any]:
-        """Begins to sum vectors, with as few bytes as can be.
+        """Starts an all-reduce that sends as few bytes as possible.
 
-        One more may be begun before the sum is waited for.
+        One more may be started before this one is waited for.
 
         Args:
-            vector: This rank's, of a length that `size` divides.
+            vector: This rank's vector, whose length is a multiple of `size`.
 
         Returns:
             A function that waits for the sum, bit-equal on all ranks, and returns it.
         """
 
     def gather_and_sum(self, vector: Any) -> Any:
-        """Sums vectors, with as few messages as can be.
+        """Sums vectors with as few messages as possible.
 
         Args:
-            vector: This rank's.
+            vector: This rank's vector.
 
         Returns:
             The sum, bit-equal on all ranks.
@@ -67,11 +67,11 @@ class Group(Protocol):
 
 
 class BucketSums(Protocol):
-    """Sums what lies in buckets over all ranks, as one of them sees it.
+    """All-reduce of buckets over all ranks, as one rank sees it.
 
     Attributes:
-        cuts_tensors: Whether it is better to spread a large tensor over several
-            buckets than to have a larger bucket.
+        cuts_tensors: Whether to split a large tensor over several buckets rather than
+            enlarge a bucket.
     """
 
     cuts_tensors: bool
@@ -82,12 +82,12 @@ class BucketSums(Protocol):
         """Sums buckets.
 
         Args:
-            tensors: This rank's, all of one dtype.
-            buckets: Which pieces of them make which vector.
+            tensors: This rank's tensors, all of one dtype.
+            buckets: The pieces of tensors that form each vector.
 
         Returns:
-            A vector for each bucket, bit-equal on all ranks. It may be longer than
-            the bucket.
+            A vector for each bucket, bit-equal on all ranks. It may be longer than the
+            bucket.
         """
 
 
@@ -95,15 +95,15 @@ class Transport(Protocol):
     """The groups of ranks that a worker's devices belong to, on one grid.
 
     Attributes:
-        places: The ranks in every row of the grid, by column.
+        ranks_by_row: The ranks in every row of the grid, by column.
     """
 
-    places: list[list[int]]
+    ranks_by_row: list[list[int]]
 
     def sums(self, algorithm_for: Callable[[int], Algorithm]) -> Sequence[BucketSums]:
-        """Returns what sums over all ranks, for each of this worker's devices.
+        """Returns the all-reduce of each of this worker's devices.
 
         Args:
-            algorithm_for: Which algorithm to use for a vector of so many bytes; the
-                same answers on all ranks.
+            algorithm_for: Returns the algorithm for a vector of so many bytes; the same
+                on all ranks.
         """

@@ -132,7 +132,7 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
         """
         self.choice = choice
         transport = self.transport_on(choice.grid)
-        self.places = transport.places
+        self.places = transport.ranks_by_row
         self._cross_device_ops = self.operations_on(transport, choice.algorithm_for)
 
     def transport_on(self, grid: Grid) -> Transport:

@@ -1,4 +1,4 @@
-"""The torus equals the flat sum, on every rank, for every grid, size and dtype."""
+"""The torus equals the sum computed by NumPy, on every rank, grid, size and dtype."""
 
 import hypothesis
 import numpy as np
@@ -20,16 +20,16 @@ DTYPES = [*FLOATS, *INTEGERS]
 
 
 def assert_sums(results, specs, ranks, seed, rounding=0.0):
-    """All devices of all ranks hold the sum, bit for bit the same."""
+    """Asserts that all devices of all ranks hold the sum, bit-equal."""
     held = [device for worker in results if worker is not None for device in worker]
     assert len(held) == ranks
-    brought = [values(specs, rank, seed) for rank in range(ranks)]
+    inputs = [values(specs, rank, seed) for rank in range(ranks)]
     for i, (shape, name) in enumerate(specs):
         for tensors in held:
             assert tensors[i].shape == shape
-            assert tensors[i].dtype == brought[0][i].dtype
+            assert tensors[i].dtype == inputs[0][i].dtype
             assert tensors[i].tobytes() == held[0][i].tobytes()
-        terms = np.array([tensors[i] for tensors in brought])
+        terms = np.array([tensors[i] for tensors in inputs])
         if name in ("float32", "float64"):
             expected = terms.astype("float64").sum(axis=0)
             error = np.abs(held[0][i] - expected)
@@ -47,7 +47,7 @@ SUMS_IN_EVERY_RUN = [(1, 2), (3, 1), (2, 2), (2, 3), (4, 2), (3, 3)]
 
 
 def some_slow(grids, in_every_run):
-    """Leaves grids to the slow tests."""
+    """Marks the other grids as slow."""
     return [
         pytest.param(grid, marks=() if grid in in_every_run else pytest.mark.slow)
         for grid in grids
@@ -69,7 +69,7 @@ def four(request):
 
 
 @pytest.mark.parametrize("grid", some_slow(GRIDS, SUMS_IN_EVERY_RUN), ids=str)
-def test_every_grid_equals_the_flat_sum(nine, grid):
+def test_sums_on_every_grid(nine, grid):
     specs = [
         ((3, 5), "float32"),
         ((), "float32"),
@@ -130,14 +130,14 @@ def test_any_shapes_dtypes_and_buckets(four, specs, grid, algorithm, bucket_byte
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("grid", [(1, 4), (2, 2), (4, 1)], ids=str)
-def test_several_devices_of_each_worker(two_by_two, grid, algorithm):
+def test_sums_with_several_devices_per_worker(two_by_two, grid, algorithm):
     specs = [((33,), "float32"), ((5,), "int32")]
     results = two_by_two.run("sum_on_grid", grid=grid, algorithm=algorithm, specs=specs)
     assert_sums(results, specs, 4, seed=1)
 
 
-def test_hosts_need_not_be_listed_one_after_the_other(four):
-    """Ranks of one host form a row, whichever numbers they have."""
+def test_sums_with_interleaved_hosts(four):
+    """Ranks of one host form a row, whatever their numbers."""
     specs = [((33,), "float32"), ((5,), "int32")]
     results = four.run(
         "sum_on_grid",
@@ -149,7 +149,7 @@ def test_hosts_need_not_be_listed_one_after_the_other(four):
     assert_sums(results, specs, 4, seed=1)
 
 
-def test_shapes_that_are_known_only_at_run_time(four):
+def test_sums_of_shapes_known_only_at_run_time(four):
     for results in four.run("sum_of_unknown_shapes", grid=(2, 2)):
         for length, total in zip((5, 12, 5), results, strict=True):
             np.testing.assert_array_equal(total, 4 * np.arange(length) + 6)
@@ -158,21 +158,23 @@ def test_shapes_that_are_known_only_at_run_time(four):
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize(("wire", "bits"), [("bfloat16", 8), ("float16", 11)])
 def test_wire_dtype(four, algorithm, wire, bits):
-    """Three roundings: what is sent, the row's sum and the whole sum."""
+    """Allows three roundings: the values sent, the row's sum and the whole sum."""
     specs = [((1001,), "float32"), ((4,), "int32"), ((9,), "float64")]
     results = four.run(
         "sum_on_grid", grid=(2, 2), algorithm=algorithm, specs=specs, wire_dtype=wire
     )
     assert_sums(results, specs, 4, seed=1, rounding=3 * 2.0**-bits)
     exact = sum(tensors[0] for tensors in (values(specs, r, 1) for r in range(4)))
-    # It is sent in halves indeed.
+    # The error shows that 16 bits were sent.
     assert np.abs(results[0][0][0] - exact).max() > 2.0 ** -(bits + 3)
 
 
-def test_a_dtype_without_a_sum_is_refused(two_workers):
+def test_dtype_without_a_sum_raises(two_workers):
     from tests.distributed.worker_pool import WorkerError
 
-    with pytest.raises(WorkerError, match=r"TypeError: Sums over .* Received: bool"):
+    with pytest.raises(
+        WorkerError, match=r"TypeError: Tensors to sum .* Received: bool"
+    ):
         two_workers.run(
             "sum_on_grid", grid=(1, 2), algorithm="torus", specs=[((2,), "bool")]
         )
@@ -194,7 +196,7 @@ CLUSTERS = {
         pytest.param(
             CLUSTERS[rows * columns],
             (rows, columns),
-            # More workers learn the same, and take longer to start.
+            # Larger clusters test the same code, and take longer to start.
             marks=() if rows * columns in (2, 4) else pytest.mark.slow,
         )
         for rows, columns in GRIDS
@@ -228,7 +230,7 @@ def test_training_over_mpi_equals_one_device(request, one_device, cluster, grid)
 @pytest.mark.parametrize(
     "algorithm", [pytest.param("gather", marks=pytest.mark.slow), "ring"]
 )
-def test_training_with_the_other_algorithms(one_device, four, algorithm):
+def test_training_with_gather_and_ring(one_device, four, algorithm):
     settings = {"grid": (2, 2), "algorithms": (algorithm,), "optimizer": "lars"}
     one = one_device.run("fit_on_grid", **settings)
     assert_parity(one, four.run("fit_on_grid", **settings))

@@ -1,4 +1,4 @@
-"""Memory that is used again, but not while somebody has it."""
+"""`VectorPool` reuses the memory of freed vectors only."""
 
 import hypothesis
 import ml_dtypes
@@ -20,10 +20,10 @@ DTYPES = [np.dtype(name) for name in ("float32", "int64", "float16")]
         max_size=30,
     )
 )
-def test_vectors_are_nobody_elses(wishes):
-    memory, held = VectorPool(), []
-    for number, (length, dtype, kept) in enumerate(wishes):
-        vector = memory.vector(length, dtype)
+def test_live_vectors_never_share_memory(requests):
+    pool, held = VectorPool(), []
+    for number, (length, dtype, kept) in enumerate(requests):
+        vector = pool.vector(length, dtype)
         assert (vector.shape, vector.dtype) == ((length,), dtype)
         assert length == 0 or vector.ctypes.data % 64 == 0
         vector[:] = number
@@ -33,19 +33,19 @@ def test_vectors_are_nobody_elses(wishes):
         assert np.all(vector == vector.dtype.type(number))
 
 
-def test_it_is_used_again():
-    memory = VectorPool()
-    places = {memory.vector(100_000, np.dtype("float32")).ctypes.data for _ in range(5)}
+def test_freed_memory_is_reused():
+    pool = VectorPool()
+    places = {pool.vector(100_000, np.dtype("float32")).ctypes.data for _ in range(5)}
     assert len(places) == 1
-    first = memory.vector(100_000, np.dtype("float32"))
-    second = memory.vector(100_000, np.dtype("float32"))
+    first = pool.vector(100_000, np.dtype("float32"))
+    second = pool.vector(100_000, np.dtype("float32"))
     assert not np.shares_memory(first, second)
 
 
-def test_odd_sizes_do_not_pile_up():
-    memory = VectorPool()
+def test_number_of_buffers_is_bounded():
+    pool = VectorPool()
     places = {
-        memory.vector(length, np.dtype("float32")).ctypes.data
+        pool.vector(length, np.dtype("float32")).ctypes.data
         for length in range(1000, 2000)
     }
     assert len(places) <= 20

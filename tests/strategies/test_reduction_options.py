@@ -17,7 +17,7 @@ BUCKET = 2**22
     ("options", "words"),
     [
         ({"grid": "torus"}, ['"auto", "ring"', "'torus'"]),
-        ({"grid": (2, 2)}, ["each of the 1 ranks", "(2, 2)", "These fit: (1, 1)"]),
+        ({"grid": (2, 2)}, ["rows x columns = 1", "(2, 2)", "Pass one of (1, 1)"]),
         ({"grid": (0, 1)}, ["two positive integers", "(0, 1)"]),
         ({"grid": 3}, ["two positive integers", "3"]),
         ({"grid": (True, 1)}, ["two positive integers"]),
@@ -111,16 +111,16 @@ def test_buckets_hold_every_element_once(sizes, capacity, dtype, cut):
         end = 0
         for piece in bucket:
             # Where TensorFlow can share memory, and no further than need be.
-            assert piece.place * dtype.size % 64 == 0
-            assert 0 <= piece.place - end < 64 // dtype.size
-            end = piece.place + piece.stop - piece.start
+            assert piece.offset * dtype.size % 64 == 0
+            assert 0 <= piece.offset - end < 64 // dtype.size
+            end = piece.offset + piece.stop - piece.start
         assert end > 0
-        assert capacity is None or (end if cut else bucket[-1].place) <= capacity
+        assert capacity is None or (end if cut else bucket[-1].offset) <= capacity
     if not cut:
         assert len(pieces) == len({piece.index for piece in pieces})
     for bucket in buckets[:-1]:
         last = bucket[-1]
-        end = last.place + last.stop - last.start
+        end = last.offset + last.stop - last.start
         assert end > capacity - 64 // dtype.size
 
 
