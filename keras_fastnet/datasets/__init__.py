@@ -1,4 +1,4 @@
-"""Datasets on disk, as batches for training and evaluation."""
+"""Datasets on disk, for training and evaluation."""
 
 from keras_fastnet.datasets.corruption import CorruptRecord
 from keras_fastnet.datasets.image_records import ImageRecords

@@ -8,21 +8,22 @@ import tensorflow as tf
 
 from keras_fastnet.arguments import checked_number, multiples_near
 
-# Of ImageNet's training images, in red, green and blue, from 0 to 255.
+# Means and standard deviations of ImageNet's training images: red, green and blue, from
+# 0 to 255.
 IMAGENET_MEAN = (123.675, 116.28, 103.53)
 IMAGENET_STD = (58.395, 57.12, 57.375)
 
 
 def check_choice(argument: str, value: Any, choices: Sequence[Any]) -> None:
-    """Checks that a value is one of a few.
+    """Checks that a value is one of several.
 
     Args:
-        argument: The name to use in an error.
-        value: What the user gave for it.
-        choices: What is allowed.
+        argument: The argument's name, for the error message.
+        value: The value that the user passed.
+        choices: The allowed values.
 
     Raises:
-        ValueError: It is none of them.
+        ValueError: If it is none of them.
     """
     if value not in choices:
         raise ValueError(
@@ -37,13 +38,13 @@ def checked_colour(
     """Returns three numbers, for red, green and blue.
 
     Args:
-        argument: The name to use in an error.
-        value: What the user gave for it.
-        **bounds: Of each number, as in `checked_number`.
+        argument: The argument's name, for the error message.
+        value: The value that the user passed.
+        **bounds: Bounds of each number, as in `checked_number`.
 
     Raises:
-        TypeError: They are no numbers.
-        ValueError: They are not three, or out of range.
+        TypeError: If one of them is not a number.
+        ValueError: If there are not three, or one is out of range.
     """
     if np.shape(value) != (3,):
         raise ValueError(
@@ -54,14 +55,14 @@ def checked_colour(
 
 
 def checked_floating(argument: str, value: Any) -> str:
-    """Returns the name of a floating type.
+    """Returns the name of a floating-point dtype.
 
     Args:
-        argument: The name to use in an error.
-        value: What the user gave for it.
+        argument: The argument's name, for the error message.
+        value: The value that the user passed.
 
     Raises:
-        ValueError: It is no floating type.
+        ValueError: If it is not a floating-point dtype.
     """
     try:
         dtype = tf.as_dtype(value)
@@ -69,25 +70,26 @@ def checked_floating(argument: str, value: Any) -> str:
         dtype = tf.string
     if not dtype.is_floating:
         raise ValueError(
-            f"`{argument}` must be a floating type. Received: {argument}={value!r}. "
+            f"`{argument}` must be a floating-point dtype. "
+            f"Received: {argument}={value!r}. "
             f'Pass, for example, `{argument}="float32"`.'
         )
     return dtype.name
 
 
 def check_batch(batch_size: int, replicas: int) -> None:
-    """Checks that a batch can be shared.
+    """Checks that a global batch divides evenly among the replicas.
 
     Args:
-        batch_size: Examples in a batch of all replicas.
-        replicas: How many replicas there are.
+        batch_size: Examples in a global batch.
+        replicas: Number of replicas.
 
     Raises:
-        ValueError: The batch is no multiple of the replicas.
+        ValueError: If the batch size is not a multiple of the number of replicas.
     """
     if batch_size % replicas:
         raise ValueError(
-            "`batch_size` must be a multiple of the replicas: it is the batch of them "
-            f"all. Received: batch_size={batch_size:,}, {replicas} replicas. "
-            f"Near it: {multiples_near(batch_size, replicas)}."
+            "`batch_size` is the global batch, and must be a multiple of the number of "
+            f"replicas. Received: batch_size={batch_size:,}, {replicas} replicas. "
+            f"Pass, for example, {multiples_near(batch_size, replicas)}."
         )

@@ -1,4 +1,4 @@
-"""From records to the batches that `fit` takes."""
+"""Makes batches of images and labels from records."""
 
 import dataclasses
 import pathlib
@@ -15,27 +15,27 @@ from keras_fastnet.datasets.image_ops import (
     parse,
 )
 
-# Of each example: two numbers for where to crop, one for whether to mirror.
+# Random numbers for each example: two for the crop, one for mirroring.
 _NUMBERS = 3
 LABEL_HINT = ". Pass other `classes` or `first_label`, or correct the file."
 
 
 @dataclasses.dataclass(frozen=True)
 class Batches:
-    """How to make batches of records.
+    """Settings for making batches from records.
 
     Attributes:
         paths: All files.
         image_key: The feature that holds an encoded image.
         label_key: The feature that holds an integer.
         first_label: The smallest label.
-        classes: How many labels there are.
-        batch_size: Examples in a batch of one replica.
+        classes: Number of labels.
+        batch_size: Per-replica batch size.
         image_size: Side of the images in pixels.
         one_hot: Whether labels become one-hot vectors.
-        mean: Of each channel, subtracted.
-        std: Of each channel, divided by.
-        dtype: Of the images.
+        mean: Mean of each channel, which is subtracted.
+        std: Standard deviation of each channel, by which images are divided.
+        dtype: Dtype of the images.
     """
 
     paths: Sequence[pathlib.Path]
@@ -61,14 +61,14 @@ class Batches:
         """Returns batches of augmented examples.
 
         Args:
-            records: A dataset of file, number in it, and record.
-            seed: What the augmentation follows from.
+            records: A dataset of file, number in the file, and record.
+            seed: Seed of the augmentation.
             augmentation: `"inception"`, `"pad"` or `None`.
             padding: For `"pad"`, pixels on each side.
-            padding_mode: For `"pad"`, what to pad with.
+            padding_mode: For `"pad"`, `"reflect"` or `"zeros"`.
         """
-        # Numbers of its own for every example, anew in every epoch. Random operations
-        # within `map` would begin anew where an interrupted epoch goes on.
+        # Other numbers for every example and epoch. Random operations within `map`
+        # would restart when an interrupted epoch is resumed.
         random = tf.data.Dataset.random(seed, rerandomize_each_iteration=True)
         random = random.batch(_NUMBERS, drop_remainder=True)
 
@@ -93,8 +93,8 @@ class Batches:
         """Returns batches of central crops.
 
         Args:
-            records: A dataset of file, number in it, and record.
-            crop_fraction: Side of the crop, as a part of the image's shorter side.
+            records: A dataset of file, number in the file, and record.
+            crop_fraction: Side of the crop, as a fraction of the image's shorter side.
         """
         return self._of(
             records.map(lambda *record: (record, ())),
@@ -120,7 +120,8 @@ class Batches:
             images = tf.cast(images, self.dtype)
             return images, self._checked_labels(labels, files, numbers)
 
-        # Batches are augmented whole: a call for each image costs more than the work.
+        # Whole batches are augmented: a call for each image would cost more than the
+        # work.
         return (
             records.map(example, tf.data.AUTOTUNE, deterministic=True)
             .batch(self.batch_size)
@@ -128,7 +129,7 @@ class Batches:
         )
 
     def _normalized(self, images: tf.Tensor) -> tf.Tensor:
-        # Known sizes, for Keras to build a model by.
+        # A static shape, which Keras needs to build a model.
         size = self.image_size
         images = tf.ensure_shape(images, (None, size, size, 3))
         return (images - tf.constant(self.mean)) / tf.constant(self.std)
@@ -159,11 +160,11 @@ class Batches:
 
 
 def label_rule(first_label: int, classes: int) -> str:
-    """Returns the beginning of the errors about labels.
+    """Returns the first words of errors about labels.
 
     Args:
         first_label: The smallest label.
-        classes: How many there are.
+        classes: Number of labels.
     """
     return (
         f"With classes={classes} and first_label={first_label}, labels must be from "

@@ -1,4 +1,4 @@
-"""Finding records that cannot be read or decoded."""
+"""Finds records that cannot be read or decoded."""
 
 import os
 import pathlib
@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from keras_fastnet.datasets.image_ops import decode, parse
 from keras_fastnet.datasets.record_files import (
-    Place,
-    find_places,
+    RecordSpan,
+    find_spans,
     in_threads,
     read_record,
 )
@@ -22,7 +22,7 @@ class CorruptRecord(NamedTuple):
     Attributes:
         file: Its file.
         record: Its number in the file, from 0.
-        reason: What is wrong with it.
+        reason: Why it cannot be used.
     """
 
     file: pathlib.Path
@@ -34,15 +34,15 @@ class CorruptRecord(NamedTuple):
 
 
 class Examination(NamedTuple):
-    """What was found in a file.
+    """The corrupt and intact records of a file.
 
     Attributes:
-        corrupt: Its corrupt records.
-        intact: Where the others are.
+        corrupt: The corrupt records.
+        intact: The spans of the others.
     """
 
     corrupt: list[CorruptRecord]
-    intact: list[Place]
+    intact: list[RecordSpan]
 
 
 def examine(
@@ -56,7 +56,7 @@ def examine(
         label_key: The feature that holds an integer.
 
     Returns:
-        What was found in each file.
+        An examination of each file.
     """
 
     @tf.function(input_signature=[tf.TensorSpec((), tf.string)], autograph=False)
@@ -66,28 +66,28 @@ def examine(
 
     def examine_file(path: pathlib.Path) -> Examination:
         corrupt, intact = [], []
-        places, damage = find_places(path)
-        # TensorFlow checks sums much faster, but gives up at the first wrong one.
+        spans, damage = find_spans(path)
+        # TensorFlow verifies checksums much faster, but stops at the first wrong one.
         records = iter(tf.data.TFRecordDataset(str(path)))
-        wrong_sum = False
-        for place in places:
+        stopped = False
+        for span in spans:
             try:
-                if not wrong_sum:
+                if not stopped:
                     record = next(records)
             except tf.errors.DataLossError:
-                wrong_sum = True
-            if wrong_sum:
-                record = read_record(path, place)
+                stopped = True
+            if stopped:
+                record = read_record(path, span)
             reason = "its checksum is wrong"
             if record is not None:
                 reason = _problem_with(record, size_of)
             if reason:
-                corrupt.append(CorruptRecord(path, place.record, reason))
+                corrupt.append(CorruptRecord(path, span.record, reason))
             else:
-                intact.append(place)
+                intact.append(span)
         if damage:
             reason = f"{damage}, and nothing after it can be read"
-            corrupt.append(CorruptRecord(path, len(places), reason))
+            corrupt.append(CorruptRecord(path, len(spans), reason))
         return Examination(corrupt, intact)
 
     return in_threads(examine_file, files, os.cpu_count() or 1)
@@ -99,6 +99,6 @@ def _problem_with(
     try:
         empty = int(size_of(record)) == 0
     except tf.errors.OpError as error:
-        # After a traceback of ours, and before the node's name.
+        # The message follows a traceback, and precedes the node's name.
         return error.message.split("[[{{")[0].strip().splitlines()[-1]
     return "its image is empty" if empty else ""

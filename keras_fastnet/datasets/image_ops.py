@@ -9,7 +9,7 @@ import tensorflow as tf
 # 1706.02677), section 5.1.
 _AREA = (0.08, 1.0)
 _ASPECT_RATIO = (3 / 4, 4 / 3)
-# After so many crops that do not fit into the image, the whole of it is taken.
+# After this many crops that do not fit into the image, the whole image is used.
 _ATTEMPTS = 100
 
 
@@ -24,7 +24,7 @@ def parse(
         label_key: The feature that holds an integer.
 
     Returns:
-        The encoded image, and the label as it is stored (int64): scalars.
+        The encoded image, and the label as stored (int64): scalars.
     """
     features = tf.io.parse_single_example(
         record,
@@ -51,16 +51,16 @@ def decode(encoded: tf.Tensor) -> tf.Tensor:
 def decode_center(
     encoded: tf.Tensor, image_size: int, crop_fraction: float
 ) -> tf.Tensor:
-    """Decodes the square in the middle of an image, and resizes it.
+    """Decodes the central square of an image, and resizes it.
 
-    The same as to resize the image's shorter side to `image_size / crop_fraction` and
-    then to crop, with fewer pixels to decode. An image that is stored as
-    `(image_size, image_size)` is taken as it is.
+    Equivalent to resizing the image's shorter side to `image_size / crop_fraction` and
+    then cropping, but decodes fewer pixels. An image of exactly `(image_size,
+    image_size)` is not cropped.
 
     Args:
         encoded: An image file, a scalar.
         image_size: Side of the result in pixels.
-        crop_fraction: Side of the square, as a part of the image's shorter side.
+        crop_fraction: Side of the square, as a fraction of the image's shorter side.
 
     Returns:
         float32, `(image_size, image_size, 3)`, from 0 to 255.
@@ -81,12 +81,13 @@ def decode_random_crop(
 ) -> tf.Tensor:
     """Decodes a random part of an image, and resizes it: the "Inception" crop.
 
-    It covers 8 to 100 % of the image's area, and is 3/4 to 4/3 as wide as high.
+    The crop covers 8 to 100 % of the image's area, with an aspect ratio from 3/4 to
+    4/3.
 
     Args:
         encoded: An image file, a scalar.
         image_size: Side of the result in pixels.
-        seed: Two integers, from which the crop follows.
+        seed: Two integers, which determine the crop.
 
     Returns:
         float32, `(image_size, image_size, 3)`, from 0 to 255.
@@ -95,8 +96,7 @@ def decode_random_crop(
     def window(shape: tf.Tensor) -> tf.Tensor:
         begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
             shape,
-            # The whole image is the object, and may be covered as little as the
-            # area allows.
+            # The whole image is the object, of which any part may be covered.
             tf.constant([[[0.0, 0.0, 1.0, 1.0]]]),
             seed,
             min_object_covered=0.0,
@@ -112,10 +112,10 @@ def decode_random_crop(
 def _decode_window(
     encoded: tf.Tensor, window_of: Callable[[tf.Tensor], tf.Tensor]
 ) -> tf.Tensor:
-    """Decodes the part of an image that a function of its shape tells.
+    """Decodes the window of an image that a function of its shape returns.
 
-    The function gets `(height, width, channels)`, and returns the window's first row
-    and column, height and width.
+    The function takes `(height, width, channels)`, and returns the window's first row,
+    first column, height and width.
     """
 
     def jpeg() -> tf.Tensor:
@@ -132,19 +132,19 @@ def _decode_window(
 
 
 def _resize(image: tf.Tensor, image_size: int) -> tf.Tensor:
-    # Bilinear, not antialiased, as in the papers' implementations on TensorFlow.
+    # Bilinear without antialiasing, as in the papers' TensorFlow implementations.
     return tf.image.resize(image, (image_size, image_size))
 
 
 def flip(images: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
-    """Mirrors images whose number is odd, left to right.
+    """Mirrors the images with an odd number, left to right.
 
     Args:
         images: `(batch, height, width, channels)`.
         numbers: Random integers, `(batch,)`.
 
     Returns:
-        The same shape.
+        Images of the same shape.
     """
     odd = numbers[:, None, None, None] % 2 == 1
     return tf.where(odd, tf.reverse(images, axis=[2]), images)
@@ -156,19 +156,19 @@ def pad_and_crop(
     padding: int,
     mode: Literal["reflect", "zeros"],
 ) -> tf.Tensor:
-    """Pads images on all sides, and crops them to their size at random places.
+    """Pads images on all sides, and crops them to their size at random positions.
 
     He et al. 2015 (arXiv 1512.03385), section 4.2, with 4 zeros around normalized
     images.
 
     Args:
         images: `(batch, size, size, channels)`.
-        numbers: Random integers from 0, `(batch, 2)`: for the row and the column.
+        numbers: Random integers >= 0, `(batch, 2)`, for the row and the column.
         padding: Pixels on each side.
-        mode: What to pad with.
+        mode: `"reflect"` or `"zeros"`.
 
     Returns:
-        The same shape.
+        Images of the same shape.
     """
     size = images.shape[1]
     sides = [[0, 0], [padding, padding], [padding, padding], [0, 0]]

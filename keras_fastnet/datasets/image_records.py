@@ -27,45 +27,45 @@ from keras_fastnet.strategies import TorusStrategy, TPUStrategy
 
 
 class ImageRecords(RecordSplit):
-    """One split of a labelled image dataset in TFRecord files, as of ImageNet.
+    """One split of a labelled image dataset in TFRecord files, such as ImageNet.
 
-    Every record is a `tf.train.Example` with an encoded image and an integer. What can
-    be known before training is checked here: the folder, the first record of every
-    file, the number of records.
+    Every record is a `tf.train.Example` with an encoded image and an integer. The
+    constructor checks the folder, the first record of every file and the number of
+    records.
 
-    Make the strategy first: reading may run TensorFlow.
+    Create the strategy first: reading may run TensorFlow.
 
     Args:
         data_dir: The folder of the files.
-        split: The files are called `<split>-*`, such as `train-00000-of-01024`.
+        split: Prefix of the file names, such as `train` of `train-00000-of-01024`.
         classes: Number of classes. Defaults to `None`: the number of lines in the
-            folder's labels.txt, with which any other number must agree.
+            folder's labels.txt. If there is such a file, the numbers must agree.
         first_label: The smallest label in the files. Defaults to `1`, as ImageNet's
-            files keep 0 for a background class; `0` where there is none.
+            files reserve 0 for a background class; `0` if there is none.
         image_key: The feature that holds a JPEG or PNG file. Defaults to
             `"image/encoded"`.
         label_key: The feature that holds the label. Defaults to
             `"image/class/label"`.
-        examples: Number of records, where counting them takes too long. Defaults to
-            `None`: they are counted, by their headers. One of several workers counts
-            what it reads in any case; for a single one the number must be right.
-        corrupt: What to do about records that cannot be read or decoded: `"fail"`
-            stops the training at the first; `"skip"` reads and decodes everything
-            now, warns of every such record, and leaves it out. Defaults to `"fail"`.
+        examples: Number of records, if counting them takes too long. Defaults to
+            `None`: they are counted by their headers. Each of several workers counts
+            the records it reads in any case; for a single one the number must be right.
+        corrupt: Handling of records that cannot be read or decoded: `"fail"` stops the
+            training at the first; `"skip"` reads and decodes all records now, warns of
+            every corrupt one and omits it. Defaults to `"fail"`.
 
     Attributes:
         data_dir: The folder.
         split: The split.
         files: Its files.
         classes: Number of classes.
-        examples: Number of records; with `corrupt="skip"`, of those that are left.
+        examples: Number of records; with `corrupt="skip"`, of intact ones.
 
     Raises:
-        FileNotFoundError: There is no such folder, or no such file in it.
-        TypeError: An argument is of the wrong type.
-        ValueError: An argument is out of its range. A file is empty, ends within a
-            record, or is no TFRecord file; a first record has other features or a
-            label out of range; labels.txt has another number of lines than `classes`.
+        FileNotFoundError: If there is no such folder, or no such file in it.
+        TypeError: If an argument is of the wrong type.
+        ValueError: If an argument is out of its range; a file is empty, ends within a
+            record, or is not a TFRecord file; a first record has other features or a
+            label out of range; or labels.txt does not have `classes` lines.
 
     Example:
 
@@ -99,48 +99,49 @@ class ImageRecords(RecordSplit):
         std: Sequence[float] = IMAGENET_STD,
         dtype: str = "float32",
     ) -> tf.data.Dataset:
-        """Returns shuffled, augmented batches: one epoch, another one each time.
+        """Returns shuffled, augmented batches of one epoch, in another order each time.
 
-        Files come in random order, 16 are read side by side, and of `shuffle_buffer`
-        records a random one is next. Order and augmentation follow from `seed`, the
-        epoch, and what `keras.utils.set_random_seed` was given, if it was called:
-        epochs are counted by the iterators begun, so that
-        `keras_fastnet.callbacks.BackupAndRestore` can go on within any.
+        Files are read in random order, 16 in parallel, and shuffled in a buffer of
+        `shuffle_buffer` records. Order and augmentation follow from `seed`, the epoch,
+        and the seed of `keras.utils.set_random_seed`, if it was called. Each new
+        iterator is the next epoch, so that `keras_fastnet.callbacks.BackupAndRestore`
+        can resume within any epoch.
 
         Args:
-            batch_size: Examples in a batch of all replicas together, a multiple of
-                their number. The last batch holds what is left.
+            batch_size: The global batch, a multiple of the number of replicas. The last
+                batch may be smaller.
             image_size: Height and width in pixels.
             strategy: The strategy whose workers share the examples; each reads its own.
                 Defaults to `None`: one device.
-            seed: An integer from 0. Defaults to `0`.
-            augmentation: `"inception"` takes a random 8 to 100 % of the area, 3/4 to
-                4/3 as wide as high, and mirrors (Szegedy et al. 2015, arXiv 1409.4842,
-                section 6; Goyal et al. 2017, arXiv 1706.02677, section 5.1). `"pad"`
-                pads the central square, crops to its size at random, and mirrors (He
-                et al. 2015, arXiv 1512.03385, section 4.2). `None` only takes the
-                central square. Defaults to `"inception"`.
-            shuffle_buffer: In records, which are kept encoded: for ImageNet about 110
-                kB each. Defaults to `8192`.
+            seed: An integer >= 0. Defaults to `0`.
+            augmentation: `"inception"` crops a random 8 to 100 % of the area, with an
+                aspect ratio from 3/4 to 4/3, and mirrors at random (Szegedy et al.
+                2015, arXiv 1409.4842, section 6; Goyal et al. 2017, arXiv 1706.02677,
+                section 5.1). `"pad"` pads the central square, crops it at a random
+                position, and mirrors at random (He et al. 2015, arXiv 1512.03385,
+                section 4.2). `None` takes the central square. Defaults to
+                `"inception"`.
+            shuffle_buffer: Size of the buffer in records, which are kept encoded: about
+                110 kB each for ImageNet. Defaults to `8192`.
             padding: For `"pad"`, pixels on each side. Defaults to `4`.
-            padding_mode: For `"pad"`, `"reflect"` or `"zeros"`, which are the mean
-                colour. Defaults to `"reflect"`.
+            padding_mode: For `"pad"`, `"reflect"` or `"zeros"` (the mean colour).
+                Defaults to `"reflect"`.
             one_hot: Whether labels are one-hot, for
                 `keras.losses.CategoricalCrossentropy(label_smoothing=0.1)`. Defaults
                 to `False`.
-            mean: Of red, green, blue, from 0 to 255. Defaults to ImageNet's.
-            std: Likewise. Defaults to ImageNet's.
-            dtype: Of the images, a floating type. Defaults to `"float32"`.
+            mean: Mean of red, green and blue, from 0 to 255. Defaults to ImageNet's.
+            std: Standard deviation of each, above 0. Defaults to ImageNet's.
+            dtype: Floating-point dtype of the images. Defaults to `"float32"`.
 
         Returns:
-            A dataset of known cardinality, or what `strategy` makes of it. Images are
+            A dataset of known cardinality, distributed by `strategy`. Images are
             `(batch, image_size, image_size, 3)`, normalized; labels are int32 from 0,
             `(batch,)`, or float32, `(batch, classes)`.
 
         Raises:
-            TypeError: An argument is of the wrong type.
-            ValueError: An argument is out of its range, or a file of this worker,
-                counted now, is damaged.
+            TypeError: If an argument is of the wrong type.
+            ValueError: If an argument is out of its range, or a file of this worker,
+                which is counted now, is damaged.
         """
         check_choice("augmentation", augmentation, ("inception", "pad", None))
         check_choice("padding_mode", padding_mode, ("reflect", "zeros"))
@@ -154,10 +155,10 @@ class ImageRecords(RecordSplit):
         if augmentation == "pad" and padding >= image_size:
             raise ValueError(
                 "`padding` must be less than `image_size`. Received: padding="
-                f"{padding}, image_size={image_size}. Pass a smaller one."
+                f"{padding}, image_size={image_size}. Pass a smaller padding."
             )
         share = self.share(readers.workers, readers.rank)
-        # Independent of each other; workers augment differently.
+        # Two independent seeds, which differ between workers.
         seeds = np.random.SeedSequence([seed, readers.rank]).generate_state(2)
         of_order, of_images = (int(number) for number in seeds)
         shuffle = (of_order, shuffle_buffer)
@@ -184,9 +185,9 @@ class ImageRecords(RecordSplit):
         Args:
             batch_size: As in `for_training`.
             image_size: Height and width in pixels.
-            crop_fraction: Side of the crop, as a part of the image's shorter side;
-                `1.0` for the central square. Images stored as `(image_size,
-                image_size)` are taken whole. Defaults to `0.875`: 224 of 256 pixels
+            crop_fraction: Side of the crop, as a fraction of the image's shorter side;
+                `1.0` for the central square. Images of exactly `(image_size,
+                image_size)` are not cropped. Defaults to `0.875`: 224 of 256 pixels
                 (Goyal et al. 2017, arXiv 1706.02677, section 5.1).
             strategy: As in `for_training`.
             one_hot: As in `for_training`.
@@ -195,16 +196,16 @@ class ImageRecords(RecordSplit):
             dtype: As in `for_training`.
 
         Returns:
-            A dataset as that of `for_training`.
+            A dataset, as for `for_training`.
 
         Raises:
-            TypeError: An argument is of the wrong type.
-            ValueError: An argument is out of its range, or a file of this worker,
-                counted now, is damaged.
+            TypeError: If an argument is of the wrong type.
+            ValueError: If an argument is out of its range, or a file of this worker,
+                which is counted now, is damaged.
         """
         if checked_number("crop_fraction", crop_fraction, above=0) > 1:
             raise ValueError(
-                "`crop_fraction` must be 1 or less. Received: crop_fraction="
+                "`crop_fraction` must be at most 1. Received: crop_fraction="
                 f"{crop_fraction}. Pass `1.0` for the central square."
             )
         readers = Readers.of(strategy)
@@ -249,7 +250,7 @@ def _ready(
     batch_size: int,
     strategy: TorusStrategy | TPUStrategy | None,
 ) -> tf.data.Dataset:
-    """Tells TensorFlow how many batches there are, and that they are dealt out."""
+    """Sets the number of batches and options, and distributes the dataset."""
     batches = -(-share.records // batch_size)
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(batches))
     options = tf.data.Options()

@@ -1,4 +1,4 @@
-"""The records that one worker reads, in the order in which it reads them."""
+"""Reads the records of one worker, in order."""
 
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -7,50 +7,50 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_fastnet.datasets.record_files import Place
+from keras_fastnet.datasets.record_files import RecordSpan
 from keras_fastnet.datasets.sharding import Share
 
-# Files that are read side by side in training. Fixed, as the order follows from it.
+# Files that are read in parallel in training. Fixed, as it determines the order.
 _FILES_AT_ONCE = 16
 
 
 def read(
     paths: Sequence[pathlib.Path],
     share: Share,
-    intact: Mapping[int, Sequence[Place]],
+    intact: Mapping[int, Sequence[RecordSpan]],
     shuffle: tuple[int, int] | None = None,
 ) -> tf.data.Dataset:
-    """Reads a worker's records.
+    """Returns the dataset of a worker's records.
 
     Args:
         paths: All files.
-        share: What the worker reads.
-        intact: Where the intact records are, for each file that has others.
-        shuffle: A seed, and how many records to choose the next one from. Defaults to
+        share: The worker's share.
+        intact: Positions of the intact records, for each file that has corrupt ones.
+        shuffle: A seed, and the size of the shuffle buffer in records. Defaults to
             `None`: file by file.
 
     Returns:
-        A dataset of the file's position (int64), the record's number in it (int64),
-        and the record (string): scalars.
+        A dataset of the file's index (int64), the record's number in it (int64), and
+        the record (string): scalars.
     """
     names = tf.constant([str(path) for path in paths])
     sizes = tf.constant([path.stat().st_size for path in paths], tf.int64)
     is_whole = tf.constant([file not in intact for file in range(len(paths))])
-    places = _places_by_file(len(paths), intact) if intact else None
+    spans = _spans_by_file(len(paths), intact) if intact else None
 
     def records_of(file: tf.Tensor, first: tf.Tensor) -> tf.data.Dataset:
         name = names[file]
 
         def one_record(number: Any, offset: Any, length: Any) -> tf.data.Dataset:
             rest = sizes[file] - offset - length
-            # A file of just one record between a header and a footer.
+            # Reads one record, with all bytes around it as header and footer.
             record = tf.data.FixedLengthRecordDataset(name, length, offset, rest)
             return record.map(lambda content: (number, content))
 
         whole = tf.boolean_mask(name[None], is_whole[file][None])
         records = tf.data.TFRecordDataset(whole).enumerate()
-        if places is not None:
-            numbers, offsets, lengths = tf.unstack(places[file], axis=1)
+        if spans is not None:
+            numbers, offsets, lengths = tf.unstack(spans[file], axis=1)
             found = tf.data.Dataset.from_tensor_slices((numbers, offsets, lengths))
             records = records.concatenate(found.flat_map(one_record))
         if share.step > 1:
@@ -67,7 +67,8 @@ def read(
     seed, buffer = shuffle
 
     def epoch(seeds: tf.Tensor) -> tf.data.Dataset:
-        # TensorFlow fails to compare a tensor with 0, for `tf.random.set_seed(0)`.
+        # After `tf.random.set_seed(0)`, TensorFlow would compare a tensor seed with 0,
+        # which fails.
         tf.compat.v1.get_default_graph().seed = 1
         shuffled = files().shuffle(len(share.files), seeds[0], False)
         records = shuffled.interleave(
@@ -78,18 +79,18 @@ def read(
         )
         return records.shuffle(buffer, seeds[1], False)
 
-    # Not `shuffle(reshuffle_each_iteration=True)` for both: an iterator that is begun,
-    # and not read, counts as an epoch for the outer one alone.
+    # Not `shuffle(reshuffle_each_iteration=True)` twice: an iterator that is created
+    # but not read would count as an epoch for the outer one alone.
     seeds = tf.data.Dataset.random(seed, rerandomize_each_iteration=True)
     return seeds.batch(2).take(1).flat_map(epoch)
 
 
-def _places_by_file(
-    files: int, intact: Mapping[int, Sequence[Place]]
+def _spans_by_file(
+    files: int, intact: Mapping[int, Sequence[RecordSpan]]
 ) -> tf.RaggedTensor:
-    """Returns `(files, records, 3)`, without records for files that are whole."""
-    places = [place for file in range(files) for place in intact.get(file, ())]
+    """Returns `(files, records, 3)`, without records for intact files."""
+    spans = [span for file in range(files) for span in intact.get(file, ())]
     return tf.RaggedTensor.from_row_lengths(
-        np.array(places, np.int64).reshape(-1, len(Place._fields)),
+        np.array(spans, np.int64).reshape(-1, len(RecordSpan._fields)),
         [len(intact.get(file, ())) for file in range(files)],
     )

@@ -1,4 +1,4 @@
-"""TFRecord files without TensorFlow: where their records are, and their checksums."""
+"""TFRecord files without TensorFlow: positions and checksums of their records."""
 
 import concurrent.futures
 import os
@@ -7,20 +7,21 @@ import struct
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-# Of a record: the length and its checksum before it, its own checksum after it.
+# A record is preceded by its length and the checksum of that, and followed by its own
+# checksum.
 _HEADER = struct.Struct("<QI")
 _CHECKSUM = struct.Struct("<I")
-# Disks answer slowly, and many requests at once.
+# Many, since disks serve many slow requests at once.
 _THREADS = 16
 
 
-class Place(NamedTuple):
-    """Where a record's bytes are in its file.
+class RecordSpan(NamedTuple):
+    """Position of a record in its file.
 
     Attributes:
         record: The record's number in the file, from 0.
-        offset: Of its first byte.
-        length: In bytes.
+        offset: The file's byte at which it begins.
+        length: Its length in bytes.
     """
 
     record: int
@@ -28,76 +29,76 @@ class Place(NamedTuple):
     length: int
 
 
-class Places(NamedTuple):
-    """Where all records of a file are.
+class RecordSpans(NamedTuple):
+    """Positions of all records of a file.
 
     Attributes:
-        places: In their order.
-        damage: Why no record can be found after these; empty where the file ends.
+        spans: The positions, in order.
+        damage: Why no further record can be found; empty if these are all.
     """
 
-    places: list[Place]
+    spans: list[RecordSpan]
     damage: str
 
 
-def find_places(path: pathlib.Path) -> Places:
+def find_spans(path: pathlib.Path) -> RecordSpans:
     """Finds the records of a file by their headers, without reading the records.
 
     Args:
-        path: A TFRecord file, not compressed.
+        path: An uncompressed TFRecord file.
 
     Returns:
-        The places, as far as the headers lead.
+        The positions, up to the first damaged header.
     """
-    places: list[Place] = []
+    spans: list[RecordSpan] = []
     with path.open("rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         if not size:
-            return Places(places, "the file is empty")
+            return RecordSpans(spans, "the file is empty")
         position = 0
         while position < size:
             header = os.pread(file.fileno(), _HEADER.size, position)
             if len(header) < _HEADER.size:
-                return Places(places, "the file ends within it")
+                return RecordSpans(spans, "the file ends within it")
             length, checksum = _HEADER.unpack(header)
             if masked_crc32c(header[:8]) != checksum:
-                return Places(places, "no record begins where it should")
+                return RecordSpans(spans, "the header of the next record is damaged")
             offset = position + _HEADER.size
             position = offset + length + _CHECKSUM.size
             if position > size:
-                return Places(places, "the file ends within it")
-            places.append(Place(len(places), offset, length))
-    return Places(places, "")
+                return RecordSpans(spans, "the file ends within it")
+            spans.append(RecordSpan(len(spans), offset, length))
+    return RecordSpans(spans, "")
 
 
 def count_records(path: pathlib.Path) -> int:
     """Returns the number of records in a file.
 
     Args:
-        path: A TFRecord file, not compressed.
+        path: An uncompressed TFRecord file.
 
     Raises:
-        ValueError: It is empty, ends within a record, or is no TFRecord file.
+        ValueError: If it is empty, ends within a record, or is not a TFRecord file.
     """
-    places, damage = find_places(path)
-    if damage and not places:
+    spans, damage = find_spans(path)
+    if damage and not spans:
         raise no_record_file(path)
     if damage:
         raise ValueError(
             f"A TFRecord file must consist of whole records. Received: {path}, record "
-            f"{len(places)} (from 0): {damage}. Fetch or write the file again, or pass "
+            f"{len(spans)} (from 0): {damage}. Fetch or write the file again, or pass "
             '`corrupt="skip"` to do without what cannot be read.'
         )
-    return len(places)
+    return len(spans)
 
 
 def no_record_file(path: pathlib.Path) -> ValueError:
-    """Returns the error about a file that does not begin with a record.
+    """Returns the error for a file that does not start with a record.
 
     Args:
         path: The file.
     """
-    what = "does not begin with a whole record" if path.stat().st_size else "is empty"
+    what = "does not start with a whole record" if path.stat().st_size else "is empty"
     return ValueError(
         f"Every file of a split must be a TFRecord file. Received: {path}, which "
         f"{what}. Fetch or write it again; unpack it if it is compressed; move it "
@@ -105,16 +106,16 @@ def no_record_file(path: pathlib.Path) -> ValueError:
     )
 
 
-def read_record(path: pathlib.Path, place: Place) -> bytes | None:
-    """Returns a record, or `None` where its checksum is another.
+def read_record(path: pathlib.Path, span: RecordSpan) -> bytes | None:
+    """Returns a record, or `None` if its checksum is wrong.
 
     Args:
         path: A TFRecord file.
-        place: One of its places.
+        span: Position of the record.
     """
     with path.open("rb") as file:
-        file.seek(place.offset)
-        record = file.read(place.length)
+        file.seek(span.offset)
+        record = file.read(span.length)
         (checksum,) = _CHECKSUM.unpack(file.read(_CHECKSUM.size))
     return record if masked_crc32c(record) == checksum else None
 
@@ -123,10 +124,10 @@ def read_first(path: pathlib.Path) -> bytes | None:
     """Returns a file's first record, whatever its checksum.
 
     Args:
-        path: A TFRecord file, not compressed.
+        path: An uncompressed TFRecord file.
 
     Returns:
-        The record; `None` where the file does not begin with one.
+        The record; `None` if the file does not start with one.
     """
     with path.open("rb") as file:
         header = file.read(_HEADER.size)
@@ -137,9 +138,9 @@ def read_first(path: pathlib.Path) -> bytes | None:
 
 
 def masked_crc32c(data: bytes) -> int:
-    """Returns the checksum that TFRecord files hold of some bytes.
+    """Returns the checksum of some bytes, as in TFRecord files.
 
-    Slow with long ones: about 0.1 second for a megabyte.
+    Slow for many bytes: about 0.1 second for a megabyte.
 
     Args:
         data: The bytes.
@@ -154,12 +155,15 @@ def masked_crc32c(data: bytes) -> int:
 def in_threads(
     function: Callable[[Any], Any], items: Iterable[Any], threads: int = _THREADS
 ) -> list[Any]:
-    """Returns a function's results, in the order of the items.
+    """Returns the results of a function for several items, computed in threads.
 
     Args:
-        function: What to call.
+        function: The function.
         items: Its arguments.
-        threads: How many to call at once. Defaults to `16`.
+        threads: Number of threads. Defaults to `16`.
+
+    Returns:
+        The results, in the order of the items.
     """
     with concurrent.futures.ThreadPoolExecutor(threads) as pool:
         return list(pool.map(function, items))

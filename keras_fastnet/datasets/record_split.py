@@ -15,19 +15,20 @@ from keras_fastnet.datasets.arguments import check_choice
 from keras_fastnet.datasets.batches import LABEL_HINT, label_rule
 from keras_fastnet.datasets.corruption import CorruptRecord, examine
 from keras_fastnet.datasets.record_files import (
-    Place,
+    RecordSpan,
     count_records,
     in_threads,
     no_record_file,
     read_first,
 )
 from keras_fastnet.datasets.sharding import Share, describe, share_of
+from keras_fastnet.text import count
 
 _LABELS_FILE = "labels.txt"
 
 
 class RecordSplit:
-    """The files of one split: checked, counted, shared out.
+    """The files of one split: checked, counted and shared among workers.
 
     See `ImageRecords` for the arguments.
     """
@@ -56,7 +57,7 @@ class RecordSplit:
         self.files = find_files(self.data_dir, split)
         self.classes = check_classes(self.data_dir, classes)
         self._counts: dict[int, int] = {}
-        self._intact: dict[int, list[Place]] = {}
+        self._intact: dict[int, list[RecordSpan]] = {}
         in_threads(lambda path: self._check_first(path, corrupt == "fail"), self.files)
         if corrupt == "skip":
             self._leave_out_corrupt()
@@ -65,25 +66,25 @@ class RecordSplit:
         self.examples = examples or sum(self._records_of(everything))
 
     def describe(self, num_workers: int = 1) -> str:
-        """Says in one line what there is, and what each worker reads of it.
+        """Returns a line that describes the split and the share of each worker.
 
         Args:
-            num_workers: How many workers there are. Defaults to `1`.
+            num_workers: Number of workers. Defaults to `1`.
         """
         checked_integer("num_workers", num_workers, at_least=1)
         return (
             f"{self.split}: {self.examples:,} examples of {self.classes:,} classes in "
-            f"{len(self.files):,} file(s) of {self.data_dir}; "
+            f"{count(len(self.files), 'file')} in {self.data_dir}; "
             f"{describe(len(self.files), num_workers)}"
         )
 
     def find_corrupt(self) -> list[CorruptRecord]:
-        """Reads and decodes all records, and returns those that are corrupt.
+        """Reads and decodes all records, and returns the corrupt ones.
 
-        A record is corrupt where its checksum is wrong, where it lacks a feature, or
-        where its image cannot be decoded. Where a record's length is damaged or the
-        file ends, what follows cannot be found: that is one entry, the last of the
-        file.
+        A record is corrupt if its checksum is wrong, it lacks a feature, or its image
+        cannot be decoded. If a record's length is damaged or the file ends within a
+        record, the records after it cannot be found: they are one entry, the last of
+        the file.
 
         Returns:
             Tuples of `file`, `record` (from 0) and `reason`.
@@ -93,13 +94,13 @@ class RecordSplit:
 
     @contextlib.contextmanager
     def naming_corrupt(self) -> Iterator[None]:
-        """Names the corrupt records when a training within it stops at one.
+        """Names the corrupt records if a training within the context fails at one.
 
-        TensorFlow's own errors name neither file nor record. Looking for them takes as
-        long as reading and decoding the whole split.
+        TensorFlow's own errors name neither file nor record. Finding the records takes
+        as long as reading and decoding the whole split.
 
         Raises:
-            ValueError: There are corrupt records, or a label was out of range. Other
+            ValueError: If there are corrupt records, or a label was out of range. Other
                 errors pass unchanged.
         """
         try:
@@ -107,7 +108,7 @@ class RecordSplit:
         except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
             rule = label_rule(self.first_label, self.classes)
             if rule in str(error):
-                # It names its record, somewhere within a long message.
+                # TensorFlow's message contains ours, which names the record.
                 rest = str(error).split(rule, 1)[1].split(LABEL_HINT)[0]
                 raise ValueError(rule + rest + LABEL_HINT) from error
             found = self.find_corrupt()
@@ -121,11 +122,11 @@ class RecordSplit:
             ) from error
 
     def share(self, num_workers: int, rank: int) -> Share:
-        """Returns what one worker reads.
+        """Returns one worker's share of the records.
 
         Args:
-            num_workers: How many workers there are.
-            rank: The worker.
+            num_workers: Number of workers.
+            rank: The worker's rank.
         """
         if num_workers == 1:
             everything = range(len(self.files))
@@ -152,8 +153,8 @@ class RecordSplit:
                 warnings.warn(f"Leaving out {record}", stacklevel=3)
         if not any(self._counts.values()):
             raise ValueError(
-                "A record must be left to train with. Received: only corrupt ones, of "
-                f"which the first is {found[0].corrupt[0]}. Fetch the files again."
+                "At least one record must be intact. Received: only corrupt ones; the "
+                f"first is {found[0].corrupt[0]}. Fetch the files again."
             )
 
     def _records_of(self, files: Sequence[int]) -> list[int]:
@@ -165,14 +166,14 @@ class RecordSplit:
 
 
 def find_files(data_dir: pathlib.Path, split: str) -> list[pathlib.Path]:
-    """Returns the files of a split, in the order of their names.
+    """Returns the files of a split, sorted by name.
 
     Args:
         data_dir: Their folder.
-        split: The files are called `<split>-*`.
+        split: The prefix of their names, which are `<split>-*`.
 
     Raises:
-        FileNotFoundError: There is no such folder, or there are no such files in it.
+        FileNotFoundError: If there is no such folder, or no such file in it.
     """
     if not data_dir.is_dir():
         raise FileNotFoundError(
@@ -194,20 +195,20 @@ def find_files(data_dir: pathlib.Path, split: str) -> list[pathlib.Path]:
 
 
 def check_classes(data_dir: pathlib.Path, classes: int | None) -> int:
-    """Returns the number of classes, if it is the number of lines in labels.txt.
+    """Returns the number of classes, checked against labels.txt.
 
     Args:
-        data_dir: Where labels.txt may be.
-        classes: What the user gave; `None` for what labels.txt says.
+        data_dir: The folder that may hold labels.txt.
+        classes: The number that the user passed; `None` for that of labels.txt.
 
     Raises:
-        ValueError: It is another number, or nothing tells it.
+        ValueError: If labels.txt has another number of lines, or neither states it.
     """
     path = data_dir / _LABELS_FILE
     if not path.is_file():
         if classes is None:
             raise ValueError(
-                "The number of classes must be known. Received: classes=None, and no "
+                "The number of classes must be stated. Received: classes=None, and no "
                 f"{path}. Pass `classes=...`."
             )
         return classes
@@ -215,7 +216,7 @@ def check_classes(data_dir: pathlib.Path, classes: int | None) -> int:
     named = sum(bool(line.strip()) for line in lines)
     if classes not in (None, named):
         raise ValueError(
-            "There must be as many classes as lines in labels.txt. Received: classes="
+            "`classes` must be the number of lines in labels.txt. Received: classes="
             f"{classes:,}, and {named:,} lines in {path}. Pass `classes={named}` (with "
             "`first_label=0` if the first line is a background class), or correct the "
             "file."
@@ -244,12 +245,12 @@ def check_first_record(
         image_key: The feature that must hold one string.
         label_key: The feature that must hold one integer.
         first_label: The smallest label.
-        classes: How many labels there are.
-        must_parse: Whether to refuse a record that cannot be read; else nothing is
-            checked about it.
+        classes: Number of labels.
+        must_parse: Whether to raise for a record that cannot be read; otherwise it is
+            not checked.
 
     Raises:
-        ValueError: A feature is missing or of another type, the label is out of
+        ValueError: If a feature is missing or of another type, the label is out of
             range, or there is no record.
     """
     record = read_first(path)

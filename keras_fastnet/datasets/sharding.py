@@ -1,19 +1,21 @@
-"""Which examples each worker reads."""
+"""Shares of the examples that each worker reads."""
 
 import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from keras_fastnet.text import count
+
 
 @dataclasses.dataclass(frozen=True)
 class Readers:
-    """Who shares the examples.
+    """The workers that share the examples.
 
     Attributes:
-        workers: How many processes read.
-        rank: Which of them this one is.
-        replicas: How many devices they have together.
+        workers: Number of workers.
+        rank: Rank of this worker.
+        replicas: Number of replicas on all workers.
     """
 
     workers: int = 1
@@ -25,7 +27,7 @@ class Readers:
         """Returns the readers of a strategy.
 
         Args:
-            strategy: A strategy of ours; `None` for one device.
+            strategy: A strategy of `keras_fastnet`; `None` for one device.
         """
         if strategy is None:
             return cls()
@@ -34,13 +36,13 @@ class Readers:
 
 @dataclasses.dataclass(frozen=True)
 class Share:
-    """What one worker reads.
+    """The records that one worker reads.
 
     Attributes:
-        files: The files, as positions in a list of all.
-        first: For each of them, the record to begin with.
-        step: How many records of a file to go on by.
-        records: How many records that makes.
+        files: Its files, as indices into the list of all files.
+        first: The first record to read, for each file.
+        step: The distance between the records to read in a file.
+        records: Number of records in the share.
     """
 
     files: Sequence[int]
@@ -50,11 +52,11 @@ class Share:
 
 
 def by_files(files: int, num_workers: int) -> bool:
-    """Returns whether workers read whole files: where all get as many.
+    """Returns whether workers read whole files: if all get the same number.
 
     Args:
-        files: How many there are.
-        num_workers: How many workers there are.
+        files: Number of files.
+        num_workers: Number of workers.
     """
     return files % num_workers == 0
 
@@ -65,15 +67,15 @@ def share_of(
     files: int,
     records_of: Callable[[Sequence[int]], list[int]],
 ) -> Share:
-    """Returns what a worker reads, of what all workers read once.
+    """Returns a worker's share; all shares together hold every record once.
 
     It does not depend on the order in which files are read, so workers need not agree
-    about that.
+    on one.
 
     Args:
-        rank: The worker.
-        num_workers: How many workers there are.
-        files: How many files there are.
+        rank: The worker's rank.
+        num_workers: Number of workers.
+        files: Number of files.
         records_of: Counts the records in files.
     """
     if by_files(files, num_workers):
@@ -91,16 +93,18 @@ def share_of(
 
 
 def describe(files: int, num_workers: int) -> str:
-    """Says for people what a worker reads.
+    """Returns a description of the shares, for messages.
 
     Args:
-        files: How many files there are.
-        num_workers: How many workers there are.
+        files: Number of files.
+        num_workers: Number of workers.
     """
     if num_workers == 1:
-        return "one worker reads all"
+        return "one worker reads all files"
     if by_files(files, num_workers):
-        return f"each of {num_workers} workers reads {files // num_workers} file(s)"
+        return (
+            f"each of {num_workers} workers reads {count(files // num_workers, 'file')}"
+        )
     return (
         f"each of {num_workers} workers reads all files, and keeps one of "
         f"{num_workers} records"

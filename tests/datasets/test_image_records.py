@@ -1,4 +1,4 @@
-"""Batches of TFRecord files: who sees what, in which order, and how it is cropped."""
+"""Batches of TFRecord files: shares, order, crops and labels."""
 
 import numpy as np
 import pytest
@@ -58,7 +58,7 @@ def assert_same(mine, theirs):
         ([5, 4, 6], 3, False),
     ],
 )
-def test_every_example_is_seen_once(tmp_path, counts, num_workers, training):
+def test_every_example_is_read_once(tmp_path, counts, num_workers, training):
     records = ImageRecords(write_split(tmp_path, counts), "train", sum(counts))
     assert records.examples == sum(counts)
     seen, lengths = [], []
@@ -92,16 +92,16 @@ def test_every_example_is_seen_once(tmp_path, counts, num_workers, training):
 def test_describe(tmp_path):
     records = ImageRecords(write_split(tmp_path, [5, 4, 1, 2]), "train", 12)
     assert records.describe() == (
-        f"train: 12 examples of 12 classes in 4 file(s) of {tmp_path}; one worker "
-        "reads all"
+        f"train: 12 examples of 12 classes in 4 files in {tmp_path}; one worker "
+        "reads all files"
     )
-    assert records.describe(2).endswith("each of 2 workers reads 2 file(s)")
+    assert records.describe(2).endswith("each of 2 workers reads 2 files")
     assert records.describe(3).endswith(
         "each of 3 workers reads all files, and keeps one of 3 records"
     )
 
 
-def test_examples_that_are_not_counted(tmp_path, monkeypatch):
+def test_stated_number_of_examples_is_not_counted(tmp_path, monkeypatch):
     folder = write_split(tmp_path, [5, 4])
     counted = []
     module = "keras_fastnet.datasets.record_split.count_records"
@@ -112,11 +112,11 @@ def test_examples_that_are_not_counted(tmp_path, monkeypatch):
     records = ImageRecords(folder, "train", 9, examples=9)
     assert int(records.for_training(2, 16).cardinality()) == 5
     assert counted == []
-    # One of several workers counts what it reads.
+    # Each of several workers counts the records it reads.
     own = records.for_training(2, 16, strategy=Worker(2, 1))
     assert int(own.cardinality()) == 4
     assert counted == ["train-00001-of-00002"]
-    # TensorFlow refuses to end elsewhere than was said.
+    # TensorFlow raises if the dataset does not end at its stated length.
     wrong = ImageRecords(folder, "train", 9, examples=30)
     with pytest.raises(tf.errors.FailedPreconditionError, match="contain 15 elements"):
         batches_of(wrong.for_training(2, 16))
@@ -133,7 +133,7 @@ def test_evaluation_reads_in_order(tmp_path):
     ("augmentation", "num_workers", "global_seed"),
     [("inception", 1, None), ("pad", 2, 0), ("inception", 3, 5)],
 )
-def test_a_restarted_run_goes_on_with_the_same_examples(
+def test_resumed_run_reads_the_same_examples(
     tmp_path, augmentation, num_workers, global_seed
 ):
     tf.random.set_seed(global_seed)
@@ -152,10 +152,10 @@ def test_a_restarted_run_goes_on_with_the_same_examples(
     dataset = begin()
     first, second = batches_of(dataset), batches_of(dataset)
     again = begin()
-    # As `BackupAndRestore` passes an epoch.
+    # As `BackupAndRestore` skips an epoch.
     iter(again)
     assert_same(batches_of(again), second)
-    # And goes on within the first and the second epoch.
+    # And as it resumes within the first and the second epoch.
     assert_same(batches_of(begin().skip(2)), first[2:])
     again = begin()
     iter(again)
@@ -181,7 +181,7 @@ def test_workers_augment_differently(tmp_path):
 
 
 def test_inception_crops(tmp_path):
-    """Red and green tell which part of the image is there."""
+    """Red and green values show which part of the image was cropped."""
     height, width, size = 240, 180, 16
     encoded = png(coordinates(height, width))
     folder = write_split(tmp_path, [200], encoded=lambda _: encoded)
@@ -192,9 +192,9 @@ def test_inception_crops(tmp_path):
     assert 60 < flipped.sum() < 140
     widths = np.abs(steps) * size
     heights = (images[:, 9, 8, 1] - images[:, 8, 8, 1]) * size
-    # Not at the right edge: there, nothing is left to interpolate with.
+    # Measured away from the right edge, where there is no pixel to interpolate with.
     areas, aspects = widths * heights / (height * width), widths / heights
-    # To the nearest pixel.
+    # With a tolerance of a pixel.
     assert 0.078 < areas.min() < 0.15
     assert 0.8 < areas.max() <= 1.001
     assert 0.74 < aspects.min() < 0.8
@@ -202,8 +202,8 @@ def test_inception_crops(tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["reflect", "zeros"])
-def test_padded_crops(tmp_path, mode):
-    """Every image is one of those that NumPy pads and crops, normalized."""
+def test_pad_augmentation_equals_numpy(tmp_path, mode):
+    """Every image equals one of the crops that NumPy makes."""
     image = coordinates(8, 8) * np.uint8(20)
     folder = write_split(tmp_path, [200], encoded=lambda _: png(image))
     records = ImageRecords(folder, "train", 200)
@@ -222,8 +222,8 @@ def test_padded_crops(tmp_path, mode):
     found = set()
     for mine in images:
         matches = [
-            place
-            for place, expected in possible.items()
+            position
+            for position, expected in possible.items()
             if np.allclose(mine, expected, atol=1e-4)
         ]
         assert matches
@@ -235,24 +235,24 @@ def chroma_in_full(image):
     return jpeg(image, chroma_downsampling=False)
 
 
-# Where JPEG stores colours at half the size, a crop begins with other colours: they
-# are interpolated within it.
+# If JPEG stores colours at half the size, they are interpolated within the crop, so its
+# edges have other colours.
 @pytest.mark.parametrize(
     ("encode", "exact"),
     [(png, slice(None)), (chroma_in_full, slice(None)), (jpeg, slice(1, -1))],
 )
-def test_evaluation_crops_as_decoded_whole(tmp_path, encode, exact):
+def test_evaluation_crop_equals_crop_of_whole_image(tmp_path, encode, exact):
     generator = np.random.default_rng(0)
     encoded = encode(generator.integers(0, 256, (40, 32, 3), np.uint8))
     whole = tf.io.decode_image(encoded).numpy().astype(np.float32)
     records = one_image(tmp_path, encoded)
-    # 28 = 0.875 * 32: nothing is left to resize.
+    # 28 = 0.875 * 32, so nothing is resized.
     ((mine, _),) = records.for_evaluation(1, 28)
     expected = (whole[6:34, 2:30] - MEAN) / STD
     np.testing.assert_allclose(
         mine[0, :, exact], expected[:, exact], rtol=1e-5, atol=1e-5
     )
-    # Half the size, by means of two by two pixels.
+    # Half the size: means of two by two pixels.
     ((mine, _),) = records.for_evaluation(1, 14, **AS_STORED)
     means = whole[6:34, 2:30].reshape(14, 2, 14, 2, 3).mean(axis=(1, 3))
     np.testing.assert_allclose(mine[0, :, exact], means[:, exact], atol=1e-3)
@@ -261,7 +261,7 @@ def test_evaluation_crops_as_decoded_whole(tmp_path, encode, exact):
 
 
 @pytest.mark.parametrize("encode", [jpeg, png])
-def test_images_of_the_right_size_are_taken_whole(tmp_path, encode):
+def test_images_of_image_size_are_not_cropped(tmp_path, encode):
     encoded = encode(coordinates(32, 32) * np.uint8(8))
     whole = tf.io.decode_image(encoded).numpy()
     records = one_image(tmp_path, encoded)
@@ -303,7 +303,7 @@ def test_all_images_have_three_channels(tmp_path, encoded, colour):
     assert records.find_corrupt() == []
 
 
-def test_labels_and_types(tmp_path):
+def test_labels_and_dtypes(tmp_path):
     records = ImageRecords(write_split(tmp_path, [5]), "train", 7)
     for make in (records.for_training, records.for_evaluation):
         images, labels = next(iter(make(5, 16)))
@@ -322,7 +322,7 @@ def test_labels_from_zero_and_other_features(tmp_path):
     assert labels_of(records.for_evaluation(2, 16)) == [0, 1]
 
 
-def test_classes_from_the_labels_file(tmp_path):
+def test_classes_from_labels_txt(tmp_path):
     folder = write_split(tmp_path, [3])
     (folder / "labels.txt").write_text("a cat\na dog\na cow\n\n")
     assert ImageRecords(folder, "train").classes == 3
@@ -351,7 +351,7 @@ def test_classes_from_the_labels_file(tmp_path):
         ({"corrupt": "ignore"}, ValueError, "corrupt='ignore'"),
     ],
 )
-def test_wrong_files_are_refused(tmp_path, settings, error, words):
+def test_unsuitable_files_raise(tmp_path, settings, error, words):
     write_split(tmp_path, [5, 4])
     settings = {"data_dir": tmp_path, "split": "train", "classes": 9, **settings}
     with pytest.raises(error, match="Received") as refusal:
@@ -362,7 +362,7 @@ def test_wrong_files_are_refused(tmp_path, settings, error, words):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"batch_size": 7, "strategy": Worker(2)}, "Near it: 6 and 8."),
+        ({"batch_size": 7, "strategy": Worker(2)}, "Pass, for example, 6 and 8."),
         ({"batch_size": 0}, "batch_size=0"),
         ({"image_size": 0}, "image_size=0"),
         ({"seed": -1}, "seed=-1"),
@@ -379,7 +379,7 @@ def test_wrong_files_are_refused(tmp_path, settings, error, words):
         ({"crop_fraction": 1.5}, "crop_fraction=1.5"),
     ],
 )
-def test_wrong_arguments_are_refused(tmp_path, settings, words):
+def test_invalid_arguments_raise(tmp_path, settings, words):
     records = ImageRecords(write_split(tmp_path, [2]), "train", 2)
     evaluation = "crop_fraction" in settings
     make = records.for_evaluation if evaluation else records.for_training
@@ -388,7 +388,7 @@ def test_wrong_arguments_are_refused(tmp_path, settings, words):
     assert words in str(refusal.value)
 
 
-def test_a_label_out_of_range_is_named_when_it_is_met(tmp_path):
+def test_error_names_record_with_label_out_of_range(tmp_path):
     records = [example(plain(9), label) for label in (1, 2, 7, 2)]
     path = write(tmp_path / "train-0", records)
     write(tmp_path / "train-1", records[:2])
@@ -402,7 +402,7 @@ def test_a_label_out_of_range_is_named_when_it_is_met(tmp_path):
     assert words in str(refusal.value)
 
 
-def test_fit_that_is_killed_and_goes_on(tmp_path):
+def test_interrupted_fit_resumes_to_the_same_weights(tmp_path):
     folder = write_split(tmp_path, [9, 8], encoded=lambda n: plain(7 * n, 20))
     write_split(folder, [5], "validation")
 

@@ -1,4 +1,4 @@
-"""Damaged TFRecord files: what is refused, named and left out."""
+"""Corrupt TFRecord files: errors, names and omitted records."""
 
 import gzip
 import struct
@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from keras_fastnet.datasets import ImageRecords
-from keras_fastnet.datasets.record_files import find_places, masked_crc32c
+from keras_fastnet.datasets.record_files import find_spans, masked_crc32c
 from tests.image_record_files import Worker, example, plain, write, write_split
 
 COUNTS = [6, 5, 7]
@@ -27,20 +27,20 @@ def change(path, position, byte=0xFF):
 
 def damaged_checksum(path):
     """Damages a pixel of record 2."""
-    change(path, find_places(path).places[2].offset + 300)
+    change(path, find_spans(path).spans[2].offset + 300)
     return [(2, "checksum")]
 
 
 def damaged_checksums(path):
-    """Damages records 0 and 3, of which the former still is an example."""
+    """Damages records 0 and 3; record 0 can still be parsed."""
     for record in (0, 3):
-        place = find_places(path).places[record]
-        change(path, place.offset + place.length // 2)
+        span = find_spans(path).spans[record]
+        change(path, span.offset + span.length // 2)
     return [(0, "checksum"), (3, "checksum")]
 
 
 def damaged_length(path):
-    change(path, find_places(path).places[3].offset - 12)
+    change(path, find_spans(path).spans[3].offset - 12)
     return [(3, "nothing after it can be read")]
 
 
@@ -50,7 +50,7 @@ def cut_off(path):
 
 
 def damaged_jpeg(path):
-    """Replaces the image of record 1, and writes the right checksum."""
+    """Replaces the image of record 1, with a correct checksum."""
     records = [r.numpy() for r in tf.data.TFRecordDataset(str(path))]
     broken = b"\xff\xd8\xff" + bytes(100)
     write(path, [records[0], example(broken, 2), *records[2:]])
@@ -84,7 +84,7 @@ def labels_of(dataset):
     return [int(label) for _, labels in dataset for label in labels.numpy()]
 
 
-def test_checksums():
+def test_masked_crc32c():
     assert (
         masked_crc32c(b"123456789")
         == ((0xE3069283 >> 15 | 0xE3069283 << 17) + 0xA282EAD8) & 0xFFFFFFFF
@@ -96,11 +96,11 @@ def test_checksums():
     ("damage", "num_workers"),
     [*((damage, 1) for damage in DAMAGES), (damaged_checksums, 2), (cut_off, 3)],
 )
-def test_corrupt_records_are_left_out(tmp_path, damage, num_workers):
+def test_corrupt_records_are_omitted(tmp_path, damage, num_workers):
     path = files_of(write_split(tmp_path, COUNTS))[1]
     found = damage(path)
     records = ImageRecords(tmp_path, "train", sum(COUNTS), corrupt="skip")
-    # By hand: the second file's labels are 7 to 11, stored from 1.
+    # The second file's labels are 7 to 11, as stored labels start at 1.
     lost = {record for record, _ in found}
     if damage is damaged_length:
         lost = {3, 4}
@@ -123,7 +123,7 @@ def test_corrupt_records_are_left_out(tmp_path, damage, num_workers):
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_corrupt_records_are_found_and_named(tmp_path, damage):
     path = files_of(write_split(tmp_path, COUNTS))[1]
-    # As it was when the training began.
+    # The files are damaged after the training began.
     records = ImageRecords(tmp_path, "train", sum(COUNTS))
     assert records.find_corrupt() == []
     expected = damage(path)
@@ -153,7 +153,7 @@ def test_corrupt_records_are_found_and_named(tmp_path, damage):
     assert isinstance(refusal.value.__cause__, tf.errors.OpError)
 
 
-def test_other_errors_pass(tmp_path):
+def test_other_errors_pass_unchanged(tmp_path):
     records = ImageRecords(write_split(tmp_path, [3]), "train", 3)
     mine = tf.errors.InvalidArgumentError(None, None, "something else")
     for error in (mine, KeyError("something else")):
@@ -166,10 +166,10 @@ def test_other_errors_pass(tmp_path):
     ("damage", "words"),
     [
         (cut_off, "record 4 (from 0): the file ends within it. Fetch"),
-        (damaged_length, "record 3 (from 0): no record begins where it should"),
+        (damaged_length, "record 3 (from 0): the header of the next record is damaged"),
         (lambda path: path.write_bytes(b""), "which is empty"),
-        (lambda path: path.write_bytes(b"abc"), "does not begin with a whole record"),
-        (lambda path: path.write_bytes(bytes(500)), "does not begin with a whole rec"),
+        (lambda path: path.write_bytes(b"abc"), "does not start with a whole record"),
+        (lambda path: path.write_bytes(bytes(500)), "does not start with a whole rec"),
         (
             lambda path: path.write_bytes(gzip.compress(path.read_bytes())),
             "unpack it if it is compressed",
@@ -177,7 +177,7 @@ def test_other_errors_pass(tmp_path):
         (lambda path: write(path, [b"no example"]), "whose first record is something"),
     ],
 )
-def test_what_is_refused_before_training(tmp_path, damage, words):
+def test_damaged_files_raise_before_training(tmp_path, damage, words):
     path = files_of(write_split(tmp_path, COUNTS))[1]
     damage(path)
     with pytest.raises(ValueError, match="Received") as refusal:
@@ -187,10 +187,10 @@ def test_what_is_refused_before_training(tmp_path, damage, words):
 
 
 @pytest.mark.parametrize("content", [b"", b"abc", bytes(500)])
-def test_files_without_a_record_are_left_out(tmp_path, content):
+def test_files_without_a_record_are_omitted(tmp_path, content):
     path = files_of(write_split(tmp_path, COUNTS))[1]
     path.write_bytes(content)
-    # Not counted, it is refused all the same.
+    # It raises even if records are not counted.
     with pytest.raises(ValueError, match="must be a TFRecord file"):
         ImageRecords(tmp_path, "train", 18, examples=18)
     with pytest.warns(UserWarning, match=f"Leaving out record 0 of {path}"):
@@ -203,8 +203,8 @@ def test_files_without_a_record_are_left_out(tmp_path, content):
         ImageRecords(tmp_path, "train", 18, corrupt="skip")
 
 
-def test_a_record_as_long_as_none_can_be(tmp_path):
-    """A right checksum of a length that leads beyond the file's end."""
+def test_record_length_beyond_the_file_raises(tmp_path):
+    """The length has a correct checksum, but exceeds the file."""
     path = files_of(write_split(tmp_path, COUNTS))[0]
     length = struct.pack("<Q", 2**40)
     header = length + struct.pack("<I", masked_crc32c(length))
