@@ -1,4 +1,4 @@
-"""Optimizers for large batches."""
+"""Optimizers for large-batch training."""
 
 from keras_fastnet.optimizers.large_batch_optimizer import LargeBatchOptimizer
 from keras_fastnet.optimizers.lars import LARS

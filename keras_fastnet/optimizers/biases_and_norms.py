@@ -1,8 +1,8 @@
-"""Finds what a variable is to the layer that owns it.
+"""Finds biases and the variables of normalization layers.
 
-A Keras variable does not know its layer, and an optimizer is built from
-variables alone. Its name is no help either: `kernel`, `gamma` and `bias` say
-nothing about the layer, and a path is what the user made of it.
+A Keras variable has no reference to its layer, and an optimizer is built from variables
+alone. Names do not tell either: `kernel`, `gamma` and `bias` say nothing about the
+layer, and users choose the paths.
 """
 
 import gc
@@ -11,8 +11,8 @@ from typing import Any
 
 from keras_fastnet._keras.keras_api import keras
 
-# SpectralNormalization is absent on purpose: it wraps a layer, and what it
-# shares with that layer is the kernel.
+# SpectralNormalization is absent on purpose: it wraps a layer and shares that layer's
+# kernel.
 _NORMALIZATIONS = tuple(
     getattr(keras.layers, name)
     for name in (
@@ -26,18 +26,18 @@ _NORMALIZATIONS = tuple(
 
 
 def biases_and_norms(variables: Iterable[Any]) -> dict[int, str]:
-    """Says which variables are biases or belong to a normalization layer.
+    """Returns which variables are biases or belong to a normalization layer.
 
-    Every live Keras layer is looked at once, and a variable counts as a layer's
-    where it is an attribute of the layer itself, not of a layer inside it. That
-    takes about a tenth of a second, so ask only where the answer matters.
+    Visits every live Keras layer once. A variable belongs to the layer that has it as
+    an attribute, not to layers around it. A call takes about a tenth of a second, so
+    pass only variables for which the answer matters.
 
     Args:
         variables: Variables to look for, by identity.
 
     Returns:
-        For each variable found, its `id` and the reason in words. Variables
-        that no live layer holds as an attribute are absent.
+        The reason, by `id` of each variable found. Variables that are not an attribute
+        of any live layer are absent.
 
     Example:
 
@@ -54,20 +54,20 @@ def biases_and_norms(variables: Iterable[Any]) -> dict[int, str]:
     wanted = {id(variable) for variable in variables}
     reasons: dict[int, str] = {}
     for candidate in gc.get_objects():
-        # `type`, since `isinstance` would run the `__class__` of lazy proxies.
+        # `type`, since `isinstance` would evaluate `__class__` of lazy proxies.
         if not issubclass(type(candidate), keras.layers.Layer):
             continue
-        # `vars`, since attribute access would run properties, and another
+        # `vars`, since attribute access would run properties; a copy, since another
         # thread may be building the layer.
         for attribute, value in list(vars(candidate).items()):
             if id(value) not in wanted:
                 continue
             if isinstance(candidate, _NORMALIZATIONS):
-                reasons[id(value)] = f"in {_words(candidate)}"
+                reasons[id(value)] = f"in {_description(candidate)}"
             elif attribute == "bias":
-                reasons.setdefault(id(value), f"bias of {_words(candidate)}")
+                reasons.setdefault(id(value), f"bias of {_description(candidate)}")
     return reasons
 
 
-def _words(layer: keras.layers.Layer) -> str:
+def _description(layer: keras.layers.Layer) -> str:
     return f"{type(layer).__name__} '{layer.name}'"

@@ -1,4 +1,4 @@
-"""Turns sparse gradients into dense ones."""
+"""Converts sparse gradients into dense ones."""
 
 from typing import Any
 
@@ -12,8 +12,8 @@ def dense(gradient: Any) -> Any:
         gradient: A tensor, `tf.IndexedSlices` or `None`.
 
     Returns:
-        The sum over the rows that name the same index; anything but
-        `tf.IndexedSlices` as it came.
+        For `tf.IndexedSlices`, the dense tensor, with rows of the same index added up;
+        any other gradient unchanged.
 
     Example:
 

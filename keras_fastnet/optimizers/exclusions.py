@@ -16,7 +16,7 @@ Exclusion: TypeAlias = Sequence[str] | Callable[[Any], bool] | None
 
 
 class Exclusions:
-    """What the user excludes, and what became of it for the variables at hand.
+    """Exclusions of one LARS optimizer, and the treatments that follow from them.
 
     Args:
         exclude_biases_and_norms: As for `LARS`.
@@ -44,12 +44,14 @@ class Exclusions:
                 ("exclude_from_adaptation", exclude_from_adaptation),
             )
         }
-        # What was decided when the optimizer was built, or by the saved one that
-        # it comes from.
+        # Treatments from `build`, or from the saved optimizer that this one copies.
         self._decided: list[Treatment] = []
 
     def decide(self, variables: Sequence[Any]) -> list[Treatment]:
         """Returns one treatment for each variable, without keeping them.
+
+        Args:
+            variables: Keras or TensorFlow variables.
 
         Raises:
             ValueError: If a pattern matches none of the variables.
@@ -59,11 +61,15 @@ class Exclusions:
         )
 
     def keep(self, decided: Sequence[Treatment]) -> None:
-        """Keeps decisions, so that saving carries them along."""
+        """Keeps treatments, so that they are saved.
+
+        Args:
+            decided: Results of `decide`.
+        """
         self._decided = list(decided)
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the arguments, and the decisions that were kept.
+        """Returns the arguments, and the treatments that were kept.
 
         Raises:
             ValueError: If a predicate is not registered with Keras.
@@ -90,12 +96,12 @@ class Exclusions:
         """Reads a configuration of LARS.
 
         Args:
-            config: What `LARS.get_config` returned.
-            custom_objects: Names that are not registered with Keras.
+            config: A result of `LARS.get_config`.
+            custom_objects: Objects by name, if they are not registered with Keras.
 
         Returns:
-            The configuration as arguments of `LARS`, and the decisions to keep:
-            none if the exclusions were edited since.
+            The configuration as arguments of `LARS`, and the treatments to keep: none
+                if the exclusions have been edited since.
         """
         config = dict(config)
         saved = config.pop("treatments", None)
@@ -111,11 +117,11 @@ class Exclusions:
 
 
 def checked_exclusion(argument: str, value: Exclusion) -> Exclusion:
-    """Validates patterns or a predicate.
+    """Returns validated patterns or a validated predicate.
 
     Args:
-        argument: The name to use in an error.
-        value: What the user gave for it.
+        argument: The argument's name, for the error message.
+        value: The value that the user passed.
 
     Returns:
         A tuple of patterns, the predicate, or `None`.
@@ -153,14 +159,14 @@ def treatments(
     exclude_from_weight_decay: Exclusion,
     exclude_from_adaptation: Exclusion,
 ) -> list[Treatment]:
-    """Decides what LARS does with each variable.
+    """Returns the treatment of each variable.
 
     Args:
-        variables: Keras variables, or TensorFlow's.
-        exclude_biases_and_norms: Whether tensors of rank 0 and 1, biases and
-            what belongs to a normalization layer are excluded from both.
-        exclude_from_weight_decay: Patterns or a predicate, in addition.
-        exclude_from_adaptation: Patterns or a predicate, in addition.
+        variables: Keras or TensorFlow variables.
+        exclude_biases_and_norms: Whether tensors of rank 0 and 1, biases and variables
+            of normalization layers are excluded from both weight decay and adaptation.
+        exclude_from_weight_decay: Further exclusions: patterns or a predicate.
+        exclude_from_adaptation: Further exclusions: patterns or a predicate.
 
     Returns:
         One treatment for each variable, in order.
@@ -196,18 +202,18 @@ def treatments(
 def recalled(
     saved: Sequence[Treatment], variables: Sequence[Any]
 ) -> list[Treatment] | None:
-    """Takes decisions over from an optimizer that was saved.
+    """Returns the treatments of a saved optimizer, for the loaded variables.
 
-    Keras changes paths on the way: what is `sequential/stem/kernel` in the model
-    that was saved is `stem/kernel` in the one that is loaded. So the decisions
-    made before go by position, and patterns are not asked again.
+    Keras changes paths on loading: `sequential/stem/kernel` in the saved model is
+    `stem/kernel` in the loaded one. Treatments are therefore matched by position, and
+    patterns are not searched again.
 
     Args:
-        saved: The decisions made before.
-        variables: The variables at hand.
+        saved: The treatments that were saved.
+        variables: The variables of the loaded model.
 
     Returns:
-        One treatment for each variable, or `None` if the shapes say that these
+        One treatment for each variable, or `None` if the shapes differ, so that these
         are other variables.
     """
     if [t.shape for t in saved] != [tuple(v.shape) for v in variables]:
@@ -219,19 +225,18 @@ def recalled(
 
 
 def serialized_exclusion(argument: str, value: Exclusion) -> Any:
-    """Turns a checked exclusion into what a configuration can hold.
+    """Returns a checked exclusion in the form that a configuration can hold.
 
     Args:
-        argument: The name to use in an error.
+        argument: The argument's name, for the error message.
         value: A checked exclusion.
 
     Returns:
-        A list of patterns, Keras's description of a registered predicate, or
-        `None`.
+        A list of patterns, Keras's serialization of a registered predicate, or `None`.
 
     Raises:
-        ValueError: If a predicate is not registered with Keras, since loading
-            could then not find it.
+        ValueError: If a predicate is not registered with Keras, since loading could not
+            find it.
     """
     if value is None:
         return None
@@ -245,14 +250,14 @@ def serialized_exclusion(argument: str, value: Exclusion) -> Any:
             f"A predicate in `{argument}` must be registered before the optimizer "
             f"can be saved. Received: {argument}={value!r}. Decorate a named "
             "function, or a class with `get_config` and `from_config`, with "
-            "`@keras.saving.register_keras_serializable()`, or give a list of "
+            "`@keras.saving.register_keras_serializable()`, or pass a list of "
             "patterns instead."
         )
     return keras.saving.serialize_keras_object(value)
 
 
 def _default_reasons(variables):
-    # The search for layers can change the answer for rank 2 and above only.
+    # The layers matter for rank 2 and above only.
     found = biases_and_norms(v for v in variables if len(v.shape) > 1)
     return [
         found.get(id(v), "") if len(v.shape) > 1 else f"rank {len(v.shape)}"
@@ -274,7 +279,7 @@ def _user_reasons(variables, argument, exclusion):
             raise ValueError(
                 f"Every pattern in `{argument}` must match the path of at least one "
                 f"variable. Received: {pattern!r}, which matches none of the "
-                f"{len(paths)} paths ({shown}). Correct it or drop it; "
+                f"{len(paths)} paths ({shown}). Correct or remove it; "
                 "`LARS.describe` lists all paths."
             )
     return [

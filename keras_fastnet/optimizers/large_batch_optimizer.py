@@ -20,46 +20,49 @@ from keras_fastnet.optimizers.dense_gradient import dense
 
 @keras.saving.register_keras_serializable(package="keras_fastnet")
 class LargeBatchOptimizer(optimizers.LossScaleOptimizer):
-    """Adds up gradients of micro-batches and updates with their mean.
+    """Accumulates gradients of micro-batches and updates with their mean.
 
-    A batch that does not fit into memory is trained as `accumulation_steps`
-    micro-batches, which are what the data yields. Each replica adds up its own
-    gradients in float32; once per update they are summed over the replicas, divided by
-    the number of examples, unscaled where the loss is scaled, tested for overflow and
-    given to the inner optimizer, which clips and updates. So k micro-batches of n
-    examples take the update of one batch of k n, on any number of workers.
+    A global batch that does not fit into memory is trained as `accumulation_steps`
+    global micro-batches, which are the batches of the data. Each replica accumulates
+    the gradients of its share in float32. Once per update they are summed over the
+    replicas, divided by the number of examples, unscaled if the loss is scaled, tested
+    for overflow and passed to the inner optimizer, which clips and updates. So k global
+    micro-batches of n examples give the update of one batch of k n examples, on any
+    number of workers.
 
-    An update has the mean over its *examples*: micro-batches may differ in size. Those
-    left at the end of an epoch make a last update, before validation: nothing is
-    dropped or carried over. `iterations` counts updates, and so do learning rate
-    schedules.
+    Below, micro-batches are global ones: of all replicas.
 
-    `BatchNormalization` is the exception: it takes the statistics of each micro-batch,
-    of all replicas with `synchronized=True`, as it would on more devices.
+    An update uses the mean over its *examples*, so micro-batches may differ in size.
+    Micro-batches left at the end of an epoch make a last update, before validation:
+    none is dropped or carried over. `iterations` counts updates, and so do
+    learning-rate schedules.
 
-    It needs memory for the sums: four bytes for each weight. Sparse gradients are made
-    dense. Several replicas need a `TorusStrategy` or a `keras_fastnet.TPUStrategy`.
+    `BatchNormalization` is the exception: it uses the statistics of each micro-batch
+    (of all replicas with `synchronized=True`), as it would on more devices.
+
+    The accumulated gradients take four bytes for each weight. Sparse gradients are
+    converted to dense ones. Several replicas need a `TorusStrategy` or a
+    `keras_fastnet.TPUStrategy`.
 
     Args:
         inner_optimizer: A Keras optimizer, such as `LARS`, without
-            `gradient_accumulation_steps`, `loss_scale_factor` or loss scaling of its
-            own.
+            `gradient_accumulation_steps`, `loss_scale_factor` or its own loss scaling.
         accumulation_steps: Number of micro-batches in an update. May be set between
-            epochs, also while `fit` runs: nothing is traced anew. Defaults to `1`.
-        loss_scaling: Whether the loss is scaled against underflow, as by Keras's
-            `LossScaleOptimizer`: an update with a gradient that is infinite or NaN on
-            any replica is skipped on all, and the scale halved. Defaults to `None`:
-            where the global dtype policy computes in `float16` when the optimizer is
-            made.
+            epochs, even during `fit`, without retracing. Defaults to `1`.
+        loss_scaling: Whether to scale the loss against underflow, like Keras's
+            `LossScaleOptimizer`: if a gradient is infinite or NaN on any replica, the
+            update is skipped on all and the scale is halved. Defaults to `None`: `True`
+            if the global dtype policy computes in `float16` when the optimizer is
+            created.
         initial_scale: The first scale. Defaults to Keras's `2.0**15`.
-        dynamic_growth_steps: After how many finite updates the scale doubles.
+        dynamic_growth_steps: Number of finite updates after which the scale doubles.
             Defaults to Keras's `2000`.
-        name: Name of the optimizer. Defaults to one made from the class.
+        name: Name of the optimizer. Defaults to a name made from the class.
 
     Raises:
-        TypeError: `inner_optimizer` is no Keras optimizer, or `accumulation_steps` no
-            integer.
-        ValueError: The inner optimizer accumulates or scales by itself, or
+        TypeError: If `inner_optimizer` is not a Keras optimizer, or
+            `accumulation_steps` is not an integer.
+        ValueError: If the inner optimizer accumulates or scales by itself, or
             `accumulation_steps` is below 1.
 
     Example:
@@ -106,10 +109,13 @@ class LargeBatchOptimizer(optimizers.LossScaleOptimizer):
         install_changes()
 
     def build(self, variables: Any) -> None:
-        """Makes the variables of this and of the inner optimizer.
+        """Creates the variables of this and of the inner optimizer.
 
         Args:
             variables: The model's trainable variables.
+
+        Raises:
+            ValueError: If a variable is overwritten with its gradient.
         """
         if self.built:
             return
@@ -117,8 +123,8 @@ class LargeBatchOptimizer(optimizers.LossScaleOptimizer):
         for variable in variables:
             if getattr(variable, "overwrite_with_gradient", False):
                 raise ValueError(
-                    "A variable that is overwritten with its gradient, as float8 "
-                    "training has, cannot be accumulated. Received: "
+                    "Variables that are overwritten with their gradient, as in float8 "
+                    "training, cannot be accumulated. Received: "
                     f"{values.path(variable)}. Train in another dtype."
                 )
         super().build(variables)
@@ -135,7 +141,7 @@ class LargeBatchOptimizer(optimizers.LossScaleOptimizer):
 
     @property
     def accumulation_steps(self) -> int:
-        """Number of micro-batches in an update."""
+        """Returns the number of micro-batches in an update."""
         return int(values.to_numpy(self._steps))
 
     @accumulation_steps.setter
@@ -144,7 +150,7 @@ class LargeBatchOptimizer(optimizers.LossScaleOptimizer):
 
     @property
     def learning_rate_factor(self) -> float:
-        """What callbacks have multiplied the learning rate by, for a grown batch."""
+        """Returns the factor by which callbacks scale the learning rate."""
         return float(values.to_numpy(self._factor))
 
     @learning_rate_factor.setter
@@ -152,16 +158,16 @@ class LargeBatchOptimizer(optimizers.LossScaleOptimizer):
         self._factor.assign(checked_number("learning_rate_factor", factor, above=0.0))
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> None:
-        """Adds a micro-batch, and updates if it is the last of the update.
+        """Accumulates a micro-batch, and updates if it is the last of the update.
 
         Args:
-            grads: Gradients, dense or sparse; `None` where there is none.
-            trainable_variables: Their variables. Defaults to those that the
-                optimizer was built with.
+            grads: Gradients, dense or sparse; `None` for variables without one.
+            trainable_variables: Their variables. Defaults to those that the optimizer
+                was built with.
 
         Raises:
-            ValueError: There are several replicas, and no strategy of ours; or the
-                update would be that of one worker alone.
+            ValueError: If there are several replicas without a strategy of
+                `keras_fastnet`, or the update would be that of one worker alone.
         """
         _check_strategy()
         refuse_lone_update(self, trainable_variables)
@@ -229,31 +235,31 @@ class LargeBatchOptimizer(optimizers.LossScaleOptimizer):
             tf.cond(seen + 1 >= steps, update, compiled(add_whole))
 
     def finish_update(self) -> None:
-        """Updates with the micro-batches that are left, if there are any.
+        """Updates with the micro-batches that are left, if any.
 
-        `fit` calls it at the end of every epoch, before validation. Under a strategy it
-        is called outside of `strategy.run`, on all workers.
+        `fit` calls it at the end of every epoch, before validation. Under a strategy,
+        call it outside of `strategy.run`, on all workers.
         """
         if self.built and int(values.to_numpy(self._micro_batches)) > 0:
             self._finish()
 
     def begin_epoch(self) -> None:
-        """Forgets what an epoch that was broken off has left of an update."""
+        """Discards the micro-batches that an interrupted epoch has left."""
         if self.built and self._in_epoch:
             self._begin_update()
         self._in_epoch = True
 
     def end_epoch(self) -> None:
-        """Finishes the epoch's last update."""
+        """Makes the epoch's last update."""
         self.finish_update()
         self._in_epoch = False
 
     def retrace(self) -> None:
-        """Has the update of left micro-batches traced anew."""
+        """Makes the next `finish_update` trace its function again."""
         self._finish = tf.function(self._finish_on_all_replicas)
 
     def epoch_data(self, dataset: Any) -> EpochData:
-        """Returns the data of every epoch, on one device, whose end is no update.
+        """Returns the data of every epoch, on one device; its end is not an update.
 
         Args:
             dataset: A `tf.data.Dataset`.
@@ -261,7 +267,7 @@ class LargeBatchOptimizer(optimizers.LossScaleOptimizer):
         return EpochData(lambda: iter(dataset))
 
     def counted_step(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns a model's train step that says how many examples it has.
+        """Returns a model's train step that records its number of examples.
 
         Args:
             step: A function of one batch, on one device.
@@ -278,11 +284,11 @@ class LargeBatchOptimizer(optimizers.LossScaleOptimizer):
         return counted
 
     def scale_loss(self, loss: Any) -> Any:
-        """Returns the loss, scaled where `loss_scaling` is on."""
+        """Returns the loss, scaled if `loss_scaling` is on."""
         return super().scale_loss(loss) if self.loss_scaling else loss
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the configuration, from which `from_config` makes a copy."""
+        """Returns the configuration, for `from_config`."""
         return {
             "name": self.name,
             "inner_optimizer": keras.saving.serialize_keras_object(
@@ -295,9 +301,9 @@ class LargeBatchOptimizer(optimizers.LossScaleOptimizer):
         }
 
     def _examples_of_micro_batch(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """Examples of all replicas and of this one.
+        """Returns the examples of all replicas and of this one.
 
-        Outside of Keras's steps both are 1, so that micro-batches weigh the same.
+        Outside of Keras's steps both are 1, so that micro-batches have equal weights.
         """
         step = keras_step()
         if step is not None:
@@ -315,7 +321,7 @@ class LargeBatchOptimizer(optimizers.LossScaleOptimizer):
         self._update([total / tf.cast(examples, total.dtype) for total in sums])
 
     def _sums_in_use(self) -> list[Any]:
-        """Returns the sums for those variables that have gradients."""
+        """Returns the sums of the variables that have gradients."""
         return [values.tensorflow_variable(self._sums[i]) for i in self._used]
 
     def _update(self, gradients: list[tf.Tensor]) -> None:
@@ -334,7 +340,7 @@ class LargeBatchOptimizer(optimizers.LossScaleOptimizer):
 
 
 def _weighed(examples: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
-    # 0 for a replica without examples, whose gradient may be NaN.
+    # 0 for a replica without examples, even if its gradient is NaN.
     return tf.math.multiply_no_nan(gradient, tf.cast(examples, gradient.dtype))
 
 
@@ -346,8 +352,8 @@ def _check_inner(optimizer: Any) -> None:
         )
     if isinstance(optimizer, optimizers.LOSS_SCALE_OPTIMIZERS):
         raise ValueError(
-            "LargeBatchOptimizer scales the loss itself. Received: inner_optimizer="
-            f"{type(optimizer).__name__}. Pass the optimizer that is inside of it, and "
+            "`inner_optimizer` must not scale the loss. Received: inner_optimizer="
+            f"{type(optimizer).__name__}. Pass the optimizer inside of it, and "
             "`loss_scaling=True`."
         )
     for name, instead in (
@@ -357,7 +363,7 @@ def _check_inner(optimizer: Any) -> None:
         value = getattr(optimizer, name, None)
         if value is not None:
             raise ValueError(
-                f"The inner optimizer must not have `{name}`. Received: {name}="
+                f"`inner_optimizer` must not have `{name}`. Received: {name}="
                 f"{value}. Leave it out, and pass {instead} to LargeBatchOptimizer."
             )
 
@@ -366,9 +372,8 @@ def _check_strategy() -> None:
     strategy = tf.distribute.get_strategy()
     if strategy.num_replicas_in_sync > 1 and not isinstance(strategy, HookedStrategy):
         raise ValueError(
-            "LargeBatchOptimizer needs one of keras_fastnet's strategies where there "
-            "are several replicas: others clip and test for overflow before they "
-            "reduce. "
+            "With several replicas, LargeBatchOptimizer needs one of keras_fastnet's "
+            "strategies, since others clip and test for overflow before they reduce. "
             f"Received: {type(strategy).__name__} with "
             f"{strategy.num_replicas_in_sync} replicas. Make the model in the scope of "
             "`keras_fastnet.strategy()`."

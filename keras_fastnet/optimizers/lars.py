@@ -19,10 +19,10 @@ from keras_fastnet.optimizers.trust_ratio_record import TrustRatioRecord
 
 @keras.saving.register_keras_serializable(package="keras_fastnet")
 class LARS(optimizers.Optimizer):
-    """Layer-wise adaptive rate scaling, for training with large batches.
+    """Layer-wise adaptive rate scaling, for large-batch training.
 
-    Every tensor gets a rate of its own, in proportion to its norm (Algorithm 1
-    of the paper, with `g` the gradient and `w` the weight):
+    Scales the learning rate of every tensor in proportion to its norm (Algorithm 1 of
+    the paper, with `g` the gradient and `w` the weight):
 
     ```python
     ratio = trust_coefficient * ‖w‖ / (‖g‖ + weight_decay * ‖w‖ + epsilon)
@@ -32,43 +32,42 @@ class LARS(optimizers.Optimizer):
     w = w - (momentum * v + learning_rate * ratio * (g + weight_decay * w))
     ```
 
-    The rate and the ratio stand inside the momentum buffer, so a change of the
-    rate does not reach back to gradients already seen. Where `‖w‖` or `‖g‖` is
-    zero the ratio is 1 (MLPerf's reference). Norms are taken in float32, or in
-    float64 where the variable is float64. Sparse gradients are made dense, with
-    duplicate indices summed, before clipping.
+    The learning rate and the ratio are inside the momentum buffer, so a change of the
+    rate does not affect past gradients. If `‖w‖` or `‖g‖` is zero, the ratio is 1
+    (MLPerf's reference). Norms are computed in float32, or in float64 for float64
+    variables. Sparse gradients are converted to dense ones, with duplicate indices
+    summed, before clipping.
 
-    Biases and what belongs to a normalization layer take plain momentum at the
-    full rate, without decay or ratio. They are found by shape (rank 0 and 1)
-    and, for rank 2 and above, by the layer whose attribute they are, such as
-    the biases of `keras.layers.MultiHeadAttention`. Where no layer holds the
-    variable as an attribute the shape alone decides. `describe` prints what is
-    done with each tensor.
+    Biases and the variables of normalization layers take plain momentum at the full
+    rate, without weight decay or trust ratio. They are identified by shape (rank 0 and
+    1) and, for rank 2 and above, by the layer that has them as an attribute, such as
+    the biases of `keras.layers.MultiHeadAttention`. If no layer has the variable as an
+    attribute, its shape alone decides. `describe` returns a table of all tensors.
 
     Args:
         learning_rate: A float, a `keras.optimizers.schedules.LearningRateSchedule`
             or a function without arguments that returns the rate. Defaults to
-            `1.0`: the rate of 32 that You's group uses at batch 32,768, scaled by
-            the square root of the batch to 32, the batch of `model.fit`.
+            `1.0`: the rate of 32 that You et al. use at batch 32,768, scaled by the
+            square root of the batch size to 32, the default of `model.fit`.
         momentum: The paper's m, at least 0 and below 1. Defaults to `0.9`
             (MLPerf v0.6, ResNet-50).
-        weight_decay: The paper's beta; `None` means 0. It is Algorithm 1's, inside
-            ratio and buffer, never the decoupled decay of Keras's base class.
+        weight_decay: The paper's beta; `None` means 0. As in Algorithm 1 it is inside
+            ratio and buffer, unlike the decoupled decay of Keras's base class.
             Defaults to `1e-4` (Goyal et al. and MLPerf v0.6, ResNet-50).
         trust_coefficient: The paper's eta, above 0. Defaults to `0.001`
             (MLPerf's reference).
-        epsilon: Added to the denominator, at least 0; 0 stays 0. Defaults to `0.0`
-            (paper; MLPerf's reference).
+        epsilon: Added to the denominator, at least 0. Defaults to `0.0` (paper;
+            MLPerf's reference).
         nesterov: Whether to use Nesterov momentum. Defaults to `False` (paper).
         exclude_biases_and_norms: Whether to exclude biases and normalization
-            layers from both decay and adaptation. Defaults to `True` (MLPerf's
+            layers from both weight decay and adaptation. Defaults to `True` (MLPerf's
             reference).
-        exclude_from_weight_decay: What else not to decay: a list of regular
-            expressions, each matched by `re.search` against `variable.path`, or a
-            function from a variable to a bool. A function must be registered with
-            Keras for the optimizer to be saved. Defaults to `None`.
-        exclude_from_adaptation: What else to leave at the full rate, in the same
-            form. Defaults to `None`.
+        exclude_from_weight_decay: Further variables to exclude from weight decay: a
+            list of regular expressions, each matched by `re.search` against
+            `variable.path`, or a function from a variable to a bool. A function must be
+            registered with Keras before the optimizer can be saved. Defaults to `None`.
+        exclude_from_adaptation: Further variables to train at the full rate, in the
+            same form. Defaults to `None`.
         clipnorm, clipvalue, global_clipnorm, use_ema, ema_momentum,
             ema_overwrite_frequency, loss_scale_factor,
             gradient_accumulation_steps: As for every Keras optimizer, such as
@@ -89,7 +88,7 @@ class LARS(optimizers.Optimizer):
     >>> [round(value, 4) for value in weight.numpy()[0].tolist()]
     [3.0, 3.95]
 
-    The step is `10 * 0.001 * 5`, whatever the norm of the gradient.
+    The update is `10 * 0.001 * 5`, whatever the norm of the gradient.
 
     References:
         - [You et al., 2017](https://arxiv.org/abs/1708.03888), Algorithm 1
@@ -152,7 +151,7 @@ class LARS(optimizers.Optimizer):
         self._record: TrustRatioRecord | None = None
 
     def build(self, variables: list[Any]) -> None:
-        """Creates the momentum buffers and decides what each variable gets.
+        """Creates the momentum buffers and decides the treatment of each variable.
 
         Args:
             variables: The trainable variables.
@@ -162,7 +161,7 @@ class LARS(optimizers.Optimizer):
         """
         if self.built:
             return
-        # First, so that a wrong pattern leaves the optimizer as it was.
+        # First, so that an invalid pattern leaves the optimizer unchanged.
         self._treatments = self._exclusions.decide(variables)
         self._exclusions.keep(self._treatments)
         super().build(variables)
@@ -180,11 +179,11 @@ class LARS(optimizers.Optimizer):
 
         Args:
             grads: A gradient, dense or `tf.IndexedSlices`, for each variable.
-            trainable_variables: The variables. Defaults to those that the
-                optimizer was built with.
+            trainable_variables: The variables. Defaults to those that the optimizer
+                was built with.
         """
-        # Made dense here and not in `update_step`: loss scaling, accumulation
-        # and clipping, which come between, would act on duplicates one by one.
+        # Densified here, not in `update_step`: loss scaling, accumulation and clipping
+        # come between, and would treat duplicate indices separately.
         super().apply([dense(g) for g in grads], trainable_variables)
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
@@ -193,10 +192,10 @@ class LARS(optimizers.Optimizer):
         Args:
             gradient: Its gradient.
             variable: The variable, or one replica's component of it.
-            learning_rate: The rate of this step.
+            learning_rate: The learning rate of this update.
         """
         variable = values.tensorflow_variable(variable)
-        # By index: what arrives under `tf.distribute` is the component, and only
+        # By index: under `tf.distribute` this is a replica's component, and only
         # Keras's lookup leads from it to the variable that was built.
         index = self._get_variable_index(variable)
         treatment = self._treatments[index]
@@ -215,7 +214,7 @@ class LARS(optimizers.Optimizer):
             )
             rate *= ratio
             if self._record is not None:
-                self._record.note(index, ratio, *norms)
+                self._record.add(index, ratio, *norms)
         momentum_update(
             variable,
             values.tensorflow_variable(self.momentums[index])
@@ -229,16 +228,16 @@ class LARS(optimizers.Optimizer):
         )
 
     def record_trust_ratios(self) -> TrustRatioRecord:
-        """Begins to record trust ratios and norms, until `stop_recording`.
+        """Starts to record trust ratios and norms, until `stop_recording`.
 
-        Functions that were traced before record nothing.
-        `keras_fastnet.callbacks.TrustRatioMonitor` takes care of that.
+        Functions that were traced before record nothing. Use
+        `keras_fastnet.callbacks.TrustRatioMonitor`, which traces them again.
 
         Returns:
-            Where to read them.
+            The record to read them from.
 
         Raises:
-            ValueError: The optimizer is not built.
+            ValueError: If the optimizer is not built.
         """
         if not self.built:
             raise ValueError(
@@ -249,11 +248,11 @@ class LARS(optimizers.Optimizer):
         return self._record
 
     def stop_recording(self) -> None:
-        """Ends what `record_trust_ratios` began, for what is traced from now on."""
+        """Stops recording, for functions that are traced from now on."""
         self._record = None
 
     def describe(self, variables: Any = None) -> str:
-        """Says which tensors are decayed and adapted, and why others are not.
+        """Returns a table of which tensors are decayed and adapted, and why not.
 
         Args:
             variables: A model, or a list of variables. Defaults to the variables
@@ -263,8 +262,8 @@ class LARS(optimizers.Optimizer):
             A table with a line for each variable.
 
         Raises:
-            ValueError: If a pattern matches no variable, or if no variables are
-                given and the optimizer is not built.
+            ValueError: If a pattern matches no variable, or if no variables are passed
+                and the optimizer is not built.
 
         Example:
 
@@ -290,8 +289,8 @@ class LARS(optimizers.Optimizer):
     def get_config(self) -> dict[str, Any]:
         """Returns the configuration, from which `from_config` makes a copy.
 
-        Beside the arguments it holds, once the optimizer is built, what is done
-        with each variable, so that a model that is loaded excludes the same.
+        Once the optimizer is built, it also holds the treatment of each variable, so
+        that a loaded model has the same exclusions.
 
         Raises:
             ValueError: If a predicate is not registered with Keras.
@@ -310,12 +309,12 @@ class LARS(optimizers.Optimizer):
     def from_config(
         cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None
     ) -> "LARS":
-        """Makes an optimizer from a configuration.
+        """Returns an optimizer with a configuration.
 
         Args:
-            config: What `get_config` returned.
-            custom_objects: Names that are not registered with Keras. Defaults to
-                `None`.
+            config: A result of `get_config`.
+            custom_objects: Objects by name, if they are not registered with Keras.
+                Defaults to `None`.
         """
         config, decided = Exclusions.from_config(config, custom_objects)
         optimizer = super().from_config(config, custom_objects=custom_objects)
@@ -326,17 +325,17 @@ class LARS(optimizers.Optimizer):
         """Not supported: use the argument `exclude_from_weight_decay`.
 
         Raises:
-            NotImplementedError: Always. Keras matches `var_names` against names
-                such as `kernel`, and does not save what was set here.
+            NotImplementedError: Always. Keras matches `var_names` against names such as
+                `kernel`, and does not save them.
         """
         raise NotImplementedError(
-            "LARS takes its exclusions when it is created, so that they are saved. "
+            "LARS takes exclusions as constructor arguments, so that they are saved. "
             f"Received: var_list={var_list}, var_names={var_names}. "
             "Use `LARS(exclude_from_weight_decay=[...])` with patterns for "
             "`variable.path`."
         )
 
     def _apply_weight_decay(self, variables):
-        # Keras's decoupled decay. It acts on any optimizer whose attribute
-        # `weight_decay` is set, and ours belongs into the trust ratio.
+        # Disables Keras's decoupled decay, which applies to any optimizer with an
+        # attribute `weight_decay`. LARS's decay is part of the trust ratio.
         pass

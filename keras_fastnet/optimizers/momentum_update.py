@@ -1,10 +1,10 @@
-"""One tensor's step of momentum with weight decay, written in place.
+"""In-place update of one tensor by momentum with weight decay.
 
     v = m v + rate (g + beta w)
     w = w - v                              plain
     w = w - (m v + rate (g + beta w))      Nesterov
 
-The buffer holds -v, as in Keras's SGD, so that the weight takes `w + buffer`.
+As in Keras's SGD, the buffer holds -v, so that the new weight is `w + buffer`.
 """
 
 import tensorflow as tf
@@ -20,17 +20,17 @@ def momentum_update(
     weight_decay: float,
     nesterov: bool,
 ) -> None:
-    """Moves `variable` and `buffer` by one step.
+    """Updates `variable` and `buffer` once.
 
     Args:
         variable: The weight.
-        buffer: The momentum buffer, of the shape and dtype of `variable`;
-            `None` where `momentum` is 0.
+        buffer: The momentum buffer, of the shape and dtype of `variable`; `None` if
+            `momentum` is 0.
         gradient: The dense gradient, in the dtype to compute in.
-        rate: The scalar that multiplies `g + beta w`, in the same dtype.
+        rate: The scalar that multiplies `g + beta w`, in the gradient's dtype.
         momentum: The paper's m.
         weight_decay: The paper's beta.
-        nesterov: Whether the weight looks one step ahead.
+        nesterov: Whether to use Nesterov momentum.
     """
     if gradient.dtype == variable.dtype:
         update = _update_in_place
@@ -43,17 +43,17 @@ def momentum_update(
 def _update_in_place(
     variable, buffer, gradient, rate, momentum, weight_decay, nesterov
 ):
-    # Fused kernels that touch every byte once. Built from additions and
-    # multiplications the same step takes half as long again, for the memory
-    # traffic of its temporaries (benchmarks/optimizer_update).
+    # Fused kernels, which touch every byte once. With separate additions and
+    # multiplications the update takes 1.5 times as long, because of the memory traffic
+    # of temporaries (benchmarks/optimizer_update).
     if weight_decay:
         weight = variable.read_value()
         if buffer is None or nesterov:
             gradient = gradient + weight_decay * weight
         else:
-            # Without that temporary. The kernel below computes m buffer - rate g,
-            # so what is taken from the buffer beforehand is divided by the m that
-            # will multiply it.
+            # Avoids that temporary. The kernel below computes m buffer - rate g, so the
+            # decay that is subtracted here is divided by the m that multiplies it
+            # there.
             _subtract(buffer, rate * (weight_decay / momentum), weight)
 
     if buffer is None:

@@ -1,4 +1,4 @@
-"""Weight decay and adaptation of one variable by LARS."""
+"""Weight decay and adaptation of one variable by LARS, and a table of them."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -9,14 +9,14 @@ from keras_fastnet.text import table
 
 @dataclass(frozen=True)
 class Treatment:
-    """What LARS does with one variable, and why.
+    """Tells whether LARS decays and adapts a variable, and why not.
 
     Attributes:
         path: The variable's path in its model.
         shape: Its shape.
-        decayed: Whether weight decay acts on it.
-        adapted: Whether its rate is multiplied by the trust ratio.
-        reason: What excludes it, in words; empty where nothing does.
+        decayed: Whether weight decay is applied.
+        adapted: Whether its learning rate is multiplied by the trust ratio.
+        reason: What excludes it; empty if nothing does.
     """
 
     path: str
@@ -26,9 +26,9 @@ class Treatment:
     reason: str
 
     def get_config(self) -> dict[str, Any]:
-        """Returns what outlives saving, in a form that JSON can hold.
+        """Returns a configuration that JSON can hold.
 
-        That leaves out the path, which Keras may change on loading.
+        It omits the path, which Keras may change on loading.
         """
         config = {**asdict(self), "shape": list(self.shape)}
         del config["path"]
@@ -36,16 +36,16 @@ class Treatment:
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "Treatment":
-        """Makes a treatment from what `get_config` returned."""
+        """Returns the treatment that `get_config` described, without a path."""
         return cls(path="", **{**config, "shape": tuple(config["shape"])})
 
 
 def treatment_table(treatments: Iterable[Treatment], weight_decay: float) -> str:
-    """Lays treatments out as a table with a line for each variable.
+    """Returns a table with a line for each variable.
 
     Args:
-        treatments: What is done with each variable.
-        weight_decay: The optimizer's; at 0 no tensor is decayed.
+        treatments: The treatments of the variables.
+        weight_decay: The optimizer's weight decay; if 0, no tensor is decayed.
 
     Returns:
         The table, with a header and a line of totals.

@@ -1,4 +1,4 @@
-"""The norm of a tensor, and the trust ratio of LARS as a function of two norms."""
+"""The L2 norm of a tensor, and the trust ratio of LARS as a function of two norms."""
 
 from typing import Any
 
@@ -13,20 +13,19 @@ def trust_ratio(
     weight_decay: float = 0.0,
     epsilon: float = 0.0,
 ) -> tf.Tensor:
-    """The factor by which LARS scales the rate of one tensor.
+    """Returns the factor by which LARS scales the learning rate of one tensor.
 
         ratio = eta ‖w‖ / (‖g‖ + beta ‖w‖ + epsilon)
 
-    The denominator is a sum of two norms, as in Algorithm 1 of the paper, and
-    not the norm of the sum `g + beta w`, which is never larger.
+    The denominator is the sum of two norms, as in Algorithm 1 of the paper, not the
+    norm of the sum `g + beta w`, which is never larger.
 
-    Where `‖w‖` or `‖g‖` is zero the ratio is 1, as in MLPerf's reference. So a
-    tensor that starts at zero moves at the full rate until it has a norm, and
-    a tensor without gradient decays at the full rate instead of at
-    `eta / beta` times it.
+    If `‖w‖` or `‖g‖` is zero, the ratio is 1, as in MLPerf's reference. A tensor that
+    starts at zero thus moves at the full rate until its norm is positive, and a tensor
+    without gradient decays at the full rate instead of at `eta / beta` times that rate.
 
     Args:
-        weight_norm: `‖w‖`, a scalar, or a tensor of several.
+        weight_norm: `‖w‖`, a scalar or a tensor of several norms.
         gradient_norm: `‖g‖`, of the same shape.
         trust_coefficient: The paper's eta.
         weight_decay: The paper's beta. Defaults to `0.0`.
@@ -48,7 +47,7 @@ def trust_ratio(
     """
     weight_norm = tf.convert_to_tensor(weight_norm)
     gradient_norm = tf.convert_to_tensor(gradient_norm, weight_norm.dtype)
-    # Without the guard the branch that is not taken would divide zero by zero.
+    # `tf.where` evaluates both branches, and one would divide zero by zero.
     ratio = tf.math.divide_no_nan(
         trust_coefficient * weight_norm,
         gradient_norm + weight_decay * weight_norm + epsilon,
@@ -58,16 +57,16 @@ def trust_ratio(
 
 
 def l2_norm(tensor: tf.Tensor) -> tf.Tensor:
-    """The Euclidean norm of all elements, in the dtype of `tensor`.
+    """Returns the L2 norm of all elements, in the dtype of `tensor`.
 
     Args:
-        tensor: A float32 or float64 tensor. Narrower types would underflow: cast
-            them first.
+        tensor: A float32 or float64 tensor. Cast narrower types first, as their squares
+            underflow.
 
     Example:
 
     >>> float(l2_norm(tf.constant([[3.0], [4.0]])))
     5.0
     """
-    # The fastest full reduction that TensorFlow has, and without a temporary.
+    # TensorFlow's fastest full reduction, which allocates no temporary.
     return tf.sqrt(2 * tf.nn.l2_loss(tensor))

@@ -1,4 +1,4 @@
-"""What LARS notes of its trust ratios while somebody watches."""
+"""Trust ratios that LARS accumulates for `TrustRatioMonitor`."""
 
 from typing import NamedTuple
 
@@ -13,8 +13,8 @@ class TrustRatioMeans(NamedTuple):
 
     Attributes:
         trust_ratio: The factor of its learning rate.
-        weight_norm: The norm of its weights, before each update.
-        gradient_norm: The norm of the gradient that LARS was given.
+        weight_norm: The L2 norm of its weights, before each update.
+        gradient_norm: The L2 norm of the gradient passed to LARS.
     """
 
     trust_ratio: float
@@ -23,15 +23,16 @@ class TrustRatioMeans(NamedTuple):
 
 
 class TrustRatioRecord:
-    """Sums of trust ratios and norms, of every tensor that LARS adapts.
+    """Accumulates trust ratios and norms of every tensor that LARS adapts.
 
     Args:
-        treatments: What LARS does with each of its variables.
+        treatments: The treatment of each of the optimizer's variables.
         strategy: The `tf.distribute.Strategy` of the optimizer.
     """
 
     def __init__(self, treatments: list[Treatment], strategy: tf.distribute.Strategy):
-        # One small variable for each: they are written in separate update contexts.
+        # One small variable for each tensor, as each is updated in its own update
+        # context.
         with strategy.scope():
             self._sums = {
                 index: values.new_variable(tf.zeros([4]), "record")
@@ -40,7 +41,7 @@ class TrustRatioRecord:
             }
         self._paths = {index: treatments[index].path for index in self._sums}
 
-    def note(
+    def add(
         self,
         index: int,
         trust_ratio: tf.Tensor,
@@ -50,21 +51,21 @@ class TrustRatioRecord:
         """Adds one update of one tensor.
 
         Args:
-            index: The variable's place among those of the optimizer.
-            trust_ratio: Its ratio, a scalar.
+            index: The variable's index in the optimizer.
+            trust_ratio: Its trust ratio, a scalar.
             weight_norm: The norm of its weights, a scalar.
             gradient_norm: The norm of its gradient, a scalar.
         """
-        noted = tf.stack(
+        addends = tf.stack(
             [tf.ones_like(trust_ratio), trust_ratio, weight_norm, gradient_norm]
         )
         sums = values.tensorflow_variable(self._sums[index])
-        sums.assign_add(tf.cast(noted, tf.float32))
+        sums.assign_add(tf.cast(addends, tf.float32))
 
     def take(self) -> dict[str, TrustRatioMeans]:
-        """Returns the means by variable path, and begins anew.
+        """Returns the means by variable path, and resets them.
 
-        Tensors that were not updated are left out.
+        Tensors that were not updated are omitted.
         """
         means: dict[str, TrustRatioMeans] = {}
         for index, sums in self._sums.items():

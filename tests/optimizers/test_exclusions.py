@@ -1,4 +1,4 @@
-"""Which tensors LARS neither decays nor adapts, and what it says about them."""
+"""Exclusions of LARS from weight decay and adaptation, and its table of them."""
 
 import pytest
 import tensorflow as tf
@@ -62,7 +62,7 @@ def attention_model():
 
 
 def moved_plainly(optimizer, model):
-    """The tensors that move by the bare rate times the gradient, which is 1."""
+    """Returns the tensors that move by the rate times the gradient, which is 1."""
     variables = model.trainable_variables
     optimizer.build(variables)
     before = [v.numpy().copy() for v in variables]
@@ -76,7 +76,7 @@ def moved_plainly(optimizer, model):
 
 
 @pytest.mark.parametrize("make", [image_model, attention_model])
-def test_the_table_says_what_the_optimizer_does(make):
+def test_table_agrees_with_updates(make):
     model = make()
     optimizer = LARS(0.5, weight_decay=0.3, momentum=0.0)
     said = {
@@ -87,7 +87,7 @@ def test_the_table_says_what_the_optimizer_does(make):
     assert moved_plainly(optimizer, model) == said
 
 
-def test_biases_and_batch_normalization():
+def test_table_excludes_biases_and_batch_normalization():
     assert LARS().describe(image_model()).splitlines() == [
         "path             shape         decayed  adapted  excluded by",
         "net/stem/kernel  (3, 3, 3, 4)  yes      yes",
@@ -100,7 +100,7 @@ def test_biases_and_batch_normalization():
     ]
 
 
-def test_rank_two_biases_and_scales_are_found_by_layer():
+def test_biases_and_scales_of_rank_two_are_excluded_by_layer():
     model = attention_model()
     reasons = {
         t.path: t.reason
@@ -120,7 +120,7 @@ def test_rank_two_biases_and_scales_are_found_by_layer():
     assert reasons["head/bias"] == "rank 1"
 
 
-def test_names_do_not_decide():
+def test_attributes_decide_not_names():
     class Odd(keras.layers.Layer):
         def build(self, shape):
             self.table = self.add_weight(shape=(2, 2), name="bias")
@@ -132,7 +132,7 @@ def test_names_do_not_decide():
     assert found == {id(layer.bias): "bias of Odd 'odd'"}
 
 
-def test_a_subclass_of_a_normalization_is_one():
+def test_subclass_of_a_normalization_layer_is_excluded():
     class Mine(keras.layers.LayerNormalization):
         pass
 
@@ -141,20 +141,20 @@ def test_a_subclass_of_a_normalization_is_one():
     assert set(biases_and_norms(layer.weights)) == {id(v) for v in layer.weights}
 
 
-def test_a_wrapped_kernel_is_no_scale():
+def test_kernel_in_spectral_normalization_is_not_excluded():
     layer = keras.layers.SpectralNormalization(keras.layers.Dense(3))
     layer.build((None, 2))
     assert biases_and_norms([layer.layer.kernel]) == {}
 
 
-def test_unknown_owner_leaves_the_shape_to_decide():
+def test_shape_decides_for_variables_without_a_layer():
     variables = [new_variable([[1.0]], name="bias"), new_variable([1.0])]
     lines = LARS().describe(variables).splitlines()
     assert lines[1].split() == ["bias", "(1,", "1)", "yes", "yes"]
     assert lines[2].split()[-4:] == ["no", "no", "rank", "1"]
 
 
-def test_the_layers_are_not_searched_where_shapes_decide(monkeypatch):
+def test_layers_are_searched_for_default_exclusions_only(monkeypatch):
     def fail():
         raise AssertionError("searched")
 
@@ -164,12 +164,12 @@ def test_the_layers_are_not_searched_where_shapes_decide(monkeypatch):
     LARS(exclude_biases_and_norms=False).build([new_variable([[1.0]])])
 
 
-def test_tensorflow_variables():
+def test_describe_takes_tensorflow_variables():
     lines = LARS().describe([tf.Variable([[1.0]], name="w")]).splitlines()
     assert lines[1].split()[0] == "w:0"
 
 
-def test_patterns_are_searched_in_the_path():
+def test_patterns_match_any_part_of_the_path():
     model = image_model()
     optimizer = LARS(
         exclude_biases_and_norms=False,
@@ -190,7 +190,7 @@ def test_patterns_are_searched_in_the_path():
     }
 
 
-def test_patterns_add_to_the_default():
+def test_patterns_extend_default_exclusions():
     model = image_model()
     table = LARS(exclude_from_adaptation=["head"]).describe(model)
     assert table.splitlines()[-1] == (
@@ -198,7 +198,7 @@ def test_patterns_add_to_the_default():
     )
 
 
-def test_a_pattern_that_matches_nothing_is_an_error():
+def test_pattern_without_a_match_raises():
     model = image_model()
     optimizer = LARS(exclude_from_adaptation=["head", "batch_normalization"])
     message = "'batch_normalization', which matches none of the 6 paths"
@@ -234,13 +234,13 @@ def test_describe_without_decay_and_after_build():
 @pytest.mark.parametrize(
     "argument", ["exclude_from_weight_decay", "exclude_from_adaptation"]
 )
-def test_wrong_exclusions(argument, value, error, message):
+def test_invalid_exclusions_raise(argument, value, error, message):
     with pytest.raises(error, match=f"`{argument}`.*{message}"):
         LARS(**{argument: value})
 
 
-def test_keras_own_method_is_refused():
-    with pytest.raises(NotImplementedError, match="when it is created"):
+def test_exclude_from_weight_decay_method_raises():
+    with pytest.raises(NotImplementedError, match="constructor arguments"):
         LARS().exclude_from_weight_decay(var_names=["bias"])
 
 
@@ -260,7 +260,7 @@ def decisions(optimizer):
     ids=["none", "patterns", "model's name", "function", "object"],
 )
 @pytest.mark.parametrize("make", [image_model, attention_model])
-def test_saving_keeps_the_excluded_set(tmp_path, make, exclusion):
+def test_saving_keeps_treatments(tmp_path, make, exclusion):
     model = make()
     optimizer = LARS(
         exclude_from_adaptation=exclusion, exclude_from_weight_decay=exclusion
@@ -276,7 +276,7 @@ def test_saving_keeps_the_excluded_set(tmp_path, make, exclusion):
 
 
 @pytest.mark.filterwarnings("ignore:Skipping variable loading")
-def test_saving_before_the_build_keeps_the_patterns(tmp_path):
+def test_saving_before_build_keeps_patterns(tmp_path):
     model = image_model()
     model.compile(LARS(exclude_from_adaptation=["head"]), "mse")
     assert not model.optimizer.built
@@ -287,7 +287,7 @@ def test_saving_before_the_build_keeps_the_patterns(tmp_path):
     assert decisions(loaded.optimizer) == decisions(model.optimizer)
 
 
-def test_a_copy_for_another_model_asks_the_patterns_again():
+def test_copy_for_another_model_matches_patterns_again():
     optimizer = LARS(exclude_from_adaptation=["head"])
     optimizer.build(image_model().trainable_variables)
     copy = LARS.from_config(optimizer.get_config())
@@ -297,7 +297,7 @@ def test_a_copy_for_another_model_asks_the_patterns_again():
     )
 
 
-def test_an_edited_configuration_decides_anew():
+def test_edited_configuration_matches_patterns_again():
     model = image_model()
     optimizer = LARS(exclude_from_adaptation=["head"])
     optimizer.build(model.trainable_variables)
@@ -312,7 +312,7 @@ def test_an_edited_configuration_decides_anew():
     [lambda v: False, print, WithoutConfiguration()],
     ids=["lambda", "not registered", "no from_config"],
 )
-def test_a_predicate_that_cannot_be_loaded_is_not_saved(tmp_path, predicate):
+def test_saving_an_unregistered_predicate_raises(tmp_path, predicate):
     model = image_model()
     model.compile(LARS(exclude_from_adaptation=predicate), "mse")
     with pytest.raises(ValueError, match="register_keras_serializable"):

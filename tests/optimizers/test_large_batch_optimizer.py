@@ -1,4 +1,4 @@
-"""Micro-batches take the update of one batch; overflow is agreed on."""
+"""Updates of several micro-batches equal updates of one batch; overflows agree."""
 
 import numpy as np
 import pytest
@@ -11,8 +11,8 @@ from tests.distributed import jobs
 from tests.equality.test_parity import assert_parity
 from tests.variables import new_variable
 
-# Two updates of 8 micro-batches of 32 in an epoch, and one of what is left: three
-# micro-batches and a part of one.
+# An epoch has two updates of 8 global micro-batches of 32, and one of the rest: three
+# micro-batches and a smaller one.
 COUNT = 2 * 256 + 3 * 32 + 5
 EPOCHS = 2
 WHOLE = {"count": COUNT, "batch_size": 256, "epochs": EPOCHS}
@@ -30,12 +30,12 @@ CLIPPING = [{"clipnorm": 1e-2}, {"global_clipnorm": 1e-2}, {"clipvalue": 1e-3}]
     params=["one_device", pytest.param("two_workers", marks=pytest.mark.smoke)]
 )
 def devices(request):
-    """One device and two workers in turn."""
+    """One device, then two workers."""
     return request.getfixturevalue(request.param)
 
 
 def without_validation(results):
-    """Leaves out the optimizer's own variables and what only one of the two logs."""
+    """Separates validation losses from the results, which only one run logs."""
     for result in results:
         validation = result["history"].pop("val_loss", None)
         result["history"].pop("val_accuracy", None)
@@ -60,7 +60,7 @@ def test_micro_batches_equal_one_batch(one_device, devices, optimizer):
 
 @pytest.mark.distributed
 @pytest.mark.parametrize("cluster", ["two_by_two", "one_by_two"])
-def test_with_several_devices_in_a_worker(request, one_device, cluster):
+def test_micro_batches_with_several_devices_per_worker(request, one_device, cluster):
     clusters = request.getfixturevalue(cluster)
     assert_equal_updates(one_device, clusters, optimizer="lars")
 
@@ -73,7 +73,7 @@ def test_with_several_devices_in_a_worker(request, one_device, cluster):
         ("one_device", CLIPPING[1]),
     ],
 )
-def test_clipping_acts_on_the_mean(request, one_device, cluster, clipping):
+def test_clipping_applies_to_the_mean(request, one_device, cluster, clipping):
     devices = request.getfixturevalue(cluster)
     assert_equal_updates(one_device, devices, optimizer_options=clipping)
 
@@ -88,19 +88,21 @@ def test_clipping_acts_on_the_mean(request, one_device, cluster, clipping):
     ],
     ids=["ema", "steps_per_execution", "eagerly"],
 )
-def test_with_what_keras_offers(one_device, two_workers, options):
+def test_micro_batches_with_ema_eager_and_several_steps_per_execution(
+    one_device, two_workers, options
+):
     for devices in (one_device, two_workers):
         assert_equal_updates(one_device, devices, **options)
 
 
-def test_under_xla(one_device):
+def test_micro_batches_under_xla(one_device):
     assert_equal_updates(
         one_device, one_device, optimizer="lars", compile_options={"jit_compile": True}
     )
 
 
 @pytest.mark.distributed
-def test_validation_comes_after_the_last_update(one_device, two_workers):
+def test_validation_runs_after_the_last_update(one_device, two_workers):
     for devices in (one_device, two_workers):
         (result, *_) = devices.run("fit", **MICRO)
         model = jobs.network()
@@ -139,7 +141,7 @@ def assert_same_weights(one, other):
 @pytest.mark.parametrize(
     "wrapped", [LargeBatchOptimizer, optimizers.LossScaleOptimizer]
 )
-def test_under_a_torus_strategy_of_one_replica(wrapped):
+def test_torus_strategy_with_one_replica(wrapped):
     x, y = jobs.examples(96)
     with TorusStrategy().scope():
         model = small(wrapped(LARS(1.0)))
@@ -149,14 +151,14 @@ def test_under_a_torus_strategy_of_one_replica(wrapped):
     assert_same_weights(model, reference)
 
 
-def test_under_a_strategy_of_one_device():
+def test_one_device_strategy():
     with tf.distribute.OneDeviceStrategy("CPU:0").scope():
         model = small(LargeBatchOptimizer(keras.optimizers.SGD(0.1, 0.9), 2))
     model.fit(*jobs.examples(3), batch_size=1, verbose=0)
     assert model.optimizer.iterations.numpy() == 2
 
 
-def test_steps_change_between_epochs_without_tracing_anew():
+def test_accumulation_steps_change_without_retracing():
     x, y = jobs.examples(64)
     traces = []
 
@@ -191,11 +193,11 @@ def test_steps_change_between_epochs_without_tracing_anew():
     assert_same_weights(model, reference)
 
 
-def test_saved_in_the_middle_of_an_update(tmp_path):
+def test_saving_in_the_middle_of_an_update(tmp_path):
     x, y = jobs.examples(128)
     optimizer = LargeBatchOptimizer(LARS(1.0), 4, loss_scaling=True)
     model = small(optimizer)
-    for start in (0, 16, 32, 48, 64):  # an update and one micro-batch
+    for start in (0, 16, 32, 48, 64):  # An update and one micro-batch.
         model.train_on_batch(x[start : start + 16], y[start : start + 16])
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
@@ -208,7 +210,7 @@ def test_saved_in_the_middle_of_an_update(tmp_path):
     assert_same_weights(model, loaded)
 
 
-def test_schedules_see_updates():
+def test_schedules_count_updates():
     rates = keras.optimizers.schedules.PiecewiseConstantDecay([1], [0.5, 0.25])
     x, y = jobs.examples(96)
     model = small(LargeBatchOptimizer(keras.optimizers.SGD(rates), 2))
@@ -218,7 +220,7 @@ def test_schedules_see_updates():
     assert_same_weights(model, reference)
 
 
-def test_scaled_loss_changes_nothing_in_float32():
+def test_loss_scaling_does_not_change_float32_training():
     x, y = jobs.examples(96)
     scaled = small(LargeBatchOptimizer(LARS(1.0), 2, loss_scaling=True))
     plain = small(LargeBatchOptimizer(LARS(1.0), 2))
@@ -227,7 +229,7 @@ def test_scaled_loss_changes_nothing_in_float32():
     assert_same_weights(scaled, plain)
 
 
-def test_keras_adds_no_second_loss_scaling():
+def test_keras_does_not_add_loss_scaling():
     set_policy = keras.mixed_precision.set_global_policy
     set_policy("mixed_float16")
     try:
@@ -240,7 +242,7 @@ def test_keras_adds_no_second_loss_scaling():
     assert not LargeBatchOptimizer(LARS(1.0)).loss_scaling
 
 
-def test_an_epoch_that_is_broken_off_leaves_nothing_to_the_next():
+def test_interrupted_epoch_does_not_affect_the_next():
     class Interrupt(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
             if batch == 5:
@@ -268,7 +270,7 @@ def test_an_epoch_that_is_broken_off_leaves_nothing_to_the_next():
         np.testing.assert_allclose(mine, theirs, rtol=1e-6)
 
 
-def test_by_hand_micro_batches_weigh_the_same():
+def test_applied_gradients_have_equal_weights():
     weight = new_variable([1.0, 2.0])
     unused = new_variable([5.0])
     optimizer = LargeBatchOptimizer(keras.optimizers.SGD(1.0), 2)
@@ -316,13 +318,13 @@ def test_by_hand_micro_batches_weigh_the_same():
         ),
     ],
 )
-def test_refusals(make, error, words):
+def test_invalid_arguments_raise(make, error, words):
     with pytest.raises(error, match="Received: ") as refusal:
         make()
     assert words in str(refusal.value)
 
 
-def test_other_strategies_of_several_replicas_are_refused(one_by_two):
+def test_other_strategies_with_several_replicas_raise(one_by_two):
     assert (
         "keras_fastnet's strategies"
         in one_by_two.run("refusal", case="other strategy")[0]

@@ -1,4 +1,4 @@
-"""LARS as a Keras optimizer: configuration, steps, clipping, dtypes, arguments."""
+"""LARS as a Keras optimizer: configuration, updates, clipping, dtypes, arguments."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from keras_fastnet.schedules import WarmupPolynomialDecay
 from tests.variables import new_variable
 
 
-def test_configuration():
+def test_config_round_trip():
     optimizer = LARS(
         learning_rate=2.0,
         momentum=0.8,
@@ -38,7 +38,7 @@ def test_configuration():
     assert LARS.from_config(LARS().get_config()).get_config() == LARS().get_config()
 
 
-def test_configuration_with_zero_epsilon_and_no_decay():
+def test_config_with_zero_epsilon_and_no_decay():
     config = LARS(epsilon=0.0, weight_decay=None).get_config()
     assert config["epsilon"] == 0.0
     assert config["weight_decay"] == 0.0
@@ -54,8 +54,8 @@ def test_single_step():
 
 
 def test_weight_decay():
-    # Without a gradient the decayed tensor shrinks by rate * decay, since the
-    # ratio is 1 there; excluded tensors and biases stay.
+    # Without a gradient the ratio is 1, so the decayed tensor shrinks by rate * decay;
+    # excluded tensors and biases are unchanged.
     decayed, excluded = (new_variable([[2.0]], name=n) for n in ("a", "b"))
     bias = new_variable([2.0], name="c")
     optimizer = LARS(1.0, weight_decay=0.1, exclude_from_weight_decay=["b"])
@@ -73,8 +73,8 @@ def test_correctness_with_golden():
     for _ in range(4):
         optimizer.apply([tf.ones((1, 1), tf.float64)], [variable])
         seen.append(variable.numpy().item())
-    # With one element of equal sign ratio * (g + beta w) is eta * w, so by hand
-    # v = 0.5 v + 0.1 w and w = w - v, from w = 1.
+    # For one element with g and w of one sign, ratio * (g + beta w) is eta * w. So by
+    # hand, v = 0.5 v + 0.1 w and w = w - v, from w = 1.
     np.testing.assert_allclose(seen, [0.9, 0.76, 0.614, 0.4796], rtol=1e-14)
 
 
@@ -93,10 +93,10 @@ def test_clip_value():
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_narrow_dtypes_compute_in_float32(dtype, momentum, nesterov):
+def test_float16_and_bfloat16_weights_compute_in_float32(dtype, momentum, nesterov):
     options = {"momentum": momentum, "nesterov": nesterov, "weight_decay": 0.01}
-    # Squares of 1e-4 are below float16's smallest number, and those of 300 beyond
-    # its largest.
+    # The square of 1e-4 is below float16's smallest number, that of 300 above its
+    # largest.
     start = np.full((4, 8), 300.0)
     gradient = np.full((4, 8), 1e-4)
     results = []
@@ -113,21 +113,21 @@ def test_narrow_dtypes_compute_in_float32(dtype, momentum, nesterov):
     np.testing.assert_allclose(narrow, wide, rtol=3 * precision)
 
 
-def test_gradients_of_another_dtype():
+def test_gradient_is_cast_to_variable_dtype():
     variable = new_variable(np.ones((2, 2)), dtype="float32")
     LARS(1.0).apply([tf.ones((2, 2), tf.float16)], [variable])
     assert variable.dtype == "float32"
     np.testing.assert_allclose(variable, 0.999, rtol=1e-5)
 
 
-def test_zero_initialised_tensors_move():
+def test_zero_initialized_tensor_moves():
     variable = new_variable(np.zeros((2, 2)))
     optimizer = LARS(0.5)
     optimizer.apply([tf.ones((2, 2))], [variable])
     np.testing.assert_allclose(variable, -0.5)
 
 
-def test_a_variable_without_gradient_stays():
+def test_variable_without_gradient_is_unchanged():
     first, second = (new_variable([[1.0]]) for _ in range(2))
     optimizer = LARS(1.0)
     with pytest.warns(UserWarning, match="Gradients do not exist"):
@@ -136,7 +136,7 @@ def test_a_variable_without_gradient_stays():
     assert second.numpy().item() == 1.0
 
 
-def test_buffers_have_the_usual_names():
+def test_buffers_have_keras_names():
     variable = new_variable([[1.0]], name="kernel")
     optimizer = LARS()
     optimizer.build([variable])
@@ -150,7 +150,7 @@ def test_buffers_have_the_usual_names():
     assert len(optimizer.variables) == 2
 
 
-def test_building_twice_keeps_the_buffers():
+def test_building_twice_keeps_buffers():
     variable = new_variable([[1.0]])
     optimizer = LARS()
     optimizer.build([variable])
@@ -184,7 +184,7 @@ def test_constraints_are_applied():
     ],
     ids=str,
 )
-def test_wrong_arguments(arguments, error, message):
+def test_invalid_arguments_raise(arguments, error, message):
     with pytest.raises(error, match=message):
         LARS(**arguments)
 

@@ -13,8 +13,8 @@ pytestmark = pytest.mark.smoke
 STEPS = 50
 KERNEL, FILTERS, ZERO, BIAS, SCALAR = range(5)
 SHAPES = ((6, 5), (3, 3, 2, 4), (4, 3), (5,), ())
-# The schedule rises for 20 steps and falls for 30: a rate that stands outside the
-# buffer would show.
+# The schedule rises for 20 updates and falls for 30, so that a rate outside the buffer
+# would give other weights.
 SCHEDULE = WarmupPolynomialDecay(8.0, decay_steps=30, warmup_steps=20, warmup_start=0.5)
 
 
@@ -29,7 +29,7 @@ def reference(
     epsilon=0.0,
     nesterov=False,
 ):
-    """Algorithm 1 in float64, with the conventions for zero norms and exclusions."""
+    """Runs Algorithm 1 in float64, with LARS's rules for zero norms and exclusions."""
     weights = [np.array(w, "float64") for w in weights]
     velocities = [np.zeros_like(w) for w in weights]
     for rate, step_gradients in zip(rates, gradients, strict=True):
@@ -70,8 +70,8 @@ def train(optimizer, weights, gradients, dtype, compiled=False):
             optimizer.apply([tf.constant(g, dtype) for g in step], variables)
         return [v.numpy() for v in variables]
 
-    # In a graph the schedule's own arithmetic is rewritten, which moves its
-    # float32 result by a bit: take its values from outside.
+    # TensorFlow rewrites the schedule's arithmetic in a graph, which changes its
+    # float32 result by a bit. So the rates are computed outside.
     optimizer.build(variables)
     apply = tf.function(lambda grads: optimizer.apply(grads, variables))
     for rate, step in zip(rates(), gradients, strict=True):
@@ -81,9 +81,9 @@ def train(optimizer, weights, gradients, dtype, compiled=False):
 
 
 def check(optimizer, expected, weights, gradients, **options):
-    # Relative to the norm at the start or the end, whichever is larger, since a
-    # tensor that shrinks keeps the rounding of its larger past: float64 to
-    # rounding, float32 to 1e-6.
+    # Relative to the larger of the norms before and after, since a tensor that shrinks
+    # keeps the rounding errors of its larger values: float64 to rounding, float32 to
+    # 1e-6.
     for dtype, tolerance in (("float64", 1e-12), ("float32", 1e-6)):
         copy = LARS.from_config(optimizer.get_config())
         got = train(copy, weights, gradients, dtype, **options)
@@ -125,13 +125,13 @@ def test_every_option_agrees_with_algorithm_1(options, compiled):
     check(optimizer, expected, weights, gradients, compiled=compiled)
 
 
-def test_a_constant_rate():
+def test_constant_rate():
     weights, gradients = problem()
     expected = reference(weights, gradients, [4.0] * STEPS, {BIAS, SCALAR})
     check(LARS(4.0), expected, weights, gradients)
 
 
-def test_a_rate_that_is_set_between_updates():
+def test_rate_set_between_updates():
     weights, gradients = problem()
     optimizer = LARS(1.0)
     variables = [new_variable(w, dtype="float64") for w in weights]
@@ -143,7 +143,7 @@ def test_a_rate_that_is_set_between_updates():
         np.testing.assert_allclose(variable.numpy(), theirs, rtol=1e-11)
 
 
-def test_a_callable_rate():
+def test_callable_rate():
     weights, gradients = problem()
     expected = reference(weights, gradients, [2.0] * STEPS, {BIAS, SCALAR})
     got = train(LARS(lambda: 2.0), weights, gradients, "float64")
@@ -229,7 +229,7 @@ def test_sparse_gradients_sum_duplicates(option, clip):
     np.testing.assert_allclose(variable.numpy(), expected, rtol=1e-11)
 
 
-def test_gradient_accumulation_is_one_step_with_the_mean():
+def test_gradient_accumulation_updates_with_the_mean():
     weights, gradients = problem()
     means = [
         [(a + b) / 2 for a, b in zip(gradients[i], gradients[i + 1], strict=True)]
@@ -239,7 +239,7 @@ def test_gradient_accumulation_is_one_step_with_the_mean():
     check(LARS(4.0, gradient_accumulation_steps=2), expected, weights, gradients)
 
 
-def test_the_base_class_never_decays():
+def test_keras_decoupled_decay_is_disabled():
     variable = new_variable(np.ones((2, 2)), dtype="float64")
     optimizer = LARS(1.0, weight_decay=0.5, momentum=0.0, trust_coefficient=0.01)
     gradient = np.full((2, 2), 0.25)

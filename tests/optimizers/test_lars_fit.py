@@ -8,7 +8,6 @@ from keras_fastnet import LARS
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.schedules import WarmupPolynomialDecay
 
-# Keras and NumPy 2 between themselves, when weights are saved.
 pytestmark = pytest.mark.smoke
 
 rng = np.random.default_rng(0)
@@ -62,7 +61,7 @@ def schedule():
 @pytest.mark.parametrize(
     "how", [{"run_eagerly": True}, {"jit_compile": True}, {"steps_per_execution": 4}]
 )
-def test_every_way_of_running_gives_the_same(how, nesterov):
+def test_eager_xla_and_several_steps_per_execution_agree(how, nesterov):
     options = {"weight_decay": 0.01, "nesterov": nesterov}
     plain = fit(image_model(), LARS(schedule(), **options), jit_compile=False)
     assert_close(fit(image_model(), LARS(schedule(), **options), **how), plain)
@@ -73,7 +72,7 @@ def test_every_way_of_running_gives_the_same(how, nesterov):
     [({}, False), ({}, True), ({"clipnorm": 0.1, "loss_scale_factor": 2.0}, False)],
 )
 def test_sparse_gradients_in_fit(jit_compile, option):
-    # The same embedding by a product with one-hot rows has a dense gradient.
+    # A product with one-hot rows is the same embedding, with a dense gradient.
     got = fit(
         token_model(), LARS(schedule(), **option), TOKENS, jit_compile=jit_compile
     )
@@ -100,8 +99,8 @@ def test_sparse_gradients_with_accumulation():
     assert all(np.isfinite(w).all() for w in weights)
 
 
-def test_accumulation_is_one_large_batch():
-    # Without batch normalization, whose statistics are those of the small batch.
+def test_accumulation_equals_one_large_batch():
+    # Without batch normalization, which would use the statistics of the small batch.
     plain = token_model()
     plain.compile(LARS(2.0), "sparse_categorical_crossentropy")
     plain.fit(TOKENS, LABELS, batch_size=16, shuffle=False, verbose=0)
@@ -111,7 +110,7 @@ def test_accumulation_is_one_large_batch():
     assert_close(accumulated, plain.get_weights())
 
 
-def test_moving_average_of_the_weights():
+def test_moving_average_of_weights():
     optimizer = LARS(2.0, use_ema=True, ema_momentum=0.5)
     layer = keras.layers.Dense(2, use_bias=False)
     layer.build((None, 3))
@@ -124,7 +123,7 @@ def test_moving_average_of_the_weights():
     np.testing.assert_allclose(layer.kernel, average, rtol=1e-6)
 
 
-def test_moving_average_that_overwrites_during_fit():
+def test_moving_average_overwrites_during_fit():
     optimizer = LARS(schedule(), use_ema=True, ema_overwrite_frequency=2)
     assert all(np.isfinite(w).all() for w in fit(image_model(), optimizer))
 
@@ -156,7 +155,7 @@ def test_dynamic_loss_scaling():
     ],
     ids=["constant", "schedule", "average and accumulation"],
 )
-def test_training_goes_on_bit_for_bit_after_loading(tmp_path, options):
+def test_training_after_loading_is_bit_equal(tmp_path, options):
     def epoch(model):
         model.fit(IMAGES, LABELS, batch_size=8, shuffle=False, verbose=0)
 

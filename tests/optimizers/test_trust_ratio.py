@@ -22,25 +22,25 @@ def ratio(weight_norm, gradient_norm, **options):
 
 
 @given(w=norms, g=norms, eta=coefficients, beta=small, epsilon=small)
-def test_is_the_papers_quotient(w, g, eta, beta, epsilon):
+def test_equals_the_formula_of_the_paper(w, g, eta, beta, epsilon):
     got = ratio(w, g, trust_coefficient=eta, weight_decay=beta, epsilon=epsilon)
     assert got == pytest.approx(eta * w / (g + beta * w + epsilon), rel=1e-13)
 
 
 @given(w=norms, g=norms, scale=st.floats(1e-6, 1e6))
-def test_does_not_depend_on_the_scale_of_both(w, g, scale):
+def test_is_invariant_to_a_common_scale(w, g, scale):
     options = {"weight_decay": 1e-4}
     expected = pytest.approx(ratio(w, g, **options), rel=1e-12)
     assert ratio(scale * w, scale * g, **options) == expected
 
 
 @given(w=norms, g=norms, beta=st.floats(1e-6, 1.0))
-def test_is_bounded_by_eta_over_beta(w, g, beta):
+def test_is_at_most_eta_over_beta(w, g, beta):
     assert ratio(w, g, weight_decay=beta) <= 0.001 / beta * (1 + 1e-12)
 
 
 @given(norm=st.just(0.0) | norms, beta=small, epsilon=small)
-def test_is_one_where_a_norm_is_zero(norm, beta, epsilon):
+def test_is_one_if_a_norm_is_zero(norm, beta, epsilon):
     assert ratio(norm, 0.0, weight_decay=beta, epsilon=epsilon) == 1.0
     assert ratio(0.0, norm, weight_decay=beta, epsilon=epsilon) == 1.0
 
@@ -54,7 +54,7 @@ def test_epsilon_of_zero_stays_zero():
     assert ratio(1e-12, 1e-12, epsilon=0.0) == pytest.approx(0.001, rel=1e-12)
 
 
-def test_takes_several_norms_at_once():
+def test_takes_tensors_of_norms():
     got = trust_ratio(
         tf.constant([1.0, 0.0, 4.0]),
         tf.constant([2.0, 3.0, 0.0]),
@@ -69,11 +69,12 @@ def test_keeps_the_dtype():
     assert single.dtype == tf.float32
 
 
-def test_a_gradient_that_is_not_finite_is_not_hidden():
-    assert ratio(1.0, math.inf) == 0.0  # Times an infinite gradient: NaN.
+def test_infinite_gradient_norm_gives_zero():
+    # Zero times an infinite gradient is NaN, so the overflow still shows.
+    assert ratio(1.0, math.inf) == 0.0
 
 
 @given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=20))
-def test_norm(values):
+def test_l2_norm(values):
     got = float(l2_norm(tf.constant(values, tf.float64)))
     assert got == pytest.approx(math.sqrt(math.fsum(v * v for v in values)), rel=1e-12)
