@@ -1,11 +1,11 @@
-"""Sony's batch-size control: small batches first, twice as large after the warm-up.
+"""Sony's batch-size control: a small batch first, doubled after the warm-up.
 
 python examples/batch_growth.py                     one process
 fastnet run --workers 4 examples/batch_growth.py    four workers
 
 Mikami et al. 2018 (arXiv 1811.05233) trained at 34K, then at 68K. Here the batch goes
-from 256 to 512 to 1,024, on scikit-learn's digits. Sizes and rates are chosen, not
-theirs.
+from 256 to 512 to 1,024, on scikit-learn's digits. Sizes and rates are not from the
+paper.
 """
 
 import keras
@@ -34,7 +34,7 @@ with strategy.scope():
         model.add(layers.Conv2D(filters, 3, strides, "same", activation="relu"))
     model.add(layers.Flatten())
     model.add(layers.Dense(10, activation="softmax"))
-    # Micro-batches of 128 are what has to fit into memory. The optimizer adds up their
+    # Only a global micro-batch of 128 has to fit into memory. The optimizer adds up
     # gradients and reduces them over the workers once per update.
     lars = fastnet.LARS(1.0, trust_coefficient=0.02)
     model.compile(

@@ -4,8 +4,8 @@ python examples/cifar10.py --prepare DIR                         once: download
 python examples/cifar10.py --data-dir DIR                        one process
 fastnet run --workers 2 examples/cifar10.py --data-dir DIR       two workers
 
-DIR holds TFRecords in ImageNet's layout, which --prepare writes; any other data in
-that layout with 32x32 images will do. 76.15 % of the test images after 12 epochs.
+DIR holds TFRecords in ImageNet's layout, which --prepare writes; other data in that
+layout with 32x32 images work too. Test accuracy 76.15 % after 12 epochs.
 """
 
 import argparse
@@ -31,13 +31,13 @@ def arguments() -> argparse.Namespace:
     where.add_argument("--prepare", metavar="DIR", type=pathlib.Path)
     where.add_argument("--data-dir", metavar="DIR")
     parser.add_argument("--epochs", type=int, default=12)
-    parser.add_argument("--classes", type=int, help="left out: lines of labels.txt")
+    parser.add_argument("--classes", type=int, help="default: lines of labels.txt")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
 
 
 def prepare(folder: pathlib.Path) -> None:
-    """Downloads CIFAR-10 by Keras and writes it as TFRecords."""
+    """Downloads CIFAR-10 with Keras and writes it as TFRecords."""
     folder.mkdir(parents=True)
     train, test = keras.datasets.cifar10.load_data()
     names = "airplane automobile bird cat deer dog frog horse ship truck"
@@ -52,11 +52,11 @@ def prepare(folder: pathlib.Path) -> None:
                 for image, (label,) in zip(
                     images[file::files], labels[file::files], strict=True
                 ):
-                    writer.write(record(image, label + 1))  # 0: ImageNet's background
+                    writer.write(record(image, label + 1))  # 0 is the background class
 
 
 def record(image, label: int) -> bytes:
-    """Returns an image and its label as ImageNet's files have them."""
+    """Returns a record with an image and its label, in ImageNet's layout."""
     encoded = tf.io.encode_png(image).numpy()
     feature = {
         "image/encoded": tf.train.Feature(
@@ -71,7 +71,7 @@ def record(image, label: int) -> bytes:
 
 
 def main() -> None:
-    """Trains, or prepares the data."""
+    """Prepares the data, or trains."""
     args = arguments()
     if args.prepare:
         return prepare(args.prepare)
@@ -84,7 +84,7 @@ def main() -> None:
     with strategy.scope():
         model = fastnet.models.cifar_resnet(8, classes=train.classes)
         fastnet.models.zero_gamma(model)
-        # The rate and the coefficient were found by short runs at these batches.
+        # Learning rate and trust coefficient were tuned by short runs at these batches.
         lars = fastnet.LARS(0.4, weight_decay=5e-4, trust_coefficient=0.02)
         model.compile(
             optimizer=fastnet.LargeBatchOptimizer(lars),
@@ -105,7 +105,7 @@ def main() -> None:
                 fastnet.callbacks.BatchGrowth({0: 256, WARMUP: 512, 6: 1_024}),
                 fastnet.callbacks.ThroughputMonitor(),
             ],
-            shuffle=False,  # they are shuffled already
+            shuffle=False,  # already shuffled
             verbose="auto" if chief else 0,
         ).history
     if chief:

@@ -21,14 +21,16 @@ from sklearn.model_selection import train_test_split
 
 import keras_fastnet as fastnet
 
-EPOCH = 65_536  # training images: each real one in some 45 variants
+EPOCH = 65_536  # training images: some 45 variants of each original image
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, default=30)
 parser.add_argument("--global-batch", type=int, default=32_768)
 parser.add_argument("--target", type=float, default=0.98, help="test accuracy")
 parser.add_argument("--seed", type=int, default=0)
-parser.add_argument("--backup-dir", help="where a run that was ended goes on")
+parser.add_argument(
+    "--backup-dir", help="backups from which an interrupted run resumes"
+)
 args = parser.parse_args()
 if args.global_batch < 4 or args.global_batch % 4:
     parser.error(f"--global-batch must be a multiple of 4, not {args.global_batch}")
@@ -36,7 +38,7 @@ if args.global_batch < 4 or args.global_batch % 4:
 strategy = fastnet.TorusStrategy()
 keras.utils.set_random_seed(args.seed)
 
-# The data, the same on every worker; each trains on its share of every batch.
+# Every worker passes the same data, and trains on its share of every batch.
 images, labels = load_digits(return_X_y=True)
 images = images.reshape(-1, 8, 8, 1).astype("float32") / 16
 train_images, test_images, train_labels, test_labels = train_test_split(
@@ -53,8 +55,8 @@ rows, columns = cos * y - sin * x + 3.5 + down, sin * y + cos * x + 3.5 + right
 where = np.broadcast_arrays(source[:, None, None], rows, columns)
 variants = map_coordinates(train_images[..., 0], where, order=1)[..., None]
 
-# A tenth of the epochs to warm up, with a quarter of the batch; then all of it, in four
-# micro-batches, which are what has to fit into memory.
+# The warm-up takes a tenth of the epochs, with a quarter of the batch. After it, an
+# update has four micro-batches; only one of them has to fit into memory.
 micro_batch = args.global_batch // 4
 warmup = max(1, args.epochs // 10)
 decay = fastnet.schedules.Polynomial(max(1, args.epochs - warmup))
@@ -62,19 +64,21 @@ with strategy.scope():
     model = keras.Sequential([keras.Input((8, 8, 1))])
     for filters, strides in ((16, 1), (32, 2), (64, 2)):
         model.add(layers.Conv2D(filters, 3, strides, "same", use_bias=False))
-        model.add(layers.BatchNormalization(momentum=0.5))  # few updates: short memory
+        model.add(
+            layers.BatchNormalization(momentum=0.5)
+        )  # short, as there are few updates
         model.add(layers.ReLU())
     model.add(layers.Flatten())
     model.add(layers.Dropout(0.3))
     model.add(layers.Dense(10, activation="softmax"))
-    # The rate and the coefficient were found by short runs at this batch.
+    # Learning rate and trust coefficient were tuned by short runs at this batch.
     lars = fastnet.LARS(4.0, trust_coefficient=0.02)
     model.compile(
         optimizer=fastnet.LargeBatchOptimizer(lars),
         loss=keras.losses.CategoricalCrossentropy(label_smoothing=0.1),
         metrics=["accuracy"],
     )
-ends = []  # of the epochs
+ends = []  # end times of the epochs
 clock = keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: ends.append(time.time()))
 callbacks = [
     fastnet.callbacks.LearningRateWarmup(4.0, warmup, then=decay),
@@ -92,13 +96,13 @@ model.fit(
     verbose="auto" if strategy.rank == 0 else 0,
 )
 
-# Workers compare a number made from every bit of their weights.
+# Compares a hash of the weights across workers.
 weights = b"".join(weight.tobytes() for weight in model.get_weights())
 mark = hashlib.sha256(weights).hexdigest()[:15]
 digest = tf.constant([int(mark, 16)], tf.int64)
 own = strategy.experimental_distribute_values_from_function(lambda _: digest)
 equal = len(set(strategy.gather(own, axis=0).numpy())) == 1
-# Not from the history: a run that goes on may have nothing left to train.
+# Not from the history, which is empty if a resumed run has nothing left to train.
 accuracy = model.evaluate(test_images, test_labels, verbose=0, return_dict=True)[
     "accuracy"
 ]

@@ -1,13 +1,14 @@
-"""Trains on ImageNet's TFRecords by the recipe of a published system.
+"""Trains on ImageNet's TFRecords with a recipe from a paper.
 
 python examples/imagenet.py --data-dir DIR                           one process
 fastnet run --workers 4 examples/imagenet.py --data-dir DIR          four workers
 mpiexec -n 4 python examples/imagenet.py --data-dir DIR              over MPI
 TF_CONFIG='{...}' python examples/imagenet.py --data-dir DIR         a cluster
 
-DIR holds train-* and validation-*, as the scripts of TensorFlow's model garden write
-them. Started again with the same --backup-dir, a run that was killed goes on where it
-was. --show prints the recipe for your sizes, with the source of every value, and ends.
+DIR holds train-* and validation-*, in the format of the scripts in TensorFlow's model
+garden. A killed run that is restarted with the same --backup-dir resumes at the same
+update. --show prints the recipe for your sizes, with the source of every value, and
+exits.
 """
 
 import argparse
@@ -37,22 +38,24 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--data-dir", required=True, metavar="DIR")
     parser.add_argument("--recipe", choices=RECIPES, default="facebook2017")
-    parser.add_argument("--show", action="store_true", help="print the recipe and end")
-    sizes = parser.add_argument_group("sizes", "Left out: the recipe's.")
+    parser.add_argument("--show", action="store_true", help="print the recipe and exit")
+    sizes = parser.add_argument_group("sizes", "Defaults: those of the recipe.")
     sizes.add_argument("--model", choices=MODELS)
     sizes.add_argument("--epochs", type=int, metavar="N")
     sizes.add_argument("--global-batch", type=int, metavar="B", help="at the start")
-    sizes.add_argument("--device-batch", type=int, metavar="B", help="of one replica")
+    sizes.add_argument("--device-batch", type=int, metavar="B", help="per replica")
     sizes.add_argument(
-        "--image-size", type=int, metavar="PIXELS", help="224; AlexNet 227"
+        "--image-size", type=int, metavar="PIXELS", help="default: 224; AlexNet 227"
     )
     sizes.add_argument("--precision", help="dtype policy, such as mixed_bfloat16")
     sizes.add_argument(
         "--grid", type=grid_of, metavar="ROWSxCOLUMNS", help="of replicas"
     )
     data = parser.add_argument_group("data")
-    data.add_argument("--classes", type=int, metavar="N", help="lines of labels.txt")
-    data.add_argument("--train-size", type=int, metavar="N", help="left out: counted")
+    data.add_argument(
+        "--classes", type=int, metavar="N", help="default: lines of labels.txt"
+    )
+    data.add_argument("--train-size", type=int, metavar="N", help="default: counted")
     data.add_argument(
         "--augmentation", choices=("inception", "pad"), default="inception"
     )
@@ -60,13 +63,13 @@ def arguments() -> argparse.Namespace:
         "--corrupt",
         choices=("fail", "skip"),
         default="fail",
-        help="what to do about records that cannot be read (default: %(default)s)",
+        help="handling of records that cannot be read (default: %(default)s)",
     )
     data.add_argument("--seed", type=int, default=0)
     files = parser.add_argument_group("files")
-    files.add_argument("--backup-dir", metavar="DIR", help="to go on after an end")
+    files.add_argument("--backup-dir", metavar="DIR", help="resume from backups")
     files.add_argument(
-        "--save-freq", type=int, metavar="UPDATES", help="between epochs too"
+        "--save-freq", type=int, metavar="UPDATES", help="back up within epochs too"
     )
     files.add_argument("--log-dir", metavar="DIR", help="for TensorBoard")
     files.add_argument("--save", metavar="FILE.keras", help="the trained model")
@@ -74,7 +77,7 @@ def arguments() -> argparse.Namespace:
 
 
 def model_named(name: str, image_size: int, classes: int) -> keras.Model:
-    """Returns a model that ends with logits in float32."""
+    """Returns a model that outputs logits in float32."""
     shape = (image_size, image_size, 3)
     if name == "alexnet_bn":
         return fastnet.models.alexnet_bn(shape, classes=classes)
@@ -89,7 +92,7 @@ def model_named(name: str, image_size: int, classes: int) -> keras.Model:
 
 
 def main() -> None:
-    """Trains."""
+    """Trains as the command line says."""
     args = arguments()
     given: dict[str, Any] = {"epochs": args.epochs, "global_batch": args.global_batch}
     if args.device_batch:
@@ -102,7 +105,7 @@ def main() -> None:
     options = recipe_for().strategy_options
     if args.grid:
         options["grid"] = args.grid
-    # First: a cluster forms before TensorFlow runs.
+    # First, since the cluster must form before TensorFlow runs.
     strategy = fastnet.TorusStrategy(**options)
     keras.utils.set_random_seed(args.seed)
     about: dict[str, Any] = {"classes": args.classes, "corrupt": args.corrupt}
@@ -153,7 +156,7 @@ def main() -> None:
             epochs=recipe.epochs,
             validation_data=validation.for_evaluation(**common),
             callbacks=callbacks,
-            shuffle=False,  # they are shuffled already
+            shuffle=False,  # already shuffled
             verbose="auto" if chief else 0,
         ).history
     if args.save:

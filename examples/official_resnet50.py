@@ -4,9 +4,9 @@ python examples/official_resnet50.py --prepare DIR                     once: dig
 python examples/official_resnet50.py --data-dir DIR                    one process
 fastnet run --workers 2 examples/official_resnet50.py --data-dir DIR   two workers
 
-Its models are of Keras 2: set TF_USE_LEGACY_KERAS=1, after
-pip install ".[models,examples]". DIR holds TFRecords in ImageNet's layout; --prepare
-writes scikit-learn's digits that way; other data will do, with --classes and --train.
+tf-models-official needs Keras 2: set TF_USE_LEGACY_KERAS=1, after
+pip install ".[models,examples]". DIR holds TFRecords in ImageNet's layout. --prepare
+writes scikit-learn's digits; for other data, pass --classes and --train.
 """
 
 import argparse
@@ -32,13 +32,15 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=24)
     parser.add_argument("--classes", type=int, default=10)
     parser.add_argument("--train", type=int, default=1437, help="training images")
-    parser.add_argument("--size", type=int, default=32, help="of an image")
+    parser.add_argument(
+        "--size", type=int, default=32, help="side of an image in pixels"
+    )
     parser.add_argument("--target", type=float, default=0.0, help="test accuracy")
     return parser.parse_args()
 
 
 def prepare(folder: pathlib.Path) -> None:
-    """Writes scikit-learn's digits as ImageNet's files have images."""
+    """Writes scikit-learn's digits in ImageNet's layout."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
@@ -59,12 +61,12 @@ def prepare(folder: pathlib.Path) -> None:
                 for image, label in zip(
                     images[file::files], labels[file::files], strict=True
                 ):
-                    writer.write(record(image, label + 1))  # 0: ImageNet's background
+                    writer.write(record(image, label + 1))  # 0 is the background class
 
 
 def record(image, label: int) -> bytes:
-    """Returns an image and its label as ImageNet's files have them."""
-    # Four times as large: JPEG would blur strokes of one pixel.
+    """Returns a record with an image and its label, in ImageNet's layout."""
+    # Four times as large, since JPEG would blur strokes of one pixel.
     image = tf.cast(tf.image.resize(image, (32, 32), "nearest"), tf.uint8)
     encoded = tf.io.encode_jpeg(image, quality=95).numpy()
     features = {
@@ -97,7 +99,7 @@ def reader(args: argparse.Namespace, split: str):
     parser = classification_input.Parser(
         output_size=[args.size, args.size],
         num_classes=args.classes + 1,
-        # A mirrored digit is another one, and so is half of it.
+        # No mirroring or small crops, which would turn a digit into another.
         aug_rand_hflip=False,
         crop_area_range=(0.7, 1.0),
         center_crop_fraction=1.0,
@@ -110,7 +112,7 @@ def reader(args: argparse.Namespace, split: str):
 
 
 def main() -> int:
-    """Trains, and returns the exit code."""
+    """Prepares the data or trains, and returns the exit code."""
     args = arguments()
     if args.prepare:
         prepare(args.prepare)
@@ -133,7 +135,7 @@ def main() -> int:
             keras.losses.SparseCategoricalCrossentropy(from_logits=True),
             ["accuracy"],
         )
-    # Each worker reads files of its own.
+    # Each worker reads its own files.
     train = strategy.distribute_datasets_from_function(reader(args, "train").read)
     validation = reader(args, "validation").read()
 

@@ -1,7 +1,7 @@
 """Large-batch training of Keras models on several TensorFlow workers.
 
-Public names are loaded on first use, so that the `fastnet` command and
-`import keras_fastnet` do not pay for importing TensorFlow.
+Public names are imported on first use, so that the `fastnet` command and `import
+keras_fastnet` do not import TensorFlow.
 """
 
 import importlib
@@ -69,6 +69,7 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-# A script that is one of several workers, and only takes an optimizer from here, say.
+# In a process that a launcher started as one of several workers, detects a script that
+# trains without a strategy (and only uses an optimizer from this package, say).
 if (_source := who_started()) is not None:
     watch(_source)

@@ -2,8 +2,8 @@
 
 python examples/clusters/ray_train.py --workers 2 --storage /tmp/runs
 
-A worker that is lost is started again, with all others, and they go on from the newest
-backup: kill one. Needs `pip install "keras-fastnet[examples,ray]"`.
+If a worker is lost (kill one to try), Ray restarts all workers, and they resume from
+the newest backup. Needs `pip install "keras-fastnet[examples,ray]"`.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from ray.train.tensorflow import TensorflowTrainer
 
 
 def train(config: dict) -> str:
-    """What every worker does: Ray has told it of the others."""
+    """Trains on one worker; Ray has described the cluster to it."""
     import hashlib
 
     import keras
@@ -62,7 +62,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=12)
-    parser.add_argument("--storage", required=True, help="which all nodes see")
+    parser.add_argument("--storage", required=True, help="folder shared by all nodes")
     args = parser.parse_args()
     trainer = TensorflowTrainer(
         train,

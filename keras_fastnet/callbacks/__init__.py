@@ -1,4 +1,4 @@
-"""Callbacks for training with large batches."""
+"""Callbacks for large-batch training."""
 
 from keras_fastnet.callbacks.backup_and_restore import BackupAndRestore
 from keras_fastnet.callbacks.batch_growth import BatchGrowth

@@ -17,15 +17,17 @@ from keras_fastnet.callbacks import backup_file
 from keras_fastnet.callbacks.progress import (
     batches_per_update,
     is_chief,
-    say,
+    print_on_chief,
     updates_of,
 )
 from keras_fastnet.callbacks.termination import EXIT_CODE, Termination
+from keras_fastnet.text import count
 
-# As long as a checksum, which no file will begin with by chance.
-_REFUSAL = b"keras_fastnet refuses to restore"
-# What Keras's callbacks count, and compare with.
-_SEEN = ("best", "best_epoch", "wait", "cooldown_counter", "stopped_epoch")
+# Marks an error message in place of a backup. As long as a checksum, so that no backup
+# begins with it by chance.
+_ERROR_MARK = b"keras_fastnet refuses to restore"
+# Attributes in which Keras's callbacks keep their state.
+_STATE = ("best", "best_epoch", "wait", "cooldown_counter", "stopped_epoch")
 _STATEFUL = (
     keras.callbacks.EarlyStopping,
     keras.callbacks.ReduceLROnPlateau,
@@ -34,51 +36,52 @@ _STATEFUL = (
 
 
 class BackupAndRestore(HookedCallback, keras.callbacks.Callback):
-    """Keeps backups of a training, and goes on from the newest.
+    """Keeps backups of a training, and resumes from the newest one.
 
-    Started again, the same program ends with the weights of a training that was never
-    interrupted: bit for bit where its computations are deterministic and all batches
-    have one size, as TensorFlow's steps for several sizes round differently, depending
-    on which comes first. A backup holds
-    the weights, the optimizer with its momentum, learning rate and count of updates,
-    the states of layers, metrics and random streams, how far the data were read, and
-    what Keras's `EarlyStopping`, `ReduceLROnPlateau` and `ModelCheckpoint` have seen,
-    but not the weights of `restore_best_weights`. `LearningRateWarmup` and
-    `BatchGrowth` follow from the epoch. (Keras's own `BackupAndRestore` begins the
-    epoch anew, with the weights of its middle.)
+    A program that is restarted ends with the weights of an uninterrupted run: bit-equal
+    if its computations are deterministic and all batches have the same size.
+    (TensorFlow's steps for several sizes round differently, depending on which size
+    comes first.) A backup holds the weights, the optimizer with its momentum, learning
+    rate and number of updates, the states of layers, metrics and random streams, the
+    position in the data, and the state of Keras's `EarlyStopping`, `ReduceLROnPlateau`
+    and `ModelCheckpoint`, except the weights of `restore_best_weights`.
+    `LearningRateWarmup` and `BatchGrowth` follow from the epoch. (Keras's own
+    `BackupAndRestore` repeats the interrupted epoch from its start, with the weights of
+    its middle.)
 
-    Only the chief writes and reads files; the other workers get the values from it, so
-    they need not share a disk. A file is there whole or not at all, and one that is
-    damaged nevertheless is passed over for the one before.
+    Only the chief writes and reads files and sends the values to the other workers, so
+    workers need not share a disk. Backups are written atomically. A backup that is
+    damaged all the same is skipped in favour of the one before.
 
-    The data are read again up to where they were. Arrays and `PyDataset` come in the
+    The data are read again up to their position. Arrays and `PyDataset` come in the
     same order if `keras.utils.set_random_seed` was called; so does `Dataset.shuffle`,
-    also one behind another, for which the first batch of every finished epoch is read.
-    Random numbers within `Dataset.map` begin anew: `keras_fastnet.datasets` has none.
-    With `steps_per_epoch` all that was read has to be read again.
+    also after another `Dataset.shuffle`, for which the first batch of every finished
+    epoch is read. Random numbers within `Dataset.map` restart; `keras_fastnet.datasets`
+    uses none there. With `steps_per_epoch`, all data read so far are read again.
 
-    On SIGTERM, to one worker or all, they finish the same update, back up, and end with
-    exit code 143: within about a second, or at the end of a validation. Without a
-    random seed the last backup counts. A second SIGTERM ends a worker at once. Where
-    `fit` does not run in the main thread, SIGTERM is left alone.
+    After SIGTERM to one or all workers, they finish the same update, back up, and exit
+    with code 143: within about a second, or at the end of a validation. Without a
+    random seed they resume from the last backup before that. A second SIGTERM ends a
+    worker at once. If `fit` does not run in the main thread, SIGTERM is not handled.
 
     List it after other callbacks. It needs a strategy of `keras_fastnet`, which may
-    be of one process, or a `keras_fastnet.LargeBatchOptimizer`.
+    have a single process, or a `keras_fastnet.LargeBatchOptimizer`.
 
     Args:
-        backup_dir: The folder of the backups, for this training alone.
-        save_freq: `"epoch"`, or after how many updates to back up too; then a random
-            seed must be set, without which the data would come in another order.
-            Defaults to `"epoch"`.
-        keep: How many backups to keep. Defaults to `2`.
-        delete_checkpoint: Whether to remove the backups when the training has ended.
+        backup_dir: The folder of the backups, used by this training only.
+        save_freq: `"epoch"`, or the number of updates after which to back up in
+            addition. A number requires a random seed, without which the data would come
+            in another order. Defaults to `"epoch"`.
+        keep: Number of backups to keep. Defaults to `2`.
+        delete_checkpoint: Whether to remove the backups at the end of training.
             Defaults to `True`, as in Keras.
 
     Raises:
-        TypeError: An argument is of the wrong type.
-        ValueError: An argument is out of its range. From `fit`, before the first step:
-            the backups are of another model, all are damaged, no random seed is set, or
-            there is neither a strategy of ours nor a `LargeBatchOptimizer`.
+        TypeError: If an argument is of the wrong type.
+        ValueError: If an argument is out of its range. From `fit`, before the first
+            step: if the backups are of another model, all of them are damaged, no
+            random seed is set, or there is neither a strategy of `keras_fastnet` nor a
+            `LargeBatchOptimizer`.
 
     Example:
 
@@ -113,20 +116,20 @@ class BackupAndRestore(HookedCallback, keras.callbacks.Callback):
         self._termination = Termination()
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Goes on from the newest backup, if there is one."""
+        """Resumes from the newest backup, if there is one."""
         self._check()
         keras_models.build_state(self.model, self._data.elements)
         self._restored = None
         content = self._from_chief(self._newest() if is_chief(self.model) else b"")
-        if content.startswith(_REFUSAL):
-            raise ValueError(content.removeprefix(_REFUSAL).decode())
+        if content.startswith(_ERROR_MARK):
+            raise ValueError(content.removeprefix(_ERROR_MARK).decode())
         if content:
             self._restore(*backup_file.unpack(content))
         self._updates_saved = updates_of(self.model.optimizer)
         self._termination.listen()
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Restores what Keras and other callbacks have reset by now."""
+        """Restores state that Keras and other callbacks have reset."""
         self._epoch = epoch
         keras_models.begin_fit_at(self.model, None)
         if self._restored is None:
@@ -135,7 +138,7 @@ class BackupAndRestore(HookedCallback, keras.callbacks.Callback):
         for name, value in self._restored["metrics"].items():
             variables[name].assign(value)
         for callback, numbers in zip(
-            stateful(self.siblings), self._restored["callbacks"], strict=True
+            stateful_callbacks(self.siblings), self._restored["callbacks"], strict=True
         ):
             vars(callback).update(numbers)
         self._restored = None
@@ -143,14 +146,14 @@ class BackupAndRestore(HookedCallback, keras.callbacks.Callback):
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
-        """Backs up after every `save_freq` updates, and before the end by SIGTERM."""
+        """Backs up after every `save_freq` updates, and before leaving on SIGTERM."""
         optimizer = self.model.optimizer
         if (batch + 1) % batches_per_update(optimizer, self._data):
             return
         ending = self._termination.is_due(self.model)
         unsaved = updates_of(optimizer) - self._updates_saved
         if self.save_freq == "epoch":
-            # Without a seed the data would come in another order after this batch.
+            # Without a seed, the data would resume in another order.
             wanted = ending and upstream.global_seed() is not None
         else:
             wanted = ending or unsaved >= self.save_freq
@@ -160,7 +163,7 @@ class BackupAndRestore(HookedCallback, keras.callbacks.Callback):
             self._leave()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Backs up."""
+        """Backs up, and leaves if a worker received SIGTERM."""
         self._back_up(epoch + 1, 0, logs)
         if self._termination.is_due(self.model, now=True):
             self._leave()
@@ -173,24 +176,24 @@ class BackupAndRestore(HookedCallback, keras.callbacks.Callback):
             backup_file.remove(self.backup_dir)
 
     def _check(self) -> None:
-        # That of training: validation has its own.
+        # Looked up now, since validation replaces the model's data by its own.
         self._data = data_of(self.model)
         if self._data is None:
             raise ValueError(
-                "BackupAndRestore follows the data of our strategies or of a "
+                "BackupAndRestore needs a strategy of keras_fastnet or a "
                 "LargeBatchOptimizer. Received: a model with neither. Make it in the "
-                "scope of `keras_fastnet.TorusStrategy()`, on one device too."
+                "scope of `keras_fastnet.TorusStrategy()`, even on one device."
             )
         if self.save_freq != "epoch" and upstream.global_seed() is None:
             raise ValueError(
-                "Backups within an epoch need data that come in the same order after "
-                f"a restart. Received: save_freq={self.save_freq} without a random "
+                "Backups within an epoch require data in the same order after a "
+                f"restart. Received: save_freq={self.save_freq} without a random "
                 "seed. Call `keras.utils.set_random_seed(...)` at the start of the "
                 'program, or pass `save_freq="epoch"`.'
             )
 
     def _newest(self) -> bytes:
-        """Returns the newest file that is whole; nothing where there is none."""
+        """Returns the newest intact file; empty bytes if there are no backups."""
         damaged = []
         for path in backup_file.backups(self.backup_dir):
             content = path.read_bytes()
@@ -198,17 +201,17 @@ class BackupAndRestore(HookedCallback, keras.callbacks.Callback):
                 backup_file.unpack(content)
             except ValueError as error:
                 damaged.append(path.name)
-                say(self.model, f"passing over {path}: {error}")
+                print_on_chief(self.model, f"skipping {path}: {error}")
             else:
                 return content
         if not damaged:
             return b""
-        # For all workers to raise.
+        # Sent in place of a backup, so that all workers raise the error.
         return (
-            _REFUSAL
+            _ERROR_MARK
             + (
-                "At least one backup must be whole. Received: only damaged ones in "
-                f"{self.backup_dir} ({', '.join(damaged)}). Remove them to begin anew."
+                "At least one backup must be intact. Received: only damaged ones in "
+                f"{self.backup_dir} ({', '.join(damaged)}). Remove them to start over."
             ).encode()
         )
 
@@ -225,17 +228,20 @@ class BackupAndRestore(HookedCallback, keras.callbacks.Callback):
         self._restored = {"metrics": metrics, "callbacks": about["callbacks"]}
         self._data.resume(epoch, batch)
         keras_models.begin_fit_at(self.model, epoch)
-        say(
+        print_on_chief(
             self.model,
-            f"going on after {epoch} epoch(s) and {batch} batch(es), "
-            f"{updates_of(self.model.optimizer):,} update(s), from {self.backup_dir}",
+            f"resuming at epoch {epoch + 1}, batch {batch + 1}, after "
+            f"{count(updates_of(self.model.optimizer), 'update')}, from "
+            f"{self.backup_dir}",
         )
 
     def _leave(self) -> None:
-        say(self.model, "SIGTERM: the same command goes on from the newest backup")
+        print_on_chief(
+            self.model, "SIGTERM: run the same command to resume from the newest backup"
+        )
         strategy = strategy_of(self.model)
         if strategy is not None:
-            # Nobody goes before the chief has written.
+            # No worker leaves before the chief has written the backup.
             strategy.fit_support.workers.any(True)
         raise SystemExit(EXIT_CODE)
 
@@ -247,12 +253,12 @@ class BackupAndRestore(HookedCallback, keras.callbacks.Callback):
         arrays = {
             name: values.to_numpy(variable)
             for name, variable in keras_models.whole_state(self.model).items()
-            # Metrics are sums over the workers, which all have to read them.
+            # Metrics are sums over the workers, so all workers must read them.
             if is_chief(self.model) or name.startswith("metrics/")
         }
         if not is_chief(self.model):
             return
-        states = [seen(callback) for callback in stateful(self.siblings)]
+        states = [state_of(callback) for callback in stateful_callbacks(self.siblings)]
         about = {"epoch": epoch, "batch": batch, "callbacks": states}
         path = self.backup_dir / backup_file.file_name(epoch, batch)
         backup_file.write(path, backup_file.pack(arrays, about))
@@ -267,8 +273,8 @@ class BackupAndRestore(HookedCallback, keras.callbacks.Callback):
         )
 
 
-def stateful(callbacks: Sequence[Any]) -> list[keras.callbacks.Callback]:
-    """Returns callbacks of Keras's that decide by what they have seen.
+def stateful_callbacks(callbacks: Sequence[Any]) -> list[keras.callbacks.Callback]:
+    """Returns the callbacks of Keras whose state is backed up.
 
     Args:
         callbacks: All callbacks of a training.
@@ -276,13 +282,13 @@ def stateful(callbacks: Sequence[Any]) -> list[keras.callbacks.Callback]:
     return [callback for callback in callbacks if isinstance(callback, _STATEFUL)]
 
 
-def seen(callback: keras.callbacks.Callback) -> dict[str, float | None]:
-    """Returns what a callback has seen, without its settings.
+def state_of(callback: keras.callbacks.Callback) -> dict[str, float | None]:
+    """Returns the state of a callback, without its settings.
 
     Args:
-        callback: A result of `stateful`.
+        callback: A result of `stateful_callbacks`.
     """
-    state = {name: vars(callback)[name] for name in _SEEN if name in vars(callback)}
+    state = {name: vars(callback)[name] for name in _STATE if name in vars(callback)}
     return {n: None if v is None else float(v) for n, v in state.items()}
 
 
@@ -291,15 +297,15 @@ def check_same(
     arrays: dict[str, np.ndarray],
     folder: pathlib.Path,
 ) -> None:
-    """Refuses a backup of another model or optimizer.
+    """Checks that a backup is of the same model and optimizer.
 
     Args:
         variables: The model's state, by name.
-        arrays: The backup's.
-        folder: Where it lies.
+        arrays: The backup's arrays, by name.
+        folder: The folder of the backup.
 
     Raises:
-        ValueError: Names or shapes differ.
+        ValueError: If names or shapes differ.
     """
     mine = {name: (values.path(v), tuple(v.shape)) for name, v in variables.items()}
     theirs = {name: tuple(array.shape) for name, array in arrays.items()}
@@ -307,7 +313,8 @@ def check_same(
         path, shape = mine.get(name, ("nothing", None))
         if shape != theirs.get(name):
             raise ValueError(
-                "A backup goes on with the same model and optimizer. Received: "
-                f"{path} of shape {shape}, where {folder} has the shape "
-                f"{theirs.get(name)}. Train the same, or use another `backup_dir`."
+                "A backup must be of the same model and optimizer. Received: "
+                f"{path} of shape {shape}, while {folder} holds the shape "
+                f"{theirs.get(name)}. Train the same model, or pass another "
+                "`backup_dir`."
             )

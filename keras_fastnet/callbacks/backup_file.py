@@ -1,4 +1,4 @@
-"""Files that hold the state of a training, whole or not at all."""
+"""Files of backups, written atomically and with a checksum."""
 
 import contextlib
 import hashlib
@@ -20,8 +20,8 @@ def pack(arrays: dict[str, np.ndarray], about: dict[str, Any]) -> bytes:
     """Returns a file's content: a checksum, then NumPy's `.npz`.
 
     Args:
-        arrays: By name. Types that NumPy does not know, such as bfloat16, too.
-        about: What else to keep. A JSON object.
+        arrays: Arrays by name. Their dtypes may be unknown to NumPy, such as bfloat16.
+        about: Further content, a JSON object.
     """
     kinds = {name: [str(a.dtype), a.shape] for name, a in arrays.items()}
     text = json.dumps({"about": about, "arrays": kinds}).encode()
@@ -34,13 +34,13 @@ def pack(arrays: dict[str, np.ndarray], about: dict[str, Any]) -> bytes:
 
 
 def unpack(content: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Returns what `pack` was given.
+    """Returns the arguments that were passed to `pack`.
 
     Args:
         content: A file's content.
 
     Raises:
-        ValueError: It is damaged.
+        ValueError: If the content is damaged.
     """
     checksum, payload = content[:_CHECKSUM], content[_CHECKSUM:]
     if hashlib.sha256(payload).digest() != checksum:
@@ -56,31 +56,31 @@ def unpack(content: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 
 
 def file_name(epoch: int, batch: int) -> str:
-    """Returns the name of a backup.
+    """Returns the file name of a backup.
 
     Args:
-        epoch: Epochs that are finished.
-        batch: Batches of the next epoch that are trained.
+        epoch: Number of finished epochs.
+        batch: Number of trained batches of the next epoch.
     """
     return f"epoch-{epoch:06d}-batch-{batch:09d}.backup"
 
 
 def backups(folder: pathlib.Path) -> list[pathlib.Path]:
-    """Returns the backups in a folder, the newest first.
+    """Returns the backups in a folder, newest first.
 
     Args:
-        folder: The folder; it need not exist.
+        folder: The folder; it may be missing.
     """
     found = [path for path in folder.glob("*.backup") if _NAME.fullmatch(path.name)]
     return sorted(found, reverse=True)
 
 
 def write(path: pathlib.Path, content: bytes) -> None:
-    """Writes a file so that it is there whole or not at all, also after a power cut.
+    """Writes a file atomically, even if the power fails.
 
     Args:
-        path: The file. Its folder is made where it is missing.
-        content: What to write.
+        path: The file. Its folder is made if it is missing.
+        content: The file's content.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".unfinished")
@@ -97,11 +97,11 @@ def write(path: pathlib.Path, content: bytes) -> None:
 
 
 def remove(folder: pathlib.Path, *, keep: int = 0) -> None:
-    """Removes backups, and the folder if nothing is left in it.
+    """Removes backups, and the folder if it is empty then.
 
     Args:
         folder: The folder.
-        keep: How many of the newest to keep. Defaults to 0.
+        keep: Number of the newest backups to keep. Defaults to `0`.
     """
     for path in backups(folder)[keep:]:
         path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""A callback that grows the global batch during one `fit`."""
+"""A callback that increases the global batch during one `fit`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,45 +15,45 @@ from keras_fastnet.callbacks.learning_rate import (
     learning_rate_of,
     set_learning_rate,
 )
-from keras_fastnet.callbacks.progress import say
+from keras_fastnet.callbacks.progress import print_on_chief
 from keras_fastnet.optimizers import LargeBatchOptimizer
 
 
 class BatchGrowth(keras.callbacks.Callback):
-    """Grows the global batch at given epochs.
+    """Increases the global batch at given epochs.
 
     The batch-size control of Mikami et al. 2018 (arXiv 1811.05233, section 2.1): a
-    small batch at first, where the loss is steep, and larger ones later. What the data
-    yields stays the same: it is the micro-batch, of which a
-    `keras_fastnet.LargeBatchOptimizer` makes updates, so neither memory nor the traced
-    function changes. Where devices would idle on small micro-batches,
-    `max_device_batch` lets them grow too: a step then takes several batches of the
-    data at once. That needs more memory, and traces once more.
+    small batch at first, while the loss is steep, and larger ones later. The batches of
+    the data stay the same: each is the global micro-batch (of all replicas), and a
+    `keras_fastnet.LargeBatchOptimizer` makes one update of several. Neither memory nor
+    the traced function changes. If small micro-batches leave devices idle, pass
+    `max_device_batch`, so that a step takes several batches of the data at once. This
+    needs more memory, and the function is traced once more.
 
-    The epoch logs get `global_batch` and `learning_rate`; list the callback before
-    `TensorBoard` or `CSVLogger`. Each phase is announced in one line.
+    Adds `global_batch` and `learning_rate` to the epoch logs, so list it before
+    `TensorBoard` or `CSVLogger`. Prints a line for each phase.
 
     Args:
-        phases: The global batch from an epoch on, such as `{0: 8_192, 30: 32_768}`.
-            Epochs count from 0, the first of them is 0, and they increase. Each global
-            batch is a multiple of the micro-batch, which is what `fit` is given:
-            `batch_size`, or the batches of the dataset.
-        linear_scaling: Whether the learning rate grows with the batch (Goyal et al.
-            2017, arXiv 1706.02677, section 2.1), beside what a schedule says.
-            Defaults to `False`: it follows the schedule alone.
-        momentum_correction: Whether momentum of gradients seen before follows that
-            jump of the rate (section 3.1, remark 3); with `LearningRateWarmup`, ask
-            both. For SGD and LARS. Defaults to `False`, as in Keras.
-        max_device_batch: How many examples one replica may be given in a step. A step
-            takes as many batches of the data as fit, of which the phase's global batch
-            is a multiple. Defaults to `None`: one.
+        phases: The global batch by the epoch from which it applies, such as `{0: 8_192,
+            30: 32_768}`. Epochs count from 0, start with 0 and increase. Each global
+            batch must be a multiple of the global micro-batch, which is the
+            `batch_size` of `fit` or the batch size of the dataset.
+        linear_scaling: Whether to scale the learning rate with the batch (Goyal et al.
+            2017, arXiv 1706.02677, section 2.1), on top of any schedule. Defaults to
+            `False`: the rate follows the schedule alone.
+        momentum_correction: Whether to rescale momentum when the batch changes the rate
+            (section 3.1, remark 3); with `LearningRateWarmup`, set it for both. For SGD
+            and LARS. Defaults to `False`, as in Keras.
+        max_device_batch: The largest number of examples for one replica in a step. A
+            step takes as many batches of the data as fit and divide the phase's global
+            batch. Defaults to `None`: a step takes one batch of the data.
 
     Raises:
-        TypeError: A phase is no pair of integers.
-        ValueError: There is no phase from epoch 0 on, or epochs do not increase. From
-            `fit`, before the first step: the optimizer is no `LargeBatchOptimizer`, or
-            a global batch is no multiple of the micro-batch, or batches of the data do
-            not fit into `max_device_batch`.
+        TypeError: If a phase is not a pair of integers.
+        ValueError: If there is no phase for epoch 0, or epochs do not increase. From
+            `fit`, before the first step: if the optimizer is not a
+            `LargeBatchOptimizer`, a global batch is not a multiple of the global
+            micro-batch, or a batch of the data exceeds `max_device_batch`.
 
     Example:
 
@@ -80,9 +80,10 @@ class BatchGrowth(keras.callbacks.Callback):
         )
         if momentum_correction and not linear_scaling:
             raise ValueError(
-                "BatchGrowth corrects the momentum for what it does to the learning "
-                "rate. Received: momentum_correction=True with linear_scaling=False. "
-                "Pass `linear_scaling=True` too, or give `momentum_correction` to "
+                "`momentum_correction` requires `linear_scaling`, as BatchGrowth does "
+                "not change the learning rate otherwise. Received: "
+                "momentum_correction=True with linear_scaling=False. Pass "
+                "`linear_scaling=True` too, or pass `momentum_correction=True` to "
                 "`LearningRateWarmup`."
             )
         self.max_device_batch = max_device_batch
@@ -101,32 +102,32 @@ class BatchGrowth(keras.callbacks.Callback):
         return self.phases[max(start for start in self.phases if start <= epoch)]
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Checks the phases against optimizer and data."""
+        """Checks the phases against the optimizer and the data."""
         optimizer = self.model.optimizer
         if not isinstance(optimizer, LargeBatchOptimizer):
             raise ValueError(
-                "BatchGrowth needs an optimizer that makes updates of several "
-                f"micro-batches. Received: {type(optimizer).__name__}. Compile with "
-                "`LargeBatchOptimizer(optimizer)`."
+                "BatchGrowth needs a LargeBatchOptimizer, which makes one update of "
+                f"several micro-batches. Received: {type(optimizer).__name__}. Compile "
+                "with `LargeBatchOptimizer(optimizer)`."
             )
         if self.momentum_correction:
             self._correction = MomentumCorrection(optimizer)
-        # Now, before validation: that has batches of its own.
+        # Looked up now, since validation replaces the model's data by its own.
         self._data = data_of(self.model)
         micro_batch = self._micro_batch = self._data.examples_of_first_batch()
         for epoch, global_batch in self.phases.items():
             if global_batch % micro_batch:
                 raise ValueError(
-                    "Every global batch must be a multiple of the micro-batch, which "
-                    f"is what the data yields. Received: {global_batch:,} from epoch "
-                    f"{epoch} on, in micro-batches of {micro_batch:,}. Near it: "
-                    f"{multiples_near(global_batch, micro_batch)}."
+                    "Every global batch must be a multiple of the global micro-batch, "
+                    f"which is a batch of the data. Received: {global_batch:,} from "
+                    f"epoch {epoch} on, with micro-batches of {micro_batch:,}. Pass, "
+                    f"for example, {multiples_near(global_batch, micro_batch)}."
                 )
         if self.max_device_batch is not None:
             self._check_device_batch(self.max_device_batch)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Sets the number of micro-batches."""
+        """Sets the number of micro-batches in an update."""
         optimizer = self.model.optimizer
         global_batch = self.global_batch_at(epoch)
         together = self._batches_per_step(global_batch)
@@ -139,23 +140,24 @@ class BatchGrowth(keras.callbacks.Callback):
                 rate = learning_rate_of(optimizer) * growth
                 set_learning_rate(optimizer, rate, self._correction)
         if epoch in self.phases or steps != optimizer.accumulation_steps:
-            say(
+            print_on_chief(
                 self.model,
-                f"epoch {epoch + 1}: global batch {global_batch:,} = {steps} "
-                f"micro-batch(es) of {self._micro_batch * together:,}, learning rate "
+                f"epoch {epoch + 1}: global batch {global_batch:,} = "
+                f"{steps} x {self._micro_batch * together:,} (global micro-batch), "
+                f"learning rate "
                 f"{learning_rate_of(optimizer):.4g}",
             )
         optimizer.accumulation_steps = steps
         self._data.set_batches_per_step(together)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Adds to the epoch's logs."""
+        """Adds the global batch and the learning rate to the logs."""
         if logs is not None:
             logs["global_batch"] = self.global_batch_at(epoch)
             logs["learning_rate"] = learning_rate_of(self.model.optimizer)
 
     def _batches_per_step(self, global_batch: int) -> int:
-        """Returns how many batches of the data a step takes at once."""
+        """Returns the number of batches of the data in a step."""
         if self.max_device_batch is None:
             return 1
         batches = global_batch // self._micro_batch
@@ -169,14 +171,14 @@ class BatchGrowth(keras.callbacks.Callback):
         device_batch = -(-self._micro_batch // self._replicas())
         if device_batch > most:
             raise ValueError(
-                "A step takes one batch of the data or more. Received: "
-                f"max_device_batch={most:,} for data that gives {device_batch:,} "
-                "examples to each replica. Raise `max_device_batch`, or make the "
-                "batches of the data smaller."
+                "`max_device_batch` must hold a replica's share of a batch of the "
+                f"data. Received: max_device_batch={most:,}, and batches with "
+                f"{device_batch:,} examples for each replica. Raise "
+                "`max_device_batch`, or make the batches of the data smaller."
             )
         if not self._data.whole_epochs:
             raise ValueError(
-                "With `max_device_batch` every epoch must be the whole of the data. "
+                "With `max_device_batch`, every epoch must read all of the data. "
                 "Received: `fit(steps_per_epoch=...)`. Leave one of them out."
             )
 

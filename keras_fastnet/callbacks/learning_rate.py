@@ -1,4 +1,4 @@
-"""The learning rate of an optimizer, and momentum that follows its changes."""
+"""Reads and sets the learning rate, and corrects momentum for its changes."""
 
 from typing import Any
 
@@ -10,41 +10,40 @@ from keras_fastnet.optimizers.lars import LARS
 
 
 class MomentumCorrection:
-    """Scales momentum buffers that have the learning rate inside of them.
+    """Rescales momentum buffers that contain the learning rate.
 
-    With the rate inside, gradients seen before a change go on with their old rate:
+    With the rate inside the buffer, past gradients keep the rate of their time:
 
         v = m v + rate g;  w = w - v
 
-    Multiplied by the new rate over the old one whenever the rate changes, the buffer is
-    that of an optimizer with the rate outside, for which Goyal et al. 2017 (arXiv
-    1706.02677, section 3.1, remark 3) wrote their schedules:
+    Multiplying the buffer by the new rate over the old one whenever the rate changes
+    gives the updates of an optimizer with the rate outside, for which Goyal et al. 2017
+    (arXiv 1706.02677, section 3.1, remark 3) wrote their schedules:
 
         u = m u + g;  w = w - rate u
 
-    A rate of 0 leaves nothing to be multiplied: what was seen before it is forgotten.
+    A rate of 0 leaves nothing to rescale: earlier gradients are forgotten.
 
     Args:
-        optimizer: A `keras.optimizers.SGD` or `LARS`, or an optimizer that has one
-            inside.
+        optimizer: A `keras.optimizers.SGD` or `LARS`, or an optimizer that wraps one.
 
     Raises:
-        ValueError: It is another optimizer.
+        ValueError: If it is another optimizer.
     """
 
     def __init__(self, optimizer: Any):
         optimizer = optimizers.with_inner(optimizer)[-1]
         if not isinstance(optimizer, LARS | keras.optimizers.SGD):
             raise ValueError(
-                "`momentum_correction` is for SGD and LARS, which keep the learning "
-                f"rate inside the momentum buffer. Received: {type(optimizer).__name__}"
-                ". Leave it out: Adam and its relatives keep the rate outside."
+                "`momentum_correction` requires SGD or LARS, whose momentum buffers "
+                f"contain the learning rate. Received: {type(optimizer).__name__}. "
+                "Leave it out: Adam and its relatives keep the rate outside."
             )
         self._optimizer = optimizer
         self._scale = tf.function(self._scale_buffers)
 
     def __call__(self, factor: float) -> None:
-        """Multiplies the buffers, if there are any yet.
+        """Multiplies the momentum buffers, if the optimizer is built.
 
         Args:
             factor: The new rate over the old one.
@@ -59,12 +58,12 @@ class MomentumCorrection:
 
 
 def learning_rate_of(optimizer: Any) -> float:
-    """Returns the present learning rate.
+    """Returns the current learning rate.
 
     Args:
         optimizer: A Keras optimizer.
     """
-    # Addons that wrap addons do not find it.
+    # Nested wrappers of tensorflow-addons do not have the attribute.
     innermost = optimizers.with_inner(optimizer)[-1]
     return float(values.to_numpy(innermost.learning_rate))
 
@@ -75,18 +74,19 @@ def set_learning_rate(
     """Sets the learning rate.
 
     Args:
-        optimizer: A Keras optimizer without a schedule of its own.
+        optimizer: A Keras optimizer without a schedule.
         rate: The new rate.
-        correction: What has the momentum follow. Defaults to `None`: nothing does.
+        correction: Rescales the momentum. Defaults to `None`: momentum is unchanged.
     """
     innermost = optimizers.with_inner(optimizer)[-1]
     if correction is None:
-        # Without reading it, which would wait for the step before.
+        # Without reading the rate, which would wait for the previous step.
         innermost.learning_rate = rate
         return
     before = learning_rate_of(optimizer)
     innermost.learning_rate = rate
-    # As it is stored: rates of 64 bits would add up to other products.
+    # Read back in the precision of the variable, so that the factors multiply up to the
+    # ratio of the stored rates.
     after = learning_rate_of(optimizer)
     if before not in (0.0, after):
         correction(after / before)

@@ -1,4 +1,4 @@
-"""A callback for gradual warm-up, and what comes after it."""
+"""A callback that warms up the learning rate, then lets it decay."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,17 +12,17 @@ from keras_fastnet.callbacks.learning_rate import (
     learning_rate_of,
     set_learning_rate,
 )
-from keras_fastnet.callbacks.progress import batches_per_update, say
+from keras_fastnet.callbacks.progress import batches_per_update, print_on_chief
 from keras_fastnet.schedules.decays import Constant, Decay
 from keras_fastnet.schedules.warmup_polynomial import gradual_warmup
 
 
 class LearningRateWarmup(keras.callbacks.Callback):
-    """Raises the learning rate gradually, then hands over to a decay.
+    """Increases the learning rate gradually, then applies a decay.
 
-    The rate is a function of the fractional epoch, of the part of the examples that
-    has been seen, and is set before every update: growing batches do not distort it,
-    and micro-batches of one update have one rate (Goyal et al. 2017, arXiv 1706.02677,
+    The rate is a function of the fractional epoch (the fraction of batches done) and
+    is set before every update. It therefore does not depend on batch growth, and all
+    micro-batches of an update have the same rate (Goyal et al. 2017, arXiv 1706.02677,
     section 2.2).
 
     ```python
@@ -32,30 +32,30 @@ class LearningRateWarmup(keras.callbacks.Callback):
         rate = peak * then(epoch - warmup_epochs)
     ```
 
-    With `steps_per_execution=k` the rate is set every k steps.
+    With `steps_per_execution=k`, the rate is set every k steps.
 
     Args:
         peak: The rate at the end of the warm-up, such as
             `schedules.linear_scaling(0.1, 32_768)`.
         warmup_epochs: Epochs of the warm-up, above 0; may be fractional.
-        then: What follows: one of `schedules.Constant`, `Polynomial`, `Cosine` and
-            `Steps`, or a function from epochs since the warm-up to a part of the peak.
-            Defaults to `schedules.Constant()`.
+        then: The decay after the warm-up: one of `schedules.Constant`, `Polynomial`,
+            `Cosine` and `Steps`, or a function from the epochs since the warm-up to a
+            factor of the peak. Defaults to `schedules.Constant()`.
         start: The rate at the start, below the peak. Defaults to `0.0`; Goyal et al.
             start from the rate of one worker.
         steps_per_epoch: Batches in an epoch, for data whose number of batches Keras
-            does not know. Defaults to `None`: Keras's.
-        momentum_correction: Whether momentum of gradients seen before follows every
-            change of the rate (Goyal et al., section 3.1, remark 3), which is felt
-            where the rate jumps, as with `Steps`. For SGD and LARS, which keep the rate
-            inside the momentum buffer; it reads and writes every buffer once for each
-            change. Defaults to `False`, as in Keras and in LARS's Algorithm 1.
+            does not know. Defaults to `None`: the number that Keras reports.
+        momentum_correction: Whether to rescale momentum at every change of the rate
+            (Goyal et al., section 3.1, remark 3), which matters if the rate jumps, as
+            with `Steps`. For SGD and LARS, whose momentum buffers contain the rate; it
+            reads and writes every buffer once for each change. Defaults to `False`, as
+            in Keras and in LARS's Algorithm 1.
 
     Raises:
-        TypeError: An argument is of the wrong type.
-        ValueError: The warm-up does not rise. From `fit`, before the first step: the
-            optimizer has a `LearningRateSchedule`, or the batches of an epoch are not
-            known.
+        TypeError: If an argument is of the wrong type.
+        ValueError: If the warm-up does not increase the rate. From `fit`, before the
+            first step: if the optimizer has a `LearningRateSchedule`, or the number of
+            batches in an epoch is unknown.
 
     Example:
 
@@ -83,7 +83,7 @@ class LearningRateWarmup(keras.callbacks.Callback):
         self.start = checked_number("start", start, at_least=0.0)
         if self.start >= self.peak:
             raise ValueError(
-                "A warm-up must end above where it starts. "
+                "`start` must be below `peak`. "
                 f"Received: start={start}, peak={peak}. Lower `start`."
             )
         self.then: Callable[[float], float] = Constant() if then is None else then
@@ -102,7 +102,7 @@ class LearningRateWarmup(keras.callbacks.Callback):
         """Returns the learning rate at a fractional epoch.
 
         Args:
-            epoch: Epochs done, from 0.
+            epoch: Number of epochs done; may be fractional.
         """
         if epoch < self.warmup_epochs:
             return gradual_warmup(
@@ -117,31 +117,31 @@ class LearningRateWarmup(keras.callbacks.Callback):
         if optimizers.schedule_of(inner) is not None:
             raise ValueError(
                 "LearningRateWarmup sets the learning rate, so the optimizer must not "
-                "have a schedule of its own. Received: an optimizer with a "
+                "have a schedule. Received: an optimizer with a "
                 "LearningRateSchedule. Pass it a number, such as "
                 f"`{type(inner).__name__}(learning_rate={self.peak:g})`."
             )
         steps = self.steps_per_epoch or self.params.get("steps")
         if not steps:
             raise ValueError(
-                "The number of batches in an epoch must be known, to say what part of "
-                "it is done. Received: data of unknown length. Pass "
+                "LearningRateWarmup needs the number of batches in an epoch. "
+                "Received: data of unknown length. Pass "
                 "`steps_per_epoch=...` to LearningRateWarmup."
             )
         self._steps = steps
         self._rate = None
-        # That of training: validation has its own.
+        # Looked up now, since validation replaces the model's data by its own.
         self._data = data_of(self.model)
         if self.momentum_correction:
             self._correction = MomentumCorrection(optimizer)
-        say(
+        print_on_chief(
             self.model,
-            f"learning rate {self.start:g} to {self._derivation}, over "
-            f"{self.warmup_epochs:g} epoch(s); then {self.then}",
+            f"learning rate rises from {self.start:g} to {self._derivation} until "
+            f"epoch {self.warmup_epochs:g}, then {self.then}",
         )
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Notes the epoch and sets its first rate."""
+        """Sets the first rate of the epoch."""
         self._epoch = epoch
         self._set_rate(self._data.first_batch if self._data else 0)
 

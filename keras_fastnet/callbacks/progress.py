@@ -1,4 +1,4 @@
-"""Progress of a training: updates made, and messages from the chief."""
+"""Progress of a training: updates made, and messages printed by the chief."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from keras_fastnet.optimizers import LargeBatchOptimizer
 
 
 def updates_of(optimizer: Any) -> int:
-    """Returns how many updates an optimizer has made.
+    """Returns the number of updates that an optimizer has made.
 
     Args:
         optimizer: A Keras optimizer.
@@ -18,11 +18,11 @@ def updates_of(optimizer: Any) -> int:
 
 
 def batches_per_update(optimizer: Any, data: TrainingData | None) -> int:
-    """Returns how many of the data's batches make an update.
+    """Returns the number of batches of the data in an update.
 
     Args:
         optimizer: A Keras optimizer.
-        data: The training data; `None` where only Keras knows them.
+        data: The training data; `None` if Keras iterates over them by itself.
     """
     if data is None or not isinstance(optimizer, LargeBatchOptimizer):
         return 1
@@ -30,7 +30,7 @@ def batches_per_update(optimizer: Any, data: TrainingData | None) -> int:
 
 
 def is_chief(model: keras.Model) -> bool:
-    """Returns whether this process speaks and writes for all.
+    """Returns whether this process is the one that prints and writes files.
 
     Args:
         model: The model that is being trained.
@@ -38,7 +38,7 @@ def is_chief(model: keras.Model) -> bool:
     return getattr(model.distribute_strategy, "rank", 0) == 0
 
 
-def say(model: keras.Model, text: str) -> None:
+def print_on_chief(model: keras.Model, text: str) -> None:
     """Prints a line, on the chief only.
 
     Args:

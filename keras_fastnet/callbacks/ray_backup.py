@@ -1,4 +1,4 @@
-"""Backups that Ray Train keeps, and the metrics that it shows."""
+"""A callback that stores backups in Ray Train."""
 
 import pathlib
 import secrets
@@ -10,22 +10,22 @@ from keras_fastnet.callbacks.progress import is_chief
 
 
 class RayBackup(BackupAndRestore):
-    """`BackupAndRestore` in the workers of Ray Train's `TensorflowTrainer`.
+    """`BackupAndRestore` for the workers of Ray Train's `TensorflowTrainer`.
 
-    Every backup is reported to Ray as a checkpoint, with the logs of the epoch so far
-    as its metrics, and lies where `RunConfig(storage_path=...)` says. When a worker is
-    lost and `FailureConfig(max_failures=...)` allows it, Ray starts all workers again,
-    on whatever nodes it has, and they go on from the newest. Ray's own
-    `ReportCheckpointCallback` saves the model alone, and the training would repeat
-    data that it has seen. How many to keep, Ray's `CheckpointConfig` says.
+    Reports every backup to Ray as a checkpoint, with the logs of the epoch so far as
+    its metrics; Ray stores it in `RunConfig(storage_path=...)`. If a worker is lost and
+    `FailureConfig(max_failures=...)` allows it, Ray restarts all workers, on any nodes,
+    and they resume from the newest backup. (Ray's own `ReportCheckpointCallback` saves
+    the model alone, so the training would repeat data.) Ray's `CheckpointConfig` sets
+    how many backups are kept.
 
-    List it after other callbacks, so that what they log is reported.
+    List it after other callbacks, so that their logs are reported.
 
     Args:
         save_freq: As for `BackupAndRestore`. Defaults to `"epoch"`.
 
     Raises:
-        RuntimeError: From `fit`, before the first step: Ray Train did not start this
+        RuntimeError: From `fit`, before the first step: if Ray Train did not start this
             process, or is not installed.
 
     Example:
@@ -49,13 +49,13 @@ class RayBackup(BackupAndRestore):
     """
 
     def __init__(self, save_freq: Literal["epoch"] | int = "epoch"):
-        # Made where it is needed, on the chief. Ray has a copy of each backup.
+        # Created on the chief when needed. Ray keeps a copy of each backup.
         folder = f"fastnet-{secrets.token_hex(8)}"
         super().__init__(pathlib.Path(tempfile.gettempdir(), folder), save_freq, keep=1)
         self._train: Any = None
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Goes on from Ray's newest checkpoint, if there is one."""
+        """Resumes from Ray's newest checkpoint, if there is one."""
         self._train = _ray_train()
         checkpoint = self._train.get_checkpoint()
         if checkpoint is not None and is_chief(self.model):
@@ -68,7 +68,7 @@ class RayBackup(BackupAndRestore):
         if is_chief(self.model):
             checkpoint = self._train.Checkpoint.from_directory(str(self.backup_dir))
         metrics = {"epochs": epoch, "batches": batch, **(logs or {})}
-        # On all workers: Ray waits for each.
+        # On all workers, since Ray waits for each.
         self._train.report(metrics, checkpoint=checkpoint)
 
 
@@ -77,14 +77,15 @@ def _ray_train() -> Any:
         from ray import train
     except ImportError as error:
         raise RuntimeError(
-            "RayBackup reports to Ray Train. Received: an environment without it "
-            f'({error}). `pip install "keras-fastnet[ray]"`, or use `BackupAndRestore`.'
+            "RayBackup needs Ray Train. Received: an environment without it "
+            f'({error}). Run `pip install "keras-fastnet[ray]"`, or use '
+            "`BackupAndRestore`."
         ) from error
     try:
         train.get_context().get_world_rank()
     except RuntimeError as error:
         raise RuntimeError(
-            "RayBackup reports to the run that a worker of Ray Train belongs to. "
+            "RayBackup must run in a worker of Ray Train. "
             f"Received: a process that Ray Train did not start ({error}). Use "
             "`BackupAndRestore` outside of Ray."
         ) from error

@@ -1,4 +1,4 @@
-"""SIGTERM, which all workers heed after the same update."""
+"""Handling of SIGTERM, on which all workers leave after the same update."""
 
 import os
 import signal
@@ -13,17 +13,18 @@ from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.protocols import strategy_of
 
 EXIT_CODE = 128 + signal.SIGTERM
-"""That of a process which SIGTERM ended, in shells, Slurm and Kubernetes."""
-# To ask all workers takes a few milliseconds: of a second, little.
+"""Exit code of a process ended by SIGTERM, in shells, Slurm and Kubernetes."""
+# Interval at which workers ask each other, which takes a few milliseconds.
 _SECONDS_BETWEEN = 1.0
 
 
 class Termination:
-    """Notes SIGTERM, and lets the workers agree on when to leave.
+    """Records SIGTERM, and decides jointly with all workers when to leave.
 
-    A scheduler may tell one worker, or all of them at slightly different times. While
-    one waits for a sum nobody can leave; so they ask each other after an update, about
-    once a second, and leave after the same one.
+    A scheduler may signal one worker, or all of them at slightly different times. A
+    worker that leaves alone would leave the others waiting in an all-reduce. The
+    workers therefore ask each other after an update, about once a second, and leave
+    after the same update.
     """
 
     def __init__(self) -> None:
@@ -35,28 +36,30 @@ class Termination:
         self._since = 0.0
 
     def listen(self) -> None:
-        """Notes SIGTERM from now on, where Python lets this thread do so."""
+        """Records SIGTERM from now on, if this is the main thread."""
         self._asked = False
         self._left = self._interval = 1
         self._since = time.monotonic()
-        # Ray, for one, trains in another thread, and has ways of its own.
+        # Python allows signal handlers in the main thread only. Ray trains in another
+        # thread, and handles SIGTERM itself.
         if threading.current_thread() is threading.main_thread():
-            self._previous = signal.signal(signal.SIGTERM, self._note)
+            self._previous = signal.signal(signal.SIGTERM, self._handle)
             self._listening = True
 
     def stop_listening(self) -> None:
-        """Gives SIGTERM back to who had it before."""
+        """Restores the previous handler of SIGTERM."""
         if self._listening:
-            # `None` is a handler that was not set from Python.
+            # `None` stands for a handler that was not set from Python.
             signal.signal(signal.SIGTERM, self._previous or signal.SIG_DFL)
             self._listening = False
 
     def is_due(self, model: keras.Model, *, now: bool = False) -> bool:
-        """Returns whether to leave; all workers ask it after every update.
+        """Returns whether to leave. All workers must call it after every update.
 
         Args:
             model: The model that is being trained.
-            now: Whether to ask the others however long ago it was. Equal on all.
+            now: Whether to ask the other workers whatever the interval; the same on all
+                workers. Defaults to `False`.
         """
         strategy = strategy_of(model)
         if strategy is None or strategy.num_workers == 1:
@@ -66,7 +69,7 @@ class Termination:
             return False
         own = tf.constant([self._asked, self._next_interval()], tf.int64)
         seen = strategy.fit_support.workers.values_of_all(own)
-        # The chief's, as their clocks differ.
+        # The chief's interval, since clocks differ.
         self._left = self._interval = seen[0][1]
         self._since = time.monotonic()
         return any(asked for asked, _ in seen)
@@ -75,16 +78,16 @@ class Termination:
         seconds = time.monotonic() - self._since
         updates = max(1, self._interval - max(0, self._left))
         fitting = int(updates * _SECONDS_BETWEEN / max(seconds, 1e-6))
-        # Not too far at once: the first steps tell little.
+        # At most doubled, since the first steps are slow.
         return max(1, min(fitting, 2 * self._interval))
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
         if not _within_fit(frame):
-            # A `fit` that an exception ended has not stopped listening.
+            # A `fit` that ended with an exception has not stopped listening.
             self.stop_listening()
             os.kill(os.getpid(), number)
         elif self._asked:
-            # Whoever asks again does not want to wait.
+            # A second signal ends the process at once.
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         self._asked = True

@@ -1,4 +1,4 @@
-"""A callback that logs how fast training goes."""
+"""A callback that logs the speed of training."""
 
 import time
 from typing import Any
@@ -9,21 +9,21 @@ from keras_fastnet.callbacks.progress import updates_of
 
 
 class ThroughputMonitor(keras.callbacks.Callback):
-    """Adds to the logs of every epoch how fast it was.
+    """Adds the speed of training to the logs of every epoch.
 
     | Key | |
     | --- | --- |
-    | `examples_per_second` | Training examples a second, of all replicas |
-    | `updates_per_second` | Updates of the optimizer a second |
+    | `examples_per_second` | Training examples per second, of all replicas |
+    | `updates_per_second` | Updates of the optimizer per second |
     | `seconds_per_update` | Its inverse |
-    | `input_wait_share` | The part of the time that went into waiting for data |
+    | `input_wait_share` | The fraction of the time spent waiting for data |
 
-    Time runs from the beginning of an epoch's first batch to the end of its last:
-    validation is left out, and the first epoch has the tracing in it. Waiting is that
-    of this worker. It reads two clocks a batch and nothing else.
+    Time is measured from the start of an epoch's first batch to the end of its last,
+    without validation; in the first epoch it includes tracing. Waiting is measured on
+    this worker. The callback reads two clocks per batch and nothing else.
 
-    It knows the data of our strategies with several replicas and of a
-    `LargeBatchOptimizer`; elsewhere only updates are logged. List it before
+    It counts examples under a strategy of `keras_fastnet` with several replicas or with
+    a `LargeBatchOptimizer`; otherwise only updates are logged. List it before
     `TensorBoard` or `CSVLogger`.
 
     Example:
@@ -35,7 +35,7 @@ class ThroughputMonitor(keras.callbacks.Callback):
     """
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Forgets the epoch before."""
+        """Resets the measurements."""
         self._begun: float | None = None
         self._ended = 0.0
         self._updates = updates_of(self.model.optimizer)
@@ -45,14 +45,14 @@ class ThroughputMonitor(keras.callbacks.Callback):
     def on_train_batch_begin(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
-        """Starts the clock with the first batch."""
+        """Starts the clock at the first batch."""
         if self._begun is None:
             self._begun = time.perf_counter()
 
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
-        """Notes the time and what was fetched."""
+        """Records the time and the input meter."""
         self._ended = time.perf_counter()
         self._last = (
             INPUT_METER.seconds - self._waited,
@@ -60,7 +60,7 @@ class ThroughputMonitor(keras.callbacks.Callback):
         )
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Adds to the logs."""
+        """Adds the speeds to the logs."""
         if logs is None or self._begun is None:
             return
         seconds = self._ended - self._begun

@@ -11,29 +11,29 @@ from keras_fastnet.optimizers.trust_ratio_record import TrustRatioRecord
 
 
 class TrustRatioMonitor(HookedCallback, keras.callbacks.Callback):
-    """Adds to the logs of every epoch what LARS made of each tensor.
+    """Adds the trust ratio of every tensor to the logs of every epoch.
 
     | Key | Mean over the epoch's updates |
     | --- | --- |
     | `trust_ratio/<path>` | The factor of the tensor's learning rate |
-    | `weight_norm/<path>` | The norm of its weights, before the update |
-    | `gradient_norm/<path>` | The norm of its gradient |
+    | `weight_norm/<path>` | The L2 norm of its weights, before the update |
+    | `gradient_norm/<path>` | The L2 norm of its gradient |
     | `trust_ratio_min` | The smallest `trust_ratio` |
     | `trust_ratio_max` | The largest `trust_ratio` |
 
-    `<path>` is `variable.path`. The gradient is the one that LARS is given: the mean
-    over the global batch, unscaled and clipped. There is an entry for every tensor that
-    is adapted: not for biases, normalization layers and other exclusions, nor for
-    updates that were skipped for an overflow. The progress bar shows the smallest and
-    the largest only. List it before `TensorBoard` or `CSVLogger`.
+    `<path>` is `variable.path`. The gradient is the one passed to LARS: the mean over
+    the global batch, unscaled and clipped. Every adapted tensor has an entry; biases,
+    normalization layers and other exclusions have none, and updates skipped for an
+    overflow do not count. The progress bar shows the smallest and the largest ratio
+    only. List it before `TensorBoard` or `CSVLogger`.
 
-    Without the callback nothing is computed. With it LARS adds four numbers for each
+    Nothing is computed without the callback. With it, LARS adds four numbers for each
     tensor and update, 1 % of its update of ResNet-50 on a CPU
-    (benchmarks/optimizer_update), and `fit` traces the train function anew.
+    (benchmarks/optimizer_update), and `fit` traces the train function again.
 
     Raises:
-        ValueError: From `fit`, before the first step: the optimizer is neither `LARS`
-            nor a `LargeBatchOptimizer` with one.
+        ValueError: From `fit`, before the first step: if the optimizer is neither
+            `LARS` nor a `LargeBatchOptimizer` with one.
 
     Example:
 
@@ -51,12 +51,12 @@ class TrustRatioMonitor(HookedCallback, keras.callbacks.Callback):
         install_changes()
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Checks the optimizer, and has it record."""
+        """Checks the optimizer, and starts recording."""
         optimizer = self.model.optimizer
         lars = optimizers.with_inner(optimizer)[-1]
         if not isinstance(lars, LARS):
             raise ValueError(
-                "TrustRatioMonitor watches LARS. Received: an optimizer of type "
+                "TrustRatioMonitor needs LARS. Received: an optimizer of type "
                 f"{type(lars).__name__}. Compile with `LARS(...)` or "
                 "`LargeBatchOptimizer(LARS(...))`, or leave the callback out."
             )
@@ -65,7 +65,7 @@ class TrustRatioMonitor(HookedCallback, keras.callbacks.Callback):
         keras_models.retrace(self.model)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Adds to the logs."""
+        """Adds the means to the logs."""
         if logs is None or self._record is None:
             return
         means = self._record.take()
@@ -77,7 +77,7 @@ class TrustRatioMonitor(HookedCallback, keras.callbacks.Callback):
             logs["trust_ratio_min"], logs["trust_ratio_max"] = min(ratios), max(ratios)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Ends the recording."""
+        """Stops recording."""
         optimizer = self.model.optimizer
         optimizers.with_inner(optimizer)[-1].stop_recording()
         self._record = None

@@ -1,4 +1,4 @@
-"""Models that Keras does not ship, and a helper for those that it does."""
+"""Models that Keras does not provide, and a helper for residual networks."""
 
 from keras_fastnet.models.alexnet_bn import alexnet_bn
 from keras_fastnet.models.cifar_resnet import cifar_resnet

@@ -1,4 +1,4 @@
-"""AlexNet with batch normalization, on which You et al. showed LARS."""
+"""AlexNet with batch normalization, the model of the LARS paper."""
 
 from keras_fastnet._keras.keras_api import keras
 
@@ -14,22 +14,23 @@ def alexnet_bn(
 ) -> keras.Model:
     """Returns AlexNet with batch normalization (You et al., arXiv 1708.03888).
 
-    The five convolutions and three dense layers of Krizhevsky et al. 2012, one column
-    instead of two (arXiv 1404.5997), with `BatchNormalization` after each convolution
-    and each hidden dense layer in place of the response normalization.
+    The five convolutions and three dense layers of Krizhevsky et al. 2012, in one
+    column instead of two (arXiv 1404.5997), with `BatchNormalization` after each
+    convolution and each hidden dense layer instead of response normalization.
 
     Args:
         input_shape: Height, width and channels, at least 67 x 67. Defaults to
             `(227, 227, 3)`.
         classes: Number of logits. Defaults to 1000.
-        dropout: Of the hidden dense layers. Defaults to 0.5 (Krizhevsky et al.).
-        batch_norm_momentum: Of the moving statistics. Defaults to 0.9.
+        dropout: Dropout rate of the hidden dense layers. Defaults to 0.5 (Krizhevsky et
+            al.).
+        batch_norm_momentum: Momentum of the moving statistics. Defaults to 0.9.
 
     Returns:
         A model from images `(batch, *input_shape)` to logits `(batch, classes)`.
 
     Raises:
-        ValueError: The images are too small.
+        ValueError: If the images are smaller than 67 x 67.
 
     Example:
 
@@ -39,8 +40,8 @@ def alexnet_bn(
     """
     if min(input_shape[:2]) < 67:
         raise ValueError(
-            "AlexNet needs images of at least 67 x 67, of which its poolings leave one "
-            f"pixel. Received: input_shape={input_shape}. Give larger images, or "
+            "AlexNet needs images of at least 67 x 67, which its layers reduce to one "
+            f"pixel. Received: input_shape={input_shape}. Use larger images, or "
             "another model."
         )
 
@@ -74,6 +75,6 @@ def alexnet_bn(
             4096, use_bias=False, kernel_initializer="he_normal", name=f"fc{index}"
         )(x)
         x = layers.Dropout(dropout)(normalized(x))
-    # Logits and the loss in float32, whatever the policy computes in.
+    # Logits, and so the loss, in float32 under any dtype policy.
     x = layers.Dense(classes, dtype="float32", name="logits")(x)
     return keras.Model(inputs, x, name="alexnet_bn")

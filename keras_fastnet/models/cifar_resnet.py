@@ -1,4 +1,4 @@
-"""The residual networks for small images of He et al. 2016."""
+"""Residual networks for small images (He et al. 2015)."""
 
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.arguments import checked_integer
@@ -18,24 +18,24 @@ def cifar_resnet(
     """Returns a residual network for 32x32 images (He et al., arXiv 1512.03385, 4.2).
 
     Three stages of `(depth - 2) / 6` blocks with two 3x3 convolutions each, of `width`,
-    `2 width` and `4 width` filters; then the mean over each map, and logits. Where maps
-    shrink the shortcut is a 1x1 convolution (the paper's option B).
+    `2 width` and `4 width` filters; then global average pooling, and logits. Shortcuts
+    between maps of different sizes are 1x1 convolutions (the paper's option B).
 
     Args:
-        depth: Layers with weights, 6n + 2: 8, 14, 20, … Defaults to 20.
+        depth: Number of layers with weights, 6n + 2: 8, 14, 20, … Defaults to 20.
         input_shape: Height, width and channels. Defaults to `(32, 32, 3)`.
         classes: Number of logits. Defaults to 10.
         width: Filters of the first stage. Defaults to 16 (the paper).
-        first_strides: Strides of the first convolution; 2 takes a quarter of the time.
-            Defaults to 1 (the paper).
-        batch_norm_momentum: Of the moving statistics. Defaults to 0.9; Keras's 0.99
-            lags behind in trainings with few updates.
+        first_strides: Strides of the first convolution; 2 reduces the time to a
+            quarter. Defaults to 1 (the paper).
+        batch_norm_momentum: Momentum of the moving statistics. Defaults to 0.9, as
+            Keras's 0.99 is too slow for trainings with few updates.
 
     Returns:
         A model from images `(batch, *input_shape)` to logits `(batch, classes)`.
 
     Raises:
-        ValueError: `depth` is not 6n + 2.
+        ValueError: If `depth` is not 6n + 2.
 
     Example:
 
@@ -46,7 +46,7 @@ def cifar_resnet(
     if rest:
         raise ValueError(
             f"`depth` must be 6n + 2. Received: depth={depth}. "
-            f"Near it: {6 * blocks + 2} and {6 * blocks + 8}."
+            f"Pass, for example, {6 * blocks + 2} or {6 * blocks + 8}."
         )
 
     def convolution(x, filters, kernel, strides=1):
@@ -69,6 +69,6 @@ def cifar_resnet(
                 x = convolution(x, filters, 1, strides)
             x = layers.ReLU()(layers.Add()([x, y]))
     x = layers.GlobalAveragePooling2D()(x)
-    # Logits and the loss in float32, whatever the policy computes in.
+    # Logits, and so the loss, in float32 under any dtype policy.
     x = layers.Dense(classes, dtype="float32", name="logits")(x)
     return keras.Model(inputs, x, name=f"cifar_resnet{depth}")

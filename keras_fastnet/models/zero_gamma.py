@@ -1,4 +1,4 @@
-"""Residual blocks that begin as the identity."""
+"""Initializes residual blocks as the identity."""
 
 from typing import Any
 
@@ -10,8 +10,8 @@ from keras_fastnet._keras.keras_api import keras
 def zero_gamma(model: keras.Model) -> list[str]:
     """Sets gamma to zero in the last normalization of each residual block.
 
-    Each block then begins as the identity, which makes training with large batches
-    easier to start: 24.11 % error became 23.74 % at batch 8,192 (Goyal et al. 2017,
+    Each block then starts as the identity, which eases the start of large-batch
+    training: the error at batch 8,192 fell from 24.11 % to 23.74 % (Goyal et al. 2017,
     arXiv 1706.02677, section 5.1 and table 2). Call it before training, in the
     strategy's scope.
 
@@ -23,7 +23,7 @@ def zero_gamma(model: keras.Model) -> list[str]:
         The names of the layers that were changed.
 
     Raises:
-        ValueError: No block ends with a `BatchNormalization` before its `Add`.
+        ValueError: If no block has a `BatchNormalization` right before its `Add`.
 
     Example:
 
@@ -45,7 +45,7 @@ def zero_gamma(model: keras.Model) -> list[str]:
         ]
         if not ends:
             continue
-        # Where the shortcut ends with a normalization too, it is the shorter branch.
+        # If the shortcut ends with a normalization too, it is the shorter branch.
         shared = set.intersection(
             *(_ancestors(name, inputs) for name in inputs[layer.name])
         )
@@ -63,7 +63,7 @@ def zero_gamma(model: keras.Model) -> list[str]:
 
 
 def _inputs_by_layer(model: keras.Model) -> dict[str, list[str]]:
-    """Returns the names of the layers before each layer."""
+    """Returns the names of each layer's input layers."""
     return {
         layer["name"]: list(dict.fromkeys(_names(layer["inbound_nodes"])))
         for layer in model.get_config()["layers"]
@@ -71,7 +71,7 @@ def _inputs_by_layer(model: keras.Model) -> dict[str, list[str]]:
 
 
 def _names(item: Any) -> list[str]:
-    """Finds what stands for a tensor: name of its layer, number of the call, place."""
+    """Returns the layers named in a configuration, as [layer, node, tensor]."""
     if isinstance(item, dict):
         item = list(item.values())
     if isinstance(item, (list, tuple)):
@@ -82,7 +82,7 @@ def _names(item: Any) -> list[str]:
 
 
 def _ancestors(name: str, inputs: dict[str, list[str]]) -> set[str]:
-    """Returns a layer and all before it."""
+    """Returns a layer and all layers before it."""
     found, waiting = set(), [name]
     while waiting:
         last = waiting.pop()

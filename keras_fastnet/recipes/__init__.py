@@ -1,4 +1,4 @@
-"""Published systems as ready-made settings."""
+"""Ready-made settings from published large-batch trainings."""
 
 from keras_fastnet.recipes.berkeley2017 import berkeley2017
 from keras_fastnet.recipes.facebook2017 import facebook2017

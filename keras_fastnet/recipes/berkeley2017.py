@@ -1,4 +1,4 @@
-"""You et al. 2017: LARS, batch 32K."""
+"""Recipe of You et al. 2017: LARS, batch 32K."""
 
 from typing import Literal
 
@@ -17,7 +17,7 @@ from keras_fastnet.schedules import Polynomial, square_root_scaling
 BATCH = 32_768
 _GROUP = "the group's PyTorch settings for ResNet-50"
 _CAFFE = "NVIDIA Caffe's settings for AlexNet-BN"
-# Rate and epochs of warm-up by batch.
+# Learning rate and epochs of warm-up, by global batch.
 _ALEXNET = {8_192: (10.0, 4), 16_384: (24.0, 5), 32_768: (32.0, 10)}
 
 
@@ -34,25 +34,28 @@ def berkeley2017(
 
     Published: ResNet-50, 90 epochs at batch 32,768: 32 minutes on 1,600 Skylake
     processors, 20 on 2,048 KNL; AlexNet-BN, 100 epochs: 11 minutes on 1,024 Skylake;
-    32K costs 0.6 points of top-1. What was measured here: `examples/README.md`.
+    batch 32K loses 0.6 points of top-1 accuracy. Measurements with keras_fastnet are in
+    `examples/README.md`.
 
     ```
     fastnet run --workers 2 examples/imagenet.py --recipe berkeley2017 --data-dir DIR
     ```
 
     Args:
-        train_size: Training examples. Defaults to ImageNet's.
-        epochs: Epochs; the warm-up keeps its part of them. Defaults to `None`: 90, for
-            AlexNet-BN 100.
+        train_size: Number of training examples. Defaults to ImageNet's.
+        epochs: Number of epochs; the warm-up keeps its fraction of them. Defaults to
+            `None`: 90, for AlexNet-BN 100.
         global_batch: Examples of an update, to which the rate is scaled. Defaults to
-            `None`: 32,768 or, for fewer examples, as many updates an epoch.
-        ranks: Replicas. Defaults to 1.
-        device_batch: Examples of one replica in one step. Defaults to 32.
+            `None`: 32,768; for smaller datasets, the batch that gives as many updates
+            per epoch.
+        ranks: Number of replicas. Defaults to 1.
+        device_batch: Per-replica batch: examples of one replica in one step. Defaults
+            to 32.
         model: `"resnet50"` or `"alexnet_bn"`. Defaults to `"resnet50"`.
 
     Raises:
-        TypeError: A size is no integer.
-        ValueError: Sizes do not fit each other, or there is no such model.
+        TypeError: If a size is not an integer.
+        ValueError: If the sizes do not fit each other, or there is no such model.
 
     Example:
 
@@ -95,21 +98,21 @@ def berkeley2017(
         "epsilon": paper(0.0, _GROUP) if residual else chosen(0.0, "Algorithm 1"),
         "label_smoothing": chosen(0.0, "the papers' abstracts name none"),
         "zero_gamma": chosen(residual, "as Goyal et al., section 5.1"),
-        "precision": chosen("float32", "processors of 2017 had no other"),
+        "precision": chosen("float32", "processors of 2017 had no lower precision"),
         "grid": chosen("auto", "not stated"),
         "wire_dtype": chosen(None, "not stated"),
     }
     return Recipe.of(
         "berkeley2017",
         "90 epochs of ResNet-50 on ImageNet, batch 32,768, in 20 min on 2,048 KNL; "
-        "32K costs 0.6 points",
+        "batch 32K loses 0.6 points",
         sizes,
         settings,
     )
 
 
 def _alexnet(batch: int, sizes: Sizes, published: Setting) -> tuple[Setting, Setting]:
-    """Returns peak and warm-up: those of the batch, or of the nearest scaled to it."""
+    """Returns peak and warm-up for the nearest published batch, scaled if needed."""
     near = nearest_batch(batch, _ALEXNET)
     rate, epochs = _ALEXNET[near]
     warm_up = sizes.part(epochs, published, _CAFFE)

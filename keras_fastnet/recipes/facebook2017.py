@@ -1,4 +1,4 @@
-"""Goyal et al. 2017: ImageNet in one hour."""
+"""Recipe of Goyal et al. 2017: ImageNet in one hour."""
 
 from keras_fastnet.recipes.recipe import Recipe
 from keras_fastnet.recipes.settings import IMAGENET, Sizes, chosen, paper, rule
@@ -20,24 +20,27 @@ def facebook2017(
     """SGD with linear scaling and gradual warm-up (Goyal et al., arXiv 1706.02677).
 
     Published: ResNet-50, batch 8,192, 256 P100 GPUs, one hour, 76.3 % top-1 on
-    ImageNet. What was measured here: `examples/README.md`.
+    ImageNet. Measurements with keras_fastnet are in
+    `examples/README.md`.
 
     ```
     fastnet run --workers 2 examples/imagenet.py --recipe facebook2017 --data-dir DIR
     ```
 
     Args:
-        train_size: Training examples. Defaults to ImageNet's.
-        epochs: Epochs; warm-up and steps keep their parts of them. Defaults to `None`:
-            90.
+        train_size: Number of training examples. Defaults to ImageNet's.
+        epochs: Number of epochs; warm-up and steps keep their fractions of them.
+            Defaults to `None`: 90.
         global_batch: Examples of an update, to which the rate is scaled. Defaults to
-            `None`: 8,192 or, for fewer examples, as many updates an epoch.
-        ranks: Replicas. Defaults to 1.
-        device_batch: Examples of one replica in one step. Defaults to 32.
+            `None`: 8,192; for smaller datasets, the batch that gives as many updates
+            per epoch.
+        ranks: Number of replicas. Defaults to 1.
+        device_batch: Per-replica batch: examples of one replica in one step. Defaults
+            to 32.
 
     Raises:
-        TypeError: A size is no integer.
-        ValueError: Sizes do not fit each other.
+        TypeError: If a size is not an integer.
+        ValueError: If the sizes do not fit each other.
 
     Example:
 
@@ -51,7 +54,7 @@ def facebook2017(
     peak = linear_scaling(BASE_RATE, batch.value)
     warm_up = sizes.part(5, published, "section 2.2")
     all_epochs = sizes.epochs_of(published)
-    # Since the warm-up, each at the same part of the epochs as in the paper.
+    # Epochs since the warm-up, at the paper's fractions of all epochs.
     steps = {
         epoch * all_epochs.value / EPOCHS - warm_up.value: factor
         for epoch, factor in ((30, 0.1), (60, 0.01), (80, 0.001))
@@ -63,11 +66,11 @@ def facebook2017(
         "model": paper("resnet50", "section 5.1"),
         "epochs": all_epochs,
         "phases": batch._replace(value={0: batch.value}),
-        "method": paper("sgd", "section 5.1, momentum without Nesterov's"),
+        "method": paper("sgd", "section 5.1, momentum without Nesterov"),
         "peak": rule(peak, f"{peak.derivation}, section 2.1"),
         "warmup_start": start,
         "warmup_epochs": warm_up,
-        # From the paper where the number of epochs is.
+        # Has the origin of the warm-up, since both depend on the number of epochs.
         "decay": warm_up._replace(
             value=Steps(steps),
             source="a tenth from epochs 30, 60, 80 of 90; section 5.1",

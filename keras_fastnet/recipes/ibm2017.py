@@ -1,4 +1,4 @@
-"""IBM PowerAI DDL 2017: topology-aware all-reduce."""
+"""Recipe of IBM PowerAI DDL 2017: topology-aware all-reduce."""
 
 from typing import Literal
 
@@ -22,10 +22,11 @@ def ibm2017(
 
     Published: ResNet-101 on ImageNet-22K (7.5 million images), 64 servers with 4 P100
     GPUs each, 7 hours, 33.8 % top-1; ResNet-50 on ImageNet-1K, 90 epochs in 50 minutes;
-    95 % scaling efficiency at 256 GPUs. What was measured here: `examples/README.md`.
+    95 % scaling efficiency at 256 GPUs. Measurements with keras_fastnet are in
+    `examples/README.md`.
 
-    The paper's subject is communication: it states model, data and machines, and its
-    numerics follow Goyal et al., as they do here.
+    The paper is about communication: it states model, data and machines. Its numerics
+    follow Goyal et al., and so does this recipe.
 
     ```
     fastnet run --workers 2 examples/imagenet.py --recipe ibm2017 --grid 2x1 ...
@@ -33,18 +34,20 @@ def ibm2017(
 
     Args:
         train_size: Training examples. Defaults to ImageNet-1K's.
-        epochs: Epochs; warm-up and steps keep their parts of them. Defaults to `None`:
-            90.
+        epochs: Number of epochs; warm-up and steps keep their fractions of them.
+            Defaults to `None`: 90.
         global_batch: Examples of an update, to which the rate is scaled. Defaults to
-            `None`: 8,192 or, for fewer examples, as many updates an epoch.
-        ranks: Replicas. Defaults to 1.
-        device_batch: Examples of one replica in one step. Defaults to 32.
-        grid: Rows and columns; on the paper's machines `(64, 4)`, a row for each
-            server. Defaults to `"auto"`, which gives every host a row as well.
+            `None`: 8,192; for smaller datasets, the batch that gives as many updates
+            per epoch.
+        ranks: Number of replicas. Defaults to 1.
+        device_batch: Per-replica batch: examples of one replica in one step. Defaults
+            to 32.
+        grid: Rows and columns; on the paper's machines `(64, 4)`, one row per server.
+            Defaults to `"auto"`, which also gives every host a row.
 
     Raises:
-        TypeError: A size is no integer.
-        ValueError: Sizes do not fit each other.
+        TypeError: If a size is not an integer.
+        ValueError: If the sizes do not fit each other.
 
     Example:
 
@@ -68,9 +71,9 @@ def ibm2017(
         source="abstract, for ResNet-50"
     )
     settings["grid"] = (
-        chosen(grid, "the paper sets it by hand; on hosts alike this is the same")
+        chosen(grid, "set by hand in the paper; the same on hosts of equal size")
         if grid == "auto"
-        else chosen(grid, "given, as in the paper: by hand for the machines")
+        else chosen(grid, "as passed; set by hand for the machines, as in the paper")
     )
     return Recipe.of(
         "ibm2017",

@@ -1,4 +1,4 @@
-"""MLPerf's reference points for large batches."""
+"""Recipe of the MLPerf reference convergence points, for batches of 4K to 64K."""
 
 import math
 from typing import NamedTuple
@@ -12,13 +12,13 @@ _END_RATE = 1e-4
 
 
 class Point(NamedTuple):
-    """A batch with which the reference reaches 75.9 %.
+    """Hyperparameters with which the reference reaches 75.9 % top-1.
 
     Attributes:
-        rate: The peak of the learning rate.
+        rate: Peak of the learning rate.
         warmup_epochs: Epochs of warm-up.
         momentum: The momentum.
-        weight_decay: The decay of weights.
+        weight_decay: The weight decay.
         epochs: Epochs to 75.9 % top-1.
     """
 
@@ -35,7 +35,7 @@ POINTS = {
     32_768: Point(21.2, 16, 0.94, 2.5e-5, 56),
     65_536: Point(24.7, 31, 0.952, 1e-4, 84.5),
 }
-"""The reference points, by batch."""
+"""The reference points, by global batch."""
 
 
 def mlperf(
@@ -46,31 +46,32 @@ def mlperf(
     ranks: int = 1,
     device_batch: int = 32,
 ) -> Recipe:
-    """LARS as MLPerf's reference has it, for batches of 4K to 64K.
+    """LARS with MLPerf's reference hyperparameters, for batches of 4K to 64K.
 
     Published: ResNet-50 reaches 75.9 % top-1 on ImageNet in 40, 42, 56 and 84.5 epochs
     at batch 4,096, 8,192, 32,768 and 65,536. What was measured here:
     `examples/README.md`.
 
-    A batch in between, or a smaller one, takes the values of the nearest point, and its
-    rate by the square root of the batch.
+    Other batches use the values of the nearest point, with the rate scaled by the
+    square root of the batch.
 
     ```
     fastnet run --workers 2 examples/imagenet.py --recipe mlperf --data-dir DIR
     ```
 
     Args:
-        train_size: Training examples. Defaults to ImageNet's.
-        epochs: Epochs; the warm-up keeps its part of them. Defaults to `None`: the
-            point's.
-        global_batch: Examples of an update. Defaults to `None`: 32,768 or, for fewer
-            examples, as many updates an epoch.
-        ranks: Replicas. Defaults to 1.
-        device_batch: Examples of one replica in one step. Defaults to 32.
+        train_size: Number of training examples. Defaults to ImageNet's.
+        epochs: Number of epochs; the warm-up keeps its fraction of them. Defaults to
+            `None`: the published number.
+        global_batch: Examples of an update. Defaults to `None`: 32,768; for smaller
+            datasets, the batch that gives as many updates per epoch.
+        ranks: Number of replicas. Defaults to 1.
+        device_batch: Per-replica batch: examples of one replica in one step. Defaults
+            to 32.
 
     Raises:
-        TypeError: A size is no integer.
-        ValueError: Sizes do not fit each other.
+        TypeError: If a size is not an integer.
+        ValueError: If the sizes do not fit each other.
 
     Example:
 
@@ -111,7 +112,9 @@ def mlperf(
         "epsilon": paper(0.0, "MLPerf's reference code"),
         "label_smoothing": paper(0.1, "MLPerf's reference code"),
         "zero_gamma": chosen(True, "as Goyal et al., section 5.1"),
-        "precision": chosen("float32", "submitters use what their hardware has"),
+        "precision": chosen(
+            "float32", "submissions use the precision of their hardware"
+        ),
         "grid": chosen("auto", "not part of the reference"),
         "wire_dtype": chosen(None, "not part of the reference"),
     }

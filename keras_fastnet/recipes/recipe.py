@@ -1,4 +1,4 @@
-"""A published system, as settings for a training."""
+"""A published training as a set of settings with sources."""
 
 import dataclasses
 import math
@@ -11,43 +11,43 @@ from keras_fastnet.callbacks import BatchGrowth, LearningRateWarmup
 from keras_fastnet.optimizers import LARS, LargeBatchOptimizer
 from keras_fastnet.recipes.settings import Setting, Sizes
 from keras_fastnet.schedules.decays import Decay
-from keras_fastnet.text import table
+from keras_fastnet.text import count, table
 
 _SOURCE_WIDTH = 76
 
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """The settings of a training, and where each comes from.
+    """The settings of a training, with the source of each.
 
-    `print(recipe)` shows them as a table, which marks what the paper states, what
-    follows from a rule of the paper and your sizes, and what was chosen here.
+    `print(recipe)` shows them as a table. It marks values that the paper states, values
+    from a rule of the paper applied to your sizes, and values chosen by keras_fastnet.
 
     Attributes:
-        name: Its name, such as `"sony2018"`.
-        published: What the paper reached, and on what.
-        sizes: What it is made for.
-        settings: The settings of which the following are the values, by name.
+        name: Name of the recipe, such as `"sony2018"`.
+        published: The paper's result and hardware.
+        sizes: The sizes that the recipe is made for.
+        settings: The settings, by the names of the following attributes.
         model: Name of the model: `"resnet50"`, `"resnet101"` or `"alexnet_bn"`.
         epochs: Number of epochs.
-        phases: The global batch from an epoch on.
+        phases: The global batch by the epoch from which it applies.
         method: `"lars"`, or `"sgd"`: the same without the trust ratio.
         peak: The learning rate at the end of the warm-up.
-        warmup_start: The rate at the start.
+        warmup_start: The learning rate at the start.
         warmup_epochs: Epochs of warm-up; may be fractional.
-        decay: The rate after that: a function of the epochs since then to a part of the
-            peak.
+        decay: The decay after the warm-up: a function from the epochs since the warm-up
+            to a factor of the peak.
         momentum: The momentum.
-        momentum_correction: Whether momentum follows changes of the rate.
-        weight_decay: The decay of weights, in the gradient.
+        momentum_correction: Whether momentum is rescaled when the rate changes.
+        weight_decay: The weight decay, inside the gradient.
         trust_coefficient: LARS's eta.
         epsilon: LARS's epsilon.
-        label_smoothing: The part of a label that is spread over all classes.
-        zero_gamma: Whether residual blocks begin as the identity
+        label_smoothing: The fraction of a label that is spread over all classes.
+        zero_gamma: Whether residual blocks start as the identity
             (`keras_fastnet.models.zero_gamma`).
         precision: The dtype policy.
         grid: The grid of replicas; see `TorusStrategy`.
-        wire_dtype: The dtype of gradients on the wire; see `TorusStrategy`.
+        wire_dtype: The dtype of gradients in transport; see `TorusStrategy`.
 
     Example:
 
@@ -84,25 +84,25 @@ class Recipe:
     def of(
         cls, name: str, published: str, sizes: Sizes, settings: Mapping[str, Setting]
     ) -> "Recipe":
-        """Returns the recipe that has the values of some settings.
+        """Returns the recipe with the values of some settings.
 
         Args:
-            name: Its name.
-            published: What the paper reached, and on what.
-            sizes: What it is made for.
-            settings: One for each of the attributes from `model` on.
+            name: Name of the recipe.
+            published: The paper's result and hardware.
+            sizes: The sizes that the recipe is made for.
+            settings: One setting for each of the attributes from `model` on.
         """
         values = {key: setting.value for key, setting in settings.items()}
         return cls(name, published, sizes, settings, **values)
 
     @property
     def micro_batch(self) -> int:
-        """Examples of one step on all replicas: the batch that `fit` is given."""
+        """Returns the global micro-batch, which is the `batch_size` of `fit`."""
         return self.sizes.micro_batch
 
     @property
     def strategy_options(self) -> dict[str, Any]:
-        """Arguments of `TorusStrategy`. They do not depend on the number of ranks."""
+        """Returns arguments of `TorusStrategy`, the same for any number of ranks."""
         return {"grid": self.grid, "wire_dtype": self.wire_dtype}
 
     def global_batch_at(self, epoch: int) -> int:
@@ -114,7 +114,7 @@ class Recipe:
         return BatchGrowth(self.phases).global_batch_at(epoch)
 
     def updates_per_epoch(self, epoch: int) -> int:
-        """Returns the updates of an epoch.
+        """Returns the number of updates in an epoch.
 
         Args:
             epoch: The epoch, from 0.
@@ -125,16 +125,16 @@ class Recipe:
         """Returns the learning rate at a fractional epoch.
 
         Args:
-            epoch: Epochs done, from 0.
+            epoch: Number of epochs done; may be fractional.
         """
         return self._warmup().rate_at(epoch)
 
     def optimizer(self) -> LargeBatchOptimizer:
-        """Returns the optimizer: LARS, or SGD with momentum and decay in the gradient.
+        """Returns the optimizer: LARS, or SGD with weight decay inside the gradient.
 
         SGD is LARS without the trust ratio: `v = m v + rate (g + decay w)`, `w -= v`,
-        biases and normalization without decay. (The decay of Keras's SGD stays outside
-        the momentum, which is another formula.)
+        with biases and normalization layers excluded from the decay. (Keras's SGD
+        applies weight decay outside the momentum, which is another formula.)
         """
         inner = LARS(
             self.rate_at(0.0),
@@ -152,14 +152,14 @@ class Recipe:
         )
 
     def callbacks(self) -> list[keras.callbacks.Callback]:
-        """Returns the callbacks for the learning rate and the batch."""
+        """Returns the callbacks that set the learning rate and the batch."""
         return [self._warmup(), BatchGrowth(self.phases)]
 
     def loss(self, from_logits: bool = False) -> keras.losses.Loss:
-        """Returns the cross-entropy, for one-hot labels.
+        """Returns the cross-entropy for one-hot labels.
 
         Args:
-            from_logits: Whether the model ends without softmax. Defaults to `False`.
+            from_logits: Whether the model outputs logits. Defaults to `False`.
         """
         return keras.losses.CategoricalCrossentropy(
             from_logits=from_logits, label_smoothing=self.label_smoothing
@@ -184,8 +184,8 @@ class Recipe:
         return "\n".join(
             [
                 f"Recipe {self.name}. Published: {self.published}.",
-                f"For {sizes.train_size:,} examples, {sizes.ranks} replica(s), "
-                f"{sizes.device_batch} examples each in a step, "
+                f"For {sizes.train_size:,} examples, {count(sizes.ranks, 'replica')} "
+                f"with {sizes.device_batch} examples each per step, "
                 f"{self.updates_per_epoch(0):,} updates in the first epoch.",
                 "",
                 *table(rows, left=4),

@@ -10,13 +10,14 @@ Origin = Literal["paper", "rule", "chosen"]
 
 
 class Setting(NamedTuple):
-    """One value of a recipe.
+    """One value of a recipe, and its source.
 
     Attributes:
         value: The value.
-        origin: `"paper"`: the value stands there. `"rule"`: a rule that stands there,
-            applied to your sizes. `"chosen"`: ours, since the paper does not say.
-        source: Where it stands, or why it was chosen.
+        origin: `"paper"`: the paper states the value. `"rule"`: a rule of the paper,
+            applied to your sizes. `"chosen"`: chosen by keras_fastnet, since the paper
+            does not state it.
+        source: Where the paper states it, or why it was chosen.
     """
 
     value: Any
@@ -25,11 +26,11 @@ class Setting(NamedTuple):
 
 
 def paper(value: Any, source: str) -> Setting:
-    """Returns a value that was published.
+    """Returns a published value.
 
     Args:
         value: The value.
-        source: Where it stands.
+        source: Where the paper states it.
     """
     return Setting(value, "paper", source)
 
@@ -39,13 +40,13 @@ def rule(value: Any, source: str) -> Setting:
 
     Args:
         value: The value.
-        source: The rule, with its numbers, and where it stands.
+        source: The rule, with its numbers, and where the paper states it.
     """
     return Setting(value, "rule", source)
 
 
 def chosen(value: Any, why: str) -> Setting:
-    """Returns a value that was chosen here.
+    """Returns a value chosen by keras_fastnet.
 
     Args:
         value: The value.
@@ -60,16 +61,17 @@ IMAGENET = 1_281_167
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """What a recipe is made for.
+    """The sizes that a recipe is made for.
 
     Attributes:
-        train_size: Training examples. Defaults to ImageNet's.
-        epochs: Epochs. Defaults to `None`: the paper's.
+        train_size: Number of training examples. Defaults to ImageNet's.
+        epochs: Number of epochs. Defaults to `None`: the paper's.
         global_batch: Examples of an update, in the first phase. Defaults to `None`: the
-            paper's or, for fewer examples, as many updates an epoch as in the paper.
-        ranks: Replicas. Defaults to 1.
-        device_batch: Examples of one replica in one step. Defaults to 32, as Goyal et
-            al. (arXiv 1706.02677, section 2.1).
+            paper's; for smaller datasets, the batch that gives as many updates per
+            epoch.
+        ranks: Number of replicas. Defaults to 1.
+        device_batch: Per-replica batch: examples of one replica in one step. Defaults
+            to 32, as in Goyal et al. (arXiv 1706.02677, section 2.1).
     """
 
     train_size: int = IMAGENET
@@ -86,33 +88,33 @@ class Sizes:
                 checked_integer(name, getattr(self, name), at_least=1)
         if self.micro_batch > self.train_size:
             raise ValueError(
-                "A step must not take more examples than there are. Received: "
+                "A step must not take more examples than the dataset has. Received: "
                 f"train_size={self.train_size:,}, ranks={self.ranks}, "
-                f"device_batch={self.device_batch}, so steps of "
+                f"device_batch={self.device_batch}, so that a step takes "
                 f"{self.micro_batch:,}. Lower `device_batch`."
             )
         if self.global_batch is not None and self.global_batch % self.micro_batch:
             raise ValueError(
                 "`global_batch` must be a multiple of ranks x device_batch. Received: "
                 f"global_batch={self.global_batch}, ranks={self.ranks}, "
-                f"device_batch={self.device_batch}. Near it: "
+                f"device_batch={self.device_batch}. Pass, for example, "
                 f"{multiples_near(self.global_batch, self.micro_batch)}."
             )
 
     @property
     def micro_batch(self) -> int:
-        """Examples of one step on all replicas, which is what `fit` is given."""
+        """Returns the global micro-batch: examples of one step on all replicas."""
         return self.ranks * self.device_batch
 
     def batch(self, published: int, source: str) -> Setting:
-        """Returns a global batch that the micro-batch divides.
+        """Returns the global batch, a multiple of the global micro-batch.
 
         Args:
-            published: The paper's, for ImageNet.
-            source: Where it stands.
+            published: The paper's batch, for ImageNet.
+            source: Where the paper states it.
         """
         if self.global_batch is not None:
-            return chosen(self.global_batch, "given")
+            return chosen(self.global_batch, "as passed")
         wanted = published * min(1.0, self.train_size / IMAGENET)
         steps = max(1, round(wanted / self.micro_batch))
         batch = steps * self.micro_batch
@@ -120,7 +122,7 @@ class Sizes:
             return paper(batch, source)
         if self.train_size < IMAGENET:
             part = f"{published:,} of {IMAGENET:,} examples"
-            why = f"{part}, {source}: as many updates an epoch"
+            why = f"{part}, {source}: as many updates per epoch"
         else:
             why = f"{published:,}, {source}, as a multiple of {self.micro_batch:,}"
         return rule(batch, why)
@@ -129,19 +131,19 @@ class Sizes:
         """Returns the number of epochs.
 
         Args:
-            published: The paper's.
+            published: The paper's number.
         """
         if self.epochs in (None, published.value):
             return published
-        return chosen(self.epochs, f"given; the recipe has {published.value}")
+        return chosen(self.epochs, f"as passed; the recipe has {published.value}")
 
     def part(self, of_epochs: float, published: Setting, source: str) -> Setting:
-        """Returns an epoch of the paper's, as the same part of your epochs.
+        """Returns an epoch of the paper, scaled to your number of epochs.
 
         Args:
-            of_epochs: The epoch.
+            of_epochs: The epoch in the paper.
             published: The paper's number of epochs.
-            source: Where it stands.
+            source: Where the paper states it.
         """
         if self.epochs in (None, published.value):
             return paper(of_epochs, source)
@@ -150,10 +152,10 @@ class Sizes:
 
 
 def nearest_batch(batch: int, known: Iterable[int]) -> int:
-    """Returns the batch that is nearest to another, by their ratio.
+    """Returns the known batch with the ratio closest to 1.
 
     Args:
         batch: The global batch.
-        known: The batches that something was published for.
+        known: Batches with published values.
     """
     return min(known, key=lambda other: max(other / batch, batch / other))

@@ -1,10 +1,10 @@
-"""Mikami et al. 2018: ImageNet in 224 seconds."""
+"""Recipe of Mikami et al. 2018: ImageNet in 224 seconds."""
 
 from keras_fastnet.recipes.recipe import Recipe
 from keras_fastnet.recipes.settings import IMAGENET, Sizes, chosen, paper, rule
 from keras_fastnet.schedules import Polynomial, square_root_scaling
 
-# 34K and 68K on 2,176 GPUs, with K = 1,024: 16 and 32 examples each.
+# 34K and 68K on 2,176 GPUs, with K = 1,024: 16 and 32 examples per GPU.
 BATCH = 34_816
 GROWTH = 2
 
@@ -20,30 +20,32 @@ def sony2018(
     """Batch-size control, 2-D torus, mixed precision (Mikami et al., 1811.05233).
 
     Published: ResNet-50, batch 34K growing to 68K, 2,176 V100 GPUs, 224 seconds,
-    75.03 % top-1 on ImageNet. What was measured here: `examples/README.md`.
+    75.03 % top-1 on ImageNet. Measurements with keras_fastnet are in
+    `examples/README.md`.
 
-    The paper's table of batches by epoch, its rates and coefficients were not available
-    when this was written. What it is reported to state: the two batches, a warm-up of
-    five epochs at the lower one, float16 forward and backward, LARS, label smoothing
-    and the torus. The rest is chosen, as the table says.
+    The paper's table of batches by epoch, its rates and its coefficients were not
+    available when this was written. The paper is reported to state the two batches, a
+    warm-up of five epochs at the smaller one, float16 in the forward and backward pass,
+    LARS, label smoothing and the torus. All other values are chosen, as the table says.
 
     ```
     fastnet run --workers 2 examples/imagenet.py --recipe sony2018 --data-dir DIR
     ```
 
     Args:
-        train_size: Training examples. Defaults to ImageNet's.
-        epochs: Epochs; the warm-up keeps its part of them, in whole epochs at least 1
-            for the growth. Defaults to `None`: 90.
-        global_batch: Examples of an update in the first phase; twice as many follow.
-            Defaults to `None`: 34,816 or, for fewer examples, as many updates an epoch.
-        ranks: Replicas. Defaults to 1.
-        device_batch: Examples of one replica in one step. Defaults to 16, the paper's
-            34K on 2,176 GPUs.
+        train_size: Number of training examples. Defaults to ImageNet's.
+        epochs: Number of epochs; the warm-up keeps its fraction of them, and the batch
+            grows after that many whole epochs, at least 1. Defaults to `None`: 90.
+        global_batch: Examples of an update in the first phase, then doubled. Defaults
+            to `None`: 34,816; for smaller datasets, the batch that gives as many
+            updates per epoch.
+        ranks: Number of replicas. Defaults to 1.
+        device_batch: Per-replica batch: examples of one replica in one step. Defaults
+            to 16, the paper's 34K on 2,176 GPUs.
 
     Raises:
-        TypeError: A size is no integer.
-        ValueError: Sizes do not fit each other.
+        TypeError: If a size is not an integer.
+        ValueError: If the sizes do not fit each other.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""Learning-rate schedules for large batches."""
+"""Learning-rate schedules for large-batch training."""
 
 from keras_fastnet.schedules.decays import Constant, Cosine, Polynomial, Steps
 from keras_fastnet.schedules.plot import plot

@@ -1,7 +1,7 @@
-"""What a learning rate does after its warm-up, as functions of the epoch.
+"""Decays of the learning rate after a warm-up, as functions of the epoch.
 
-Each class makes a function of the fractional epochs since the warm-up, whose value
-multiplies the peak. Batch growth does not distort them, as they do not count updates.
+Each class is a function of the fractional epochs since the warm-up, whose value
+multiplies the peak. Decays do not count updates, so batch growth does not affect them.
 """
 
 import dataclasses
@@ -12,12 +12,12 @@ from keras_fastnet.arguments import checked_number
 from keras_fastnet.schedules.warmup_polynomial import polynomial_decay
 
 Decay = Callable[[float], float]
-"""Epochs since the warm-up to the part of the peak, 1 at the start."""
+"""From the epochs since the warm-up to a factor of the peak, 1 at the start."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Constant:
-    """The peak for ever.
+    """Keeps the peak.
 
     Example:
 
@@ -39,11 +39,11 @@ class Constant:
 
 @dataclasses.dataclass(frozen=True)
 class Polynomial:
-    """A polynomial decay to `end` of the peak.
+    """Decays polynomially to `end` times the peak.
 
     Attributes:
         epochs: Epochs from the end of the warm-up to the end of the decay, above 0.
-        end: What is left at the end, as a part of the peak. Defaults to `0.0`.
+        end: The factor of the peak at the end. Defaults to `0.0`.
         power: The exponent. Defaults to `2.0` (You et al. 2017, arXiv 1708.03888).
 
     Example:
@@ -66,7 +66,7 @@ class Polynomial:
         return f"{fall} in {self.epochs:.4g} epochs"
 
     def __call__(self, epochs: float) -> float:
-        """Returns the part of the peak.
+        """Returns the factor of the peak.
 
         Args:
             epochs: Epochs since the warm-up.
@@ -81,7 +81,7 @@ class Cosine:
 
     Attributes:
         epochs: Epochs from the end of the warm-up to the end of the decay, above 0.
-        end: What is left at the end, as a part of the peak. Defaults to `0.0`.
+        end: The factor of the peak at the end. Defaults to `0.0`.
 
     Example:
 
@@ -100,7 +100,7 @@ class Cosine:
         return f"cosine to {self.end:.3g} of it in {self.epochs:.4g} epochs"
 
     def __call__(self, epochs: float) -> float:
-        """Returns the part of the peak.
+        """Returns the factor of the peak.
 
         Args:
             epochs: Epochs since the warm-up.
@@ -111,12 +111,12 @@ class Cosine:
 
 @dataclasses.dataclass(frozen=True)
 class Steps:
-    """The peak times a factor from each of some epochs on.
+    """Multiplies the peak by a factor from given epochs on.
 
     Attributes:
-        factors: The part of the peak by epochs since the warm-up; they increase. With 5
-            epochs of warm-up, Goyal et al.'s epochs 30, 60 and 80 (arXiv 1706.02677,
-            section 5.1) are `{25: 0.1, 55: 0.01, 75: 0.001}`.
+        factors: Factors of the peak by epochs since the warm-up, which must increase.
+            With 5 epochs of warm-up, the epochs 30, 60 and 80 of Goyal et al. (arXiv
+            1706.02677, section 5.1) are `{25: 0.1, 55: 0.01, 75: 0.001}`.
 
     Example:
 
@@ -133,7 +133,7 @@ class Steps:
             checked_number("factor", factor, at_least=0.0)
         if not epochs or epochs != sorted(epochs):
             raise ValueError(
-                "`factors` must have epochs that increase. "
+                "The epochs of `factors` must increase. "
                 f"Received: {self.factors}. Pass, for example, `{{25: 0.1, 55: 0.01}}`."
             )
 
@@ -144,7 +144,7 @@ class Steps:
         )
 
     def __call__(self, epochs: float) -> float:
-        """Returns the part of the peak.
+        """Returns the factor of the peak.
 
         Args:
             epochs: Epochs since the warm-up.

@@ -1,4 +1,4 @@
-"""A picture of learning rates."""
+"""Plots of learning rates."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -9,16 +9,16 @@ def plot(
     epochs: float,
     path: str | os.PathLike[str],
 ) -> None:
-    """Draws learning rates by epoch to a file.
+    """Plots learning rates by epoch to a file.
 
     Args:
-        rates: Functions of the fractional epoch, by the name to show: for example a
-            `LearningRateWarmup`'s `rate_at`.
-        epochs: Draw from 0 to here.
-        path: The file, a PNG, PDF or SVG.
+        rates: Functions of the fractional epoch, by the name to show, such as `rate_at`
+            of a `LearningRateWarmup`.
+        epochs: Last epoch of the plot, which starts at 0.
+        path: The file: PNG, PDF or SVG.
 
     Raises:
-        ImportError: Matplotlib is missing: `pip install "keras-fastnet[plot]"`.
+        ImportError: If Matplotlib is missing: `pip install "keras-fastnet[plot]"`.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""Rules for the learning rate of a larger batch."""
+"""Rules that scale the learning rate with the batch."""
 
 import math
 
@@ -6,16 +6,16 @@ from keras_fastnet.arguments import checked_integer, checked_number
 
 
 class ScaledRate(float):
-    """A learning rate that knows how it was found.
+    """A learning rate with its derivation.
 
     Attributes:
-        derivation: The arithmetic, for people.
+        derivation: The arithmetic, for messages.
     """
 
     derivation: str
 
     def __new__(cls, rate: float, derivation: str) -> "ScaledRate":
-        """Makes the rate.
+        """Creates the rate.
 
         Args:
             rate: Its value.
@@ -25,18 +25,18 @@ class ScaledRate(float):
         scaled.derivation = derivation
         return scaled
 
-    # A float's own would make a copy from the number alone.
+    # `float.__reduce__` would copy the number alone.
     def __reduce__(self) -> tuple[type["ScaledRate"], tuple[float, str]]:
         return ScaledRate, (float(self), self.derivation)
 
 
 def linear_scaling(rate: float, batch: int, base_batch: int = 256) -> ScaledRate:
-    """Returns the rate times the growth of the batch.
+    """Returns the rate scaled in proportion to the batch.
 
     Args:
         rate: The rate at `base_batch`.
         batch: The global batch.
-        base_batch: The batch that the rate was found for. Defaults to `256` (Goyal et
+        base_batch: The batch that `rate` was tuned for. Defaults to `256` (Goyal et
             al. 2017, arXiv 1706.02677, section 2.1).
 
     Example:
@@ -50,14 +50,14 @@ def linear_scaling(rate: float, batch: int, base_batch: int = 256) -> ScaledRate
 
 
 def square_root_scaling(rate: float, batch: int, base_batch: int = 256) -> ScaledRate:
-    """Returns the rate times the square root of the growth of the batch.
+    """Returns the rate scaled by the square root of the batch.
 
-    It keeps the variance of an update (Krizhevsky 2014, arXiv 1404.5997, section 5).
+    This keeps the variance of an update (Krizhevsky 2014, arXiv 1404.5997, section 5).
 
     Args:
         rate: The rate at `base_batch`.
         batch: The global batch.
-        base_batch: The batch that the rate was found for. Defaults to `256`.
+        base_batch: The batch that `rate` was tuned for. Defaults to `256`.
 
     Example:
 

@@ -1,17 +1,17 @@
 """Gradual warm-up followed by polynomial decay, as functions of progress.
 
-The two pieces are plain arithmetic, so they take Python floats, NumPy arrays
-and tensors alike.
+`gradual_warmup` and `polynomial_decay` are plain arithmetic, so they take Python
+floats, NumPy arrays and tensors.
 """
 
 from typing import Any
 
 
 def gradual_warmup(progress: Any, *, start: float, peak: float) -> Any:
-    """The rate during a linear warm-up.
+    """Returns the rate during a linear warm-up.
 
     Args:
-        progress: The part of the warm-up that is done, from 0 to 1.
+        progress: The fraction of the warm-up that is done, from 0 to 1.
         start: The rate at progress 0.
         peak: The rate at progress 1.
 
@@ -26,20 +26,20 @@ def gradual_warmup(progress: Any, *, start: float, peak: float) -> Any:
     References:
         - [Goyal et al., 2017](https://arxiv.org/abs/1706.02677), section 2.2
     """
-    # Weighted by both ends, so that progress 1 gives `peak` to the last bit.
+    # A weighted mean of both ends, so that progress 1 gives exactly `peak`.
     return start * (1 - progress) + peak * progress
 
 
 def polynomial_decay(
     progress: Any, *, peak: float, end: float, power: float = 2.0
 ) -> Any:
-    """The rate during a polynomial decay.
+    """Returns the rate during a polynomial decay.
 
     Args:
-        progress: The part of the decay that is done, from 0 to 1.
+        progress: The fraction of the decay that is done, from 0 to 1.
         peak: The rate at progress 0.
         end: The rate at progress 1.
-        power: The exponent of what is left. Defaults to `2.0` (You et al.).
+        power: The exponent of the remaining fraction. Defaults to `2.0` (You et al.).
 
     Returns:
         The rate.
@@ -64,12 +64,12 @@ def warmup_polynomial(
     end: float = 0.0,
     power: float = 2.0,
 ) -> float:
-    """The rate over a whole training: warm-up, then decay, then `end`.
+    """Returns the rate during a training: warm-up, then decay, then `end`.
 
     Args:
-        progress: The part of the training that is done; 1 or more gives `end`.
-            With epochs, `epoch / epochs`, where `epoch` may be fractional.
-        warmup: The part of the training that is warm-up, above 0 and below 1.
+        progress: The fraction of the training that is done, such as `epoch / epochs`
+            with a fractional `epoch`; 1 or more gives `end`.
+        warmup: The fraction of the training that is warm-up, above 0 and below 1.
         peak: The rate at the end of the warm-up.
         start: The rate at progress 0. Defaults to `0.0`.
         end: The rate at progress 1. Defaults to `0.0`.

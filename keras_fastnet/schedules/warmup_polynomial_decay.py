@@ -1,4 +1,4 @@
-"""The learning-rate schedule of large-batch training, for Keras optimizers."""
+"""A learning-rate schedule with warm-up and polynomial decay, for Keras optimizers."""
 
 from numbers import Integral
 from typing import Any
@@ -12,11 +12,11 @@ from keras_fastnet.schedules.warmup_polynomial import gradual_warmup, polynomial
 
 @keras.saving.register_keras_serializable(package="keras_fastnet")
 class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
-    """A linear warm-up to a peak, then a polynomial decay.
+    """Warms up linearly to a peak, then decays polynomially.
 
     `decay_steps` counts the steps after the warm-up, as in
-    `keras.optimizers.schedules.CosineDecay`: `warmup_steps + decay_steps` is the
-    whole training, after which the rate stays at the end rate.
+    `keras.optimizers.schedules.CosineDecay`: the training has `warmup_steps +
+    decay_steps` steps, after which the rate stays at the end rate.
 
     ```python
     if step < warmup_steps:
@@ -26,12 +26,13 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
         rate = end + (peak - end) * left ** power
     ```
 
-    A step is a call of the optimizer. With `gradient_accumulation_steps=k` Keras
-    makes one update out of k calls and passes the calls, so give k times as many.
+    A step is a call of the optimizer. With `gradient_accumulation_steps=k`, Keras makes
+    one update of k calls and counts the calls, so pass k times as many steps. (With
+    `LargeBatchOptimizer`, a step is an update.)
 
     Args:
         peak_learning_rate: The rate at the end of the warm-up.
-        decay_steps: Steps from there to the end rate, without the warm-up.
+        decay_steps: Steps from the peak to the end rate, without the warm-up.
         warmup_steps: Steps of the warm-up, at least 1.
         warmup_start: The rate at step 0, below the peak. Defaults to `0.0`
             (MLPerf's reference), so that the first step moves nothing; Goyal et
@@ -43,8 +44,8 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
 
     Raises:
         TypeError: If an argument is of the wrong type.
-        ValueError: If the warm-up does not rise, the decay does not fall, or a
-            number of steps is not positive.
+        ValueError: If the warm-up does not increase the rate, the decay increases it,
+            or a number of steps is not positive.
 
     Example:
 
@@ -85,7 +86,7 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
         self.name = name
         if not self.warmup_start < self.peak_learning_rate:
             raise ValueError(
-                "A warm-up must end above where it starts. "
+                "`warmup_start` must be below `peak_learning_rate`. "
                 f"Received: warmup_start={warmup_start}, "
                 f"peak_learning_rate={peak_learning_rate}. "
                 "Lower `warmup_start`, or use "
@@ -93,7 +94,7 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
             )
         if self.end_learning_rate > self.peak_learning_rate:
             raise ValueError(
-                "A decay must not end above its peak. "
+                "`end_learning_rate` must not be above `peak_learning_rate`. "
                 f"Received: end_learning_rate={end_learning_rate}, "
                 f"peak_learning_rate={peak_learning_rate}. "
                 "Lower `end_learning_rate`."
@@ -103,7 +104,7 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
         """Returns the rate at `step`, as a tensor.
 
         Args:
-            step: The number of steps done, a number or a scalar tensor.
+            step: Number of steps done, a number or a scalar tensor.
         """
         step = tf.cast(step, keras.backend.floatx())
         warm = tf.clip_by_value(step / self.warmup_steps, 0.0, 1.0)
@@ -120,7 +121,7 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
         )
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the arguments, from which `from_config` makes a copy."""
+        """Returns the arguments, for `from_config`."""
         return {
             "peak_learning_rate": self.peak_learning_rate,
             "decay_steps": self.decay_steps,

@@ -1,4 +1,4 @@
-"""A training that is killed, again and again, ends like one that was not."""
+"""An interrupted training ends like an uninterrupted one."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from tests.stopping import Stop, StopAfter
 
 
 class Trainings:
-    """Asks `tests.killed_training` for trainings."""
+    """Runs trainings in `tests.killed_training`."""
 
     def __init__(self):
         self.process = subprocess.Popen(
@@ -65,11 +65,12 @@ def assert_same(mine, theirs, exactly):
             if exactly and name != "logs":
                 np.testing.assert_array_equal(one[name], other[name])
             else:
-                # Metrics that are restored are divided among the replicas.
+                # Restored metrics are divided among the replicas.
                 np.testing.assert_allclose(one[name], other[name], rtol=1e-4, atol=1e-5)
 
 
-# 30 steps, of 2 x 10 + 4 updates in growing batches; in the last, smaller batches.
+# 30 steps with 2 x 10 + 4 updates of growing batches. A count that 16 does not divide
+# gives smaller last batches.
 @pytest.mark.distributed
 @pytest.mark.parametrize(
     ("kind", "count", "workers", "kills", "most_steps"),
@@ -96,7 +97,7 @@ def test_killed_at_random(trainings, tmp_path, kind, count, workers, kills, most
         statuses = trainings.run(killed, rank, step, **settings)
         assert statuses[rank] == -signal.SIGKILL
     assert trainings.run(killed, **settings) == [0] * workers
-    assert "going on after" in (killed / "rank0.log").read_text()
+    assert "resuming at" in (killed / "rank0.log").read_text()
     in_full_batches = count % 16 == 0
     assert_same(results(killed, workers), results(whole, workers), in_full_batches)
     assert not (killed / "backups").exists()
@@ -112,7 +113,7 @@ def test_killed_at_random(trainings, tmp_path, kind, count, workers, kills, most
     ],
 )
 def test_sigterm_to_one_worker(trainings, tmp_path, workers, rank, step):
-    """All leave after the same update, with a backup of it."""
+    """All workers leave after the same update, with a backup of it."""
     whole, told = tmp_path / "whole", tmp_path / "told"
     settings = {
         "kind": "arrays",
@@ -125,16 +126,16 @@ def test_sigterm_to_one_worker(trainings, tmp_path, workers, rank, step):
     assert trainings.run(whole, **settings) == [0] * workers
     statuses = trainings.run(told, rank, step, signal=signal.SIGTERM, **settings)
     assert statuses == [128 + signal.SIGTERM] * workers
-    assert "fastnet: SIGTERM: the same command goes on" in (
+    assert "fastnet: SIGTERM: run the same command to resume" in (
         (told / "rank0.log").read_text()
     )
     assert not (told / "rank0.npz").exists()
     assert trainings.run(told, **settings) == [0] * workers
-    assert "going on after" in (told / "rank0.log").read_text()
+    assert "resuming at" in (told / "rank0.log").read_text()
     assert_same(results(told, workers), results(whole, workers), exactly=True)
 
 
-def test_sigterm_without_a_seed_keeps_the_last_epoch(tmp_path):
+def test_sigterm_without_a_seed_keeps_the_backup_of_the_epoch(tmp_path):
     model, data = model_and_data()
     tf.random.set_seed(None)
     tell = keras.callbacks.LambdaCallback(
@@ -153,14 +154,14 @@ def test_sigterm_without_a_seed_keeps_the_last_epoch(tmp_path):
     assert names == [backup_file.file_name(1, 0)]
 
 
-def test_sigterm_is_given_back(tmp_path):
+def test_sigterm_handler_is_restored_after_fit(tmp_path):
     before = signal.getsignal(signal.SIGTERM)
     model, data = model_and_data()
     model.fit(**data, callbacks=[BackupAndRestore(tmp_path)])
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_a_second_sigterm_ends_at_once():
+def test_second_sigterm_ends_the_process():
     program = """
 import os, signal
 from keras_fastnet.callbacks.termination import Termination
@@ -178,11 +179,11 @@ fit()
     assert done.stdout == "still here\n"
 
 
-def test_sigterm_after_a_fit_that_was_broken_off(tmp_path):
+def test_sigterm_after_an_interrupted_fit_reaches_the_previous_handler(tmp_path):
     told = []
     before = signal.signal(signal.SIGTERM, lambda *_: told.append(None))
     try:
-        broken_off(tmp_path)
+        interrupted(tmp_path)
         os.kill(os.getpid(), signal.SIGTERM)
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -207,7 +208,7 @@ class StopAt(keras.callbacks.Callback):
             raise Stop
 
 
-def broken_off(folder):
+def interrupted(folder):
     """Trains two epochs of three."""
     model, data = model_and_data()
     with pytest.raises(Stop):
@@ -215,8 +216,8 @@ def broken_off(folder):
 
 
 @pytest.mark.parametrize("batches", [4, 7, 8])
-def test_going_on_at_the_end_of_an_epoch(tmp_path, capsys, batches):
-    """After the last update, before the epoch's end: there is no batch left to see."""
+def test_resuming_at_the_end_of_an_epoch(tmp_path, capsys, batches):
+    """After the last update and before the epoch's end, no batch is left."""
     with TorusStrategy().scope():
         whole, data = model_and_data()
         whole.fit(**data, epochs=3)
@@ -248,21 +249,21 @@ def empty(path):
 
 
 @pytest.mark.parametrize("damage", [halve, flip_a_bit, empty])
-def test_a_damaged_file_is_passed_over(tmp_path, capsys, damage):
-    broken_off(tmp_path)
+def test_damaged_backup_is_skipped(tmp_path, capsys, damage):
+    interrupted(tmp_path)
     newest, _ = backup_file.backups(tmp_path)
     assert newest.name == backup_file.file_name(2, 0)
     damage(newest)
     model, data = model_and_data()
     model.fit(**data, epochs=3, callbacks=[BackupAndRestore(tmp_path)])
     printed = capsys.readouterr().out
-    assert f"passing over {newest}" in printed
-    assert "going on after 1 epoch(s)" in printed
+    assert f"skipping {newest}" in printed
+    assert "resuming at epoch 2, batch 1, after 4 updates" in printed
     assert model.optimizer.iterations.numpy() == 12
 
 
-def test_only_damaged_files_are_no_reason_to_begin_anew(tmp_path):
-    broken_off(tmp_path)
+def test_only_damaged_backups_raise(tmp_path):
+    interrupted(tmp_path)
     for path in backup_file.backups(tmp_path):
         halve(path)
     model, data = model_and_data()
@@ -270,7 +271,7 @@ def test_only_damaged_files_are_no_reason_to_begin_anew(tmp_path):
         model.fit(**data, callbacks=[BackupAndRestore(tmp_path)])
 
 
-def test_a_half_written_file_is_none(tmp_path, monkeypatch):
+def test_half_written_file_is_ignored(tmp_path, monkeypatch):
     def power_cut(source, target):
         raise Stop
 
@@ -285,7 +286,7 @@ def test_a_half_written_file_is_none(tmp_path, monkeypatch):
     assert not tmp_path.exists()
 
 
-def test_what_files_hold(tmp_path):
+def test_pack_and_unpack_round_trip(tmp_path):
     arrays = {
         "half": tf.constant([1.5, -0.0], tf.bfloat16).numpy(),
         "count": np.array(7, "int64"),
@@ -302,24 +303,24 @@ def test_what_files_hold(tmp_path):
         assert again[name].tobytes() == array.tobytes()
 
 
-def test_the_newest_are_kept(tmp_path):
+def test_newest_backups_are_kept(tmp_path):
     model, data = model_and_data()
     backup = BackupAndRestore(tmp_path, 1, keep=3, delete_checkpoint=False)
     model.fit(**data, epochs=2, callbacks=[backup])
     names = [path.name for path in backup_file.backups(tmp_path)]
     assert names == [backup_file.file_name(*at) for at in ((2, 0), (1, 4), (1, 3))]
-    # Nothing is left to train.
+    # A finished training resumes without an update.
     before = model.get_weights()
     model.fit(**data, epochs=2, callbacks=[backup])
     for mine, theirs in zip(model.get_weights(), before, strict=True):
         np.testing.assert_array_equal(mine, theirs)
 
 
-def test_what_early_stopping_has_seen_is_restored(tmp_path):
+def test_state_of_early_stopping_is_restored(tmp_path):
     model, data = model_and_data()
 
     def callbacks():
-        # Never better than at first.
+        # No epoch counts as an improvement after the first.
         stopping = keras.callbacks.EarlyStopping("loss", min_delta=1e9, patience=2)
         return [stopping, BackupAndRestore(tmp_path)]
 
@@ -327,11 +328,11 @@ def test_what_early_stopping_has_seen_is_restored(tmp_path):
         model.fit(**data, epochs=9, callbacks=[*callbacks(), StopAt(2)])
     again, data = model_and_data()
     history = again.fit(**data, epochs=9, callbacks=callbacks())
-    # Epochs 1 and 2 before, one after: waited for two.
+    # Epochs 1 and 2 before the interruption, one after: a patience of two.
     assert len(history.epoch) == 1
 
 
-def test_wrong_uses_are_refused(tmp_path):
+def test_invalid_uses_raise(tmp_path):
     for arguments, error, words in (
         ({"save_freq": 0}, ValueError, "save_freq=0"),
         ({"save_freq": "batch"}, TypeError, "save_freq='batch'"),
@@ -349,8 +350,8 @@ def test_wrong_uses_are_refused(tmp_path):
         model.fit(**data, callbacks=[BackupAndRestore(tmp_path, 2)])
 
 
-def test_backups_of_another_model_are_refused(tmp_path):
-    broken_off(tmp_path)
+def test_backup_of_another_model_raises(tmp_path):
+    interrupted(tmp_path)
     other = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
     other.compile(LargeBatchOptimizer(LARS(0.1)), "mse")
     _, data = model_and_data()
@@ -358,8 +359,8 @@ def test_backups_of_another_model_are_refused(tmp_path):
         other.fit(**data, callbacks=[BackupAndRestore(tmp_path)])
 
 
-def test_the_epoch_after_one_that_is_passed_has_its_order():
-    """Of two `Dataset.shuffle`, the inner one begins only when it is read."""
+def test_order_of_the_epoch_after_a_skipped_one():
+    """The inner one of two `Dataset.shuffle` starts only when it is read."""
 
     def epochs():
         tf.random.set_seed(3)

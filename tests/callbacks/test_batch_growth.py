@@ -1,4 +1,4 @@
-"""One `fit` that grows its batch and warms its rate up, against a table by hand."""
+"""One `fit` with a growing batch and a warm-up, against a table made by hand."""
 
 import numpy as np
 import pytest
@@ -9,15 +9,15 @@ from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.callbacks import BatchGrowth, LearningRateWarmup
 from keras_fastnet.schedules import Constant, Polynomial, Steps, linear_scaling, plot
 
-# 34 micro-batches of 1,024: one of 32,768 and two left, 8 of 4,096 and two left.
+# 34 micro-batches of 1,024: a batch of 32,768 and two left, or 8 of 4,096 and two left.
 EXAMPLES = 34 * 1024
 PHASES = {0: 1_024, 1: 4_096, 2: 32_768}
-# By hand: the first micro-batch of every update.
+# The first micro-batch of every update, by hand.
 UPDATES = [list(range(34)), [0, 4, 8, 12, 16, 20, 24, 28, 32], [0, 32]]
 
 
 class Watch(keras.callbacks.Callback):
-    """Notes the rate of every update."""
+    """Records the learning rate of every update."""
 
     def __init__(self):
         super().__init__()
@@ -59,14 +59,14 @@ def compiled(optimizer, traces=None):
     return model
 
 
-# With up to 8,192 examples in a step: 1,024, 4,096 and 8,192 of them, traced once for
-# the first size and once for any other; before that once for the variables that a step
-# of the user's may make.
+# With up to 8,192 examples in a step, steps have 1,024, 4,096 and 8,192 of them: traced
+# once for the first size and once for the others, and before that once to create the
+# variables of a custom step.
 @pytest.mark.parametrize(
     ("device_batch", "traced", "steps"),
     [(None, 2, [34, 34, 34]), (8_192, 3, [34, 9, 5])],
 )
-def test_one_fit_that_grows_and_warms_up(capsys, device_batch, traced, steps):
+def test_growth_and_warmup_in_one_fit(capsys, device_batch, traced, steps):
     watch, traces = Watch(), []
     model = compiled(LargeBatchOptimizer(keras.optimizers.SGD(1e-4)), traces)
     warmup = LearningRateWarmup(0.02, 1, Polynomial(2), start=0.01)
@@ -76,7 +76,7 @@ def test_one_fit_that_grows_and_warms_up(capsys, device_batch, traced, steps):
         epochs=3,
         verbose=0,
         shuffle=False,
-        # In batches of another size.
+        # Its batches have another size.
         validation_data=data(100),
         callbacks=[warmup, BatchGrowth(PHASES, max_device_batch=device_batch), watch],
     ).history
@@ -94,12 +94,14 @@ def test_one_fit_that_grows_and_warms_up(capsys, device_batch, traced, steps):
     np.testing.assert_allclose(history["learning_rate"], [r[-1] for r in rates])
     printed = capsys.readouterr().out
     first = (
-        "1 micro-batch(es) of 4,096" if device_batch else "4 micro-batch(es) of 1,024"
+        "1 x 4,096 (global micro-batch)"
+        if device_batch
+        else "4 x 1,024 (global micro-batch)"
     )
     assert f"epoch 2: global batch 4,096 = {first}" in printed
-    assert "1 micro-batch(es) of 1,024, learning rate 0.01\n" in printed
+    assert "1 x 1,024 (global micro-batch), learning rate 0.01\n" in printed
     assert printed.count("global batch") == 3
-    assert printed.count("over 1 epoch(s); then power 2 to 0 of it in 2") == 1
+    assert printed.count("until epoch 1, then power 2 to 0 of it in 2") == 1
 
 
 def as_arrays(x, y):
@@ -107,7 +109,7 @@ def as_arrays(x, y):
 
 
 def as_generator(x, y):
-    # Which can be read only once.
+    # A generator can be read only once.
     def generate():
         while True:
             for start in range(0, len(x), 64):
@@ -134,10 +136,8 @@ def as_unknown_length(x, y):
     ],
 )
 @pytest.mark.parametrize("steps_per_execution", [1, 2])
-def test_every_example_counts_once_in_every_epoch(
-    form, device_batch, steps_per_execution
-):
-    """Weights are those of `fit` after `fit` with the larger batch."""
+def test_growth_equals_separate_fits(form, device_batch, steps_per_execution):
+    """The weights equal those of separate calls of `fit` with each batch."""
     x, y = data(5 * 64 + 7)
     grown = compiled(LargeBatchOptimizer(LARS(0.5, trust_coefficient=0.02)))
     grown.steps_per_execution = steps_per_execution
@@ -155,24 +155,24 @@ def test_every_example_counts_once_in_every_epoch(
 @pytest.mark.parametrize(
     ("form", "device_batch", "words"),
     [
-        (as_arrays, 63, "max_device_batch=63 for data that gives 64"),
+        (as_arrays, 63, "max_device_batch=63, and batches with 64"),
         (as_generator, 64, r"Received: `fit\(steps_per_epoch=...\)`"),
     ],
 )
-def test_device_batches_that_the_data_forbids(form, device_batch, words):
+def test_max_device_batch_that_does_not_suit_the_data_raises(form, device_batch, words):
     growth = BatchGrowth({0: 64}, max_device_batch=device_batch)
     options = {"shuffle": False, "verbose": 0, "callbacks": [growth]}
     with pytest.raises(ValueError, match=words):
         compiled(LargeBatchOptimizer(LARS(1.0))).fit(**form(*data(256)), **options)
 
 
-def test_a_device_batch_is_an_integer():
+def test_max_device_batch_must_be_an_integer():
     with pytest.raises(TypeError, match=r"max_device_batch=1\.5"):
         BatchGrowth({0: 64}, max_device_batch=1.5)
 
 
 @pytest.mark.parametrize("warm", [True, False])
-def test_linear_scaling_is_for_who_asks(warm):
+def test_linear_scaling_multiplies_the_rate(warm):
     watch = Watch()
     model = compiled(LargeBatchOptimizer(keras.optimizers.SGD(1e-3)))
     callbacks = [BatchGrowth({0: 64, 2: 256}, linear_scaling=True), watch]
@@ -185,7 +185,7 @@ def test_linear_scaling_is_for_who_asks(warm):
 
 
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
-def test_rate_of_an_unknown_number_of_batches():
+def test_warmup_with_data_of_unknown_length():
     dataset = tf.data.Dataset.from_tensor_slices(data(96)).batch(32)
     dataset = dataset.filter(lambda *_: True)
     watch = Watch()
@@ -198,7 +198,7 @@ def test_rate_of_an_unknown_number_of_batches():
     warmup = LearningRateWarmup(3e-2, 1, steps_per_epoch=3)
     callbacks.insert(0, warmup)
     model.fit(dataset, shuffle=False, verbose=0, epochs=2, callbacks=callbacks)
-    # Three updates and not four: the end of the data is none.
+    # Three updates, not four: the end of the data is not a batch.
     for seen, expected in zip(
         watch.updates, [[0, 1e-2, 2e-2], [3e-2] * 3], strict=True
     ):
@@ -214,11 +214,11 @@ def test_rate_of_an_unknown_number_of_batches():
         ({0: 64, 5: 128, 3: 256}, ValueError, "[0, 5, 3]"),
         ({0: 64.0}, TypeError, "global batch=64.0"),
         ({0: 0}, ValueError, "global batch=0"),
-        ({0: 64, 1: 100}, ValueError, "Near it: 64 and 128."),
-        ({0: 16}, ValueError, "Near it: 64."),
+        ({0: 64, 1: 100}, ValueError, "for example, 64 and 128."),
+        ({0: 16}, ValueError, "for example, 64."),
     ],
 )
-def test_wrong_phases_are_refused(phases, error, words):
+def test_invalid_phases_raise(phases, error, words):
     model = compiled(LargeBatchOptimizer(LARS(1.0)))
     before = model.get_weights()
     with pytest.raises(error, match="Received") as refusal:
@@ -228,7 +228,7 @@ def test_wrong_phases_are_refused(phases, error, words):
         np.testing.assert_array_equal(mine, theirs)
 
 
-def test_other_optimizers_are_refused():
+def test_unsuitable_optimizers_raise():
     with pytest.raises(ValueError, match=r"Received: LARS. Compile with"):
         compiled(LARS(1.0)).fit(*data(64), verbose=0, callbacks=[BatchGrowth({0: 64})])
     schedule = keras.optimizers.schedules.CosineDecay(1.0, 10)
@@ -242,18 +242,18 @@ def test_other_optimizers_are_refused():
 @pytest.mark.parametrize(
     ("settings", "error", "words"),
     [
-        ({"peak": 0.1, "start": 0.1}, ValueError, "end above where it starts"),
+        ({"peak": 0.1, "start": 0.1}, ValueError, "`start` must be below `peak`"),
         ({"peak": -1.0}, ValueError, "peak=-1.0"),
         ({"peak": 0.1, "warmup_epochs": 0}, ValueError, "warmup_epochs=0"),
     ],
 )
-def test_wrong_warmups_are_refused(settings, error, words):
+def test_invalid_warmups_raise(settings, error, words):
     with pytest.raises(error, match="Received") as refusal:
         LearningRateWarmup(**{"warmup_epochs": 5, **settings})
     assert words in str(refusal.value)
 
 
-def test_facebooks_schedule():
+def test_schedule_of_goyal_et_al():
     """Goyal et al. 2017, section 5.1: 256 GPUs of 32 images."""
     warmup = LearningRateWarmup(
         linear_scaling(0.1, 8192),
@@ -286,7 +286,7 @@ def test_workers_grow_together(request, one_device, cluster, device_batch):
             np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5)
 
 
-def test_plot(tmp_path):
+def test_plot_writes_a_png(tmp_path):
     warmup = LearningRateWarmup(3.2, 5, Polynomial(85))
     plot({"polynomial": warmup.rate_at}, 90, tmp_path / "rates.png")
     assert (tmp_path / "rates.png").read_bytes().startswith(b"\x89PNG\r\n")

@@ -1,4 +1,4 @@
-"""Keras's callbacks on several workers: they stop together, and one of them writes."""
+"""Keras callbacks on several workers: all stop together, and the chief writes."""
 
 import pytest
 
@@ -7,19 +7,19 @@ from keras_fastnet._keras.keras_api import keras
 pytestmark = pytest.mark.distributed
 
 
-# After three updates; nobody waits for who left. With NaN after those of the batch.
+# Number of updates until all workers stop.
 @pytest.mark.parametrize(
     ("when", "updates"), [("batch", 3), ("epoch", 6), ("nan", 2), ("early", 6)]
 )
 @pytest.mark.parametrize("cluster", ["one_device", "two_workers", "two_by_two"])
 def test_workers_stop_together(request, cluster, when, updates):
     if (cluster, when) == ("one_device", "batch"):
-        updates = 2  # At once: there is nobody to wait for.
+        updates = 2  # One device stops at once.
     results = request.getfixturevalue(cluster).run("fit_and_stop", when=when)
     assert {result["iterations"] for result in results} == {updates}
 
 
-def test_the_chief_writes(two_workers, tmp_path):
+def test_only_the_chief_writes(two_workers, tmp_path):
     for result in two_workers.run("fit_and_write", folder=str(tmp_path)):
         assert result["iterations"] == 4
     lines = (tmp_path / "log.csv").read_text().splitlines()
@@ -28,6 +28,6 @@ def test_the_chief_writes(two_workers, tmp_path):
     assert len(list((tmp_path / "board" / "train").glob("events*"))) == 1
 
 
-def test_keras_own_backups_are_refused(two_workers, tmp_path):
+def test_keras_backup_and_restore_raises(two_workers, tmp_path):
     for text in two_workers.run("fit_with_keras_backup", folder=str(tmp_path)):
         assert "Use keras_fastnet.callbacks.BackupAndRestore" in text

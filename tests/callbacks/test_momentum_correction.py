@@ -1,4 +1,4 @@
-"""Momentum that follows the rate, against momentum with the rate outside, in NumPy."""
+"""Momentum correction against momentum with the rate outside, in NumPy."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def trained(optimizer, *callbacks):
 
 
 def in_numpy(update, rate_at, batch_at):
-    """Trains; `update` gets weight, gradient, rate and a dict that it may keep."""
+    """Trains; `update` takes weight, gradient, rate and a dict for its state."""
     weight, kept = START.astype("float64"), {"u": 0.0}
     for epoch in range(EPOCHS):
         batch = batch_at(epoch)
@@ -36,7 +36,7 @@ def in_numpy(update, rate_at, batch_at):
             x, y = X[start : start + batch], Y[start : start + batch]
             gradient = x.T @ (2 * (x @ weight - y) / y.size)
             rate = rate_at(epoch + start / len(X))
-            if rate:  # A rate of 0 forgets, as documented.
+            if rate:  # A rate of 0 clears the momentum.
                 weight = update(weight, gradient, rate, kept)
     return weight
 
@@ -77,21 +77,21 @@ REFERENCES = {
 
 @pytest.mark.parametrize("name", REFERENCES)
 @pytest.mark.parametrize("start", [0.0, 0.01])
-def test_a_rate_that_warms_up_and_jumps(name, start):
+def test_warmup_and_jump(name, start):
     make, update = REFERENCES[name]
     schedule = {"peak": 0.05, "start": start, "warmup_epochs": 1, "then": STEPS}
     rate_at = LearningRateWarmup(**schedule).rate_at
     expected = in_numpy(update, rate_at, lambda epoch: MICRO_BATCH)
     warmup = LearningRateWarmup(**schedule, momentum_correction=True)
     np.testing.assert_allclose(trained(make(), warmup), expected, rtol=1e-5)
-    # The difference is one that this test can see.
+    # Without the correction the weights differ by more than the tolerance.
     uncorrected = trained(make(), LearningRateWarmup(**schedule))
     assert np.abs(uncorrected - expected).max() > 1e-3
 
 
 @pytest.mark.parametrize("name", REFERENCES)
 @pytest.mark.parametrize("warm", [False, True])
-def test_a_rate_that_grows_with_the_batch(name, warm):
+def test_rate_scaled_with_the_batch(name, warm):
     make, update = REFERENCES[name]
 
     def rate_at(epoch):
@@ -115,17 +115,17 @@ def test_a_rate_that_grows_with_the_batch(name, warm):
     np.testing.assert_allclose(weight, expected, rtol=1e-5)
 
 
-def test_without_momentum_there_is_nothing_to_do():
+def test_no_effect_without_momentum():
     warmup = LearningRateWarmup(0.05, 1, momentum_correction=True)
     with_it = trained(keras.optimizers.SGD(1.0), warmup)
     without = trained(keras.optimizers.SGD(1.0), LearningRateWarmup(0.05, 1))
     np.testing.assert_array_equal(with_it, without)
 
 
-def test_what_makes_no_sense_is_refused():
+def test_invalid_uses_raise():
     with pytest.raises(ValueError, match=r"SGD and LARS.*Received: Adam"):
         trained("adam", LearningRateWarmup(0.05, 1, momentum_correction=True))
-    with pytest.raises(ValueError, match="with linear_scaling=False"):
+    with pytest.raises(ValueError, match="requires `linear_scaling`"):
         BatchGrowth({0: 16}, momentum_correction=True)
 
 

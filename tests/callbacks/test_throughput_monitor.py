@@ -1,4 +1,4 @@
-"""What `ThroughputMonitor` logs agrees with what was trained."""
+"""`ThroughputMonitor` logs agree with the training."""
 
 import time
 
@@ -39,7 +39,7 @@ def dataset(count=100, batch=16, seconds=0.0):
     return data.apply(tf.data.experimental.assert_cardinality(-(-count // batch)))
 
 
-def test_examples_and_updates():
+def test_examples_per_update():
     history = fit(LargeBatchOptimizer(LARS(0.1), 2), dataset(), epochs=2)
     for epoch in range(2):
         speeds = {key: history[key][epoch] for key in SPEEDS}
@@ -52,13 +52,13 @@ def test_examples_and_updates():
         assert 0 <= speeds["input_wait_share"] <= 1
 
 
-def test_slow_input_shows():
-    # Each batch takes 50 ms to come and a few to train.
+def test_slow_input_raises_input_wait_share():
+    # Each batch takes 50 ms to read and a few to train.
     history = fit(LargeBatchOptimizer(LARS(0.1)), dataset(seconds=0.05), epochs=2)
     assert history["input_wait_share"][1] > 0.5
 
 
-def test_data_that_nobody_counts():
+def test_only_updates_are_logged_for_data_of_keras():
     history = fit(LARS(0.1), dataset())
     assert SPEEDS & set(history) == {"updates_per_second", "seconds_per_update"}
 
@@ -67,7 +67,7 @@ def test_data_that_nobody_counts():
 @pytest.mark.parametrize(
     "cluster", ["two_workers", pytest.param("two_by_two", marks=pytest.mark.slow)]
 )
-def test_examples_of_all_replicas(request, cluster):
+def test_examples_of_all_replicas_count(request, cluster):
     workers = request.getfixturevalue(cluster)
     monitor = ThroughputMonitor()
     settings = {"count": 70, "batch_size": 32, "accumulation_steps": 2, "epochs": 2}

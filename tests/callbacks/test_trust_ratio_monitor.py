@@ -1,4 +1,4 @@
-"""`TrustRatioMonitor` against the trust ratios of a training done in NumPy."""
+"""`TrustRatioMonitor` against trust ratios computed in NumPy."""
 
 import numpy as np
 import pytest
@@ -28,32 +28,32 @@ def fit(model, *callbacks, epochs=2, batch_size=32, verbose=0):
 
 
 def trained_in_numpy(kernel, bias, batch, epochs):
-    """Algorithm 1 for the kernel, momentum for the bias; means of each epoch."""
+    """Runs Algorithm 1 for the kernel, momentum for the bias; returns epoch means."""
     kernel, bias = kernel.astype("float64"), bias.astype("float64")
     kernel_velocity, bias_velocity = np.zeros_like(kernel), np.zeros_like(bias)
     history = []
     for _ in range(epochs):
-        noted = []
+        ratios = []
         for start in range(0, len(X), batch):
             x, y = X[start : start + batch], Y[start : start + batch]
             error = 2 * (x @ kernel + bias - y) / y.size
             gradient = x.T @ error
             norms = np.linalg.norm(kernel), np.linalg.norm(gradient)
             ratio = 0.1 * norms[0] / (norms[1] + 0.01 * norms[0])
-            noted.append((ratio, *norms))
+            ratios.append((ratio, *norms))
             kernel_velocity *= 0.9
             kernel_velocity += 0.5 * ratio * (gradient + 0.01 * kernel)
             bias_velocity = 0.9 * bias_velocity + 0.5 * error.sum(axis=0)
             kernel = kernel - kernel_velocity
             bias = bias - bias_velocity
-        history.append(np.mean(noted, axis=0))
+        history.append(np.mean(ratios, axis=0))
     return history
 
 
 # 80 examples: two updates of 32 and one of 16; of 64 and 16 in micro-batches of 32.
 @pytest.mark.parametrize("micro_batches", [None, 1, 2])
 @pytest.mark.parametrize("jit_compile", [False, True])
-def test_means_of_every_epoch(micro_batches, jit_compile):
+def test_means_equal_numpy(micro_batches, jit_compile):
     optimizer = LARS(0.5, **SETTINGS)
     if micro_batches:
         optimizer = LargeBatchOptimizer(optimizer, micro_batches)
@@ -73,7 +73,7 @@ def test_means_of_every_epoch(micro_batches, jit_compile):
 
 
 @pytest.mark.parametrize("micro_batches", [None, 2])
-def test_without_it_nothing_is_computed(micro_batches):
+def test_training_without_the_monitor_records_nothing(micro_batches):
     def model():
         lars = LARS(0.5, **SETTINGS)
         return compiled(LargeBatchOptimizer(lars, 2) if micro_batches else lars)
@@ -85,7 +85,7 @@ def test_without_it_nothing_is_computed(micro_batches):
     again = fit(watched, TrustRatioMonitor())
     for _ in range(3):
         fit(never)
-    # Watching changes nothing of what is learnt.
+    # The monitor does not change the weights.
     for mine, theirs in zip(watched.get_weights(), never.get_weights(), strict=True):
         np.testing.assert_array_equal(mine, theirs)
     assert not any("trust_ratio" in key for key in between)
@@ -112,7 +112,7 @@ def test_skipped_updates_are_left_out():
     assert np.isfinite(history["gradient_norm/model/head/kernel"][0])
 
 
-def test_saved_files_know_nothing_of_it(tmp_path):
+def test_saved_model_does_not_contain_the_record(tmp_path):
     class Saving(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
             self.model.save(tmp_path / "model.keras")
@@ -124,7 +124,7 @@ def test_saved_files_know_nothing_of_it(tmp_path):
     fit(loaded, TrustRatioMonitor())
 
 
-def test_other_optimizers_are_refused():
+def test_other_optimizers_raise():
     for optimizer in ("sgd", LargeBatchOptimizer(keras.optimizers.SGD(0.1))):
         with pytest.raises(ValueError, match=r"Received: .* SGD. Compile with `LARS"):
             fit(compiled(optimizer), TrustRatioMonitor())
@@ -141,7 +141,7 @@ def tensorboard_values(folder):
     return values
 
 
-def test_tensorboard_gets_every_log(tmp_path):
+def test_tensorboard_writes_every_log(tmp_path):
     model = compiled(LargeBatchOptimizer(LARS(0.5)))
     history = fit(
         model,
@@ -158,7 +158,7 @@ def test_tensorboard_gets_every_log(tmp_path):
 @pytest.mark.parametrize(
     "cluster", ["two_workers", pytest.param("two_by_two", marks=pytest.mark.slow)]
 )
-def test_several_replicas_log_what_one_device_does(request, one_device, cluster):
+def test_several_replicas_log_the_values_of_one_device(request, one_device, cluster):
     options = {
         "optimizer": "lars",
         "count": 70,
@@ -168,7 +168,7 @@ def test_several_replicas_log_what_one_device_does(request, one_device, cluster)
     }
     (one,) = one_device.run("fit", **options)
     for result in request.getfixturevalue(cluster).run("fit", **options):
-        # By order: layers are numbered, by each process for itself.
+        # Compared by order, since each process numbers its layers.
         ours, reference = (
             [v for k, v in logs.items() if k.startswith("trust_ratio/")]
             for logs in (result["history"], one["history"])

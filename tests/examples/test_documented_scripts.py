@@ -1,4 +1,4 @@
-"""Scripts that the documentation promises to work, on two workers."""
+"""Scripts in the documentation run on two workers."""
 
 import re
 from pathlib import Path
@@ -35,7 +35,7 @@ def test_batch_growth_example(fastnet):
 @pytest.mark.distributed
 @pytest.mark.smoke
 def test_multi_worker_tutorial(fastnet):
-    """keras#20585: TensorFlow's tutorial with its strategy replaced."""
+    """TensorFlow's tutorial trains with the strategy replaced (keras#20585)."""
     script = ROOT / "benchmarks" / "multi_worker_tutorial" / "tutorial.py"
     done = fastnet("run", "--workers", 2, script)
     assert done.returncode == 0, done.stderr

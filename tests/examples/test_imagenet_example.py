@@ -22,7 +22,7 @@ CLASSES = 10
 
 
 def image_of(label, random):
-    """Returns a JPEG file whose colour tells its class, more or less."""
+    """Returns a JPEG file whose noisy colour depends on its class."""
     colour = np.array(colorsys.hsv_to_rgb(label / CLASSES, 0.8, 0.8)) * 255
     noise = random.normal(scale=20, size=(32, 32, 3))
     return jpeg(np.clip(colour + noise, 0, 255).astype(np.uint8))
@@ -54,13 +54,13 @@ SONY = (
 
 
 def facts(output):
-    """Returns what the chief prints at the end."""
+    """Returns the values that the chief prints at the end."""
     return dict(re.findall(r"^\[0\] (updates|top-1|weights)  +(\S+)$", output, re.M))
 
 
 @pytest.mark.distributed
 @pytest.mark.smoke
-def test_batches_grow_on_two_workers(fastnet, data_dir):
+def test_batch_grows_on_two_workers(fastnet, data_dir):
     done = fastnet("run", "--workers", 2, *words(data_dir, *SONY))
     assert done.returncode == 0, done.stdout + done.stderr
     # 160 images: 5 updates of 32, then twice 3 of up to 64.
@@ -70,14 +70,13 @@ def test_batches_grow_on_two_workers(fastnet, data_dir):
     assert "10 steps and 5 updates an epoch; each worker reads its own data" in (
         done.stdout
     )
-    assert "epoch 2: global batch 64 = 4 micro-batch(es) of 16" in done.stdout
-    # It goes on for two epochs.
+    assert "epoch 2: global batch 64 = 4 x 16 (global micro-batch)" in done.stdout
     assert "Epoch 3/3" in done.stdout
 
 
 @pytest.mark.distributed
 @pytest.mark.slow
-def test_killed_in_the_middle_it_ends_as_if_nothing_had_happened(
+def test_killed_run_resumes_to_the_same_result(
     fastnet, environment, data_dir, tmp_path
 ):
     whole = fastnet("run", "--workers", 2, *words(data_dir, *SONY))
@@ -91,7 +90,7 @@ def test_killed_in_the_middle_it_ends_as_if_nothing_had_happened(
         stderr=subprocess.STDOUT,
         text=True,
     )
-    # After some updates of the second epoch.
+    # Kills a worker after some updates of the second epoch.
     for line in process.stdout:
         if "Epoch 2/3" in line:
             break
@@ -121,11 +120,11 @@ def run(*arguments):
     )
 
 
-def test_show_prints_the_recipe_and_trains_nothing(data_dir):
+def test_show_prints_the_recipe_without_training(data_dir):
     done = run(*words(data_dir, "--recipe", "mlperf", "--show"))
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("Recipe mlperf. Published: 75.9 % top-1")
-    assert "For 160 examples, 1 replica(s)" in done.stdout
+    assert "For 160 examples, 1 replica " in done.stdout
     assert "Epoch" not in done.stdout
 
 
@@ -134,10 +133,10 @@ def test_show_prints_the_recipe_and_trains_nothing(data_dir):
     [
         (("--data-dir", "nowhere"), "`data_dir` must be a folder. Received: nowhere"),
         (("--classes", 9), "labels must be from 1 to 9. Received: 10 in record "),
-        (("--global-batch", 33), "Near it: 32 and 64."),
+        (("--global-batch", 33), "for example, 32 and 64."),
     ],
 )
-def test_wrong_arguments_end_it_with_one_line(data_dir, arguments, message):
+def test_invalid_arguments_print_one_line(data_dir, arguments, message):
     done = run(*words(data_dir, *arguments))
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
@@ -146,8 +145,8 @@ def test_wrong_arguments_end_it_with_one_line(data_dir, arguments, message):
     assert message in last
 
 
-def test_cifar10_is_prepared_as_records(monkeypatch, tmp_path):
-    """The download is somebody else's; what is written is what can be read."""
+def test_cifar10_is_written_as_records(monkeypatch, tmp_path):
+    """The records hold the images; Keras's download is replaced."""
     random = np.random.default_rng(0)
     images = random.integers(0, 256, (40, 32, 32, 3), np.uint8)
     labels = (np.arange(40) % CLASSES)[:, None].astype(np.uint8)
@@ -158,7 +157,7 @@ def test_cifar10_is_prepared_as_records(monkeypatch, tmp_path):
     assert (records.examples, records.classes) == (40, CLASSES)
     as_stored = {"mean": (0, 0, 0), "std": (1, 1, 1)}
     ((found, of_found),) = records.for_evaluation(40, 32, **as_stored)
-    # The first file has every tenth image.
+    # Each of ten files has every tenth image.
     order = np.concatenate([np.arange(40)[file::10] for file in range(10)])
     np.testing.assert_array_equal(found, images[order])
     np.testing.assert_array_equal(of_found, labels[order, 0])

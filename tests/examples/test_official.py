@@ -1,7 +1,7 @@
-"""LARS and tf-models-official's: where the formulas agree, and where they do not.
+"""LARS compared with that of tf-models-official.
 
-Theirs takes the norm of `g + beta w` where the paper has a sum of two norms, and its
-"popular" momentum stands outside of the rate.
+Theirs uses the norm of `g + beta w`, where the paper has a sum of two norms, and its
+"popular" momentum is outside of the learning rate.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ from keras_fastnet import LARS
 from keras_fastnet._keras.keras_api import IS_KERAS_2
 
 if not IS_KERAS_2:
-    pytest.skip("tf-models-official is of Keras 2", allow_module_level=True)
+    pytest.skip("tf-models-official needs Keras 2", allow_module_level=True)
 theirs = pytest.importorskip("official.modeling.optimization.lars")
 
 STEPS = 20
@@ -45,18 +45,18 @@ def both(case, *, momentum, weight_decay, nesterov=False, classic=True):
 
 
 @pytest.mark.parametrize("nesterov", [False, True])
-def test_without_decay_they_are_one(case, nesterov):
+def test_equal_without_decay(case, nesterov):
     ours, other = both(case, momentum=0.9, weight_decay=0.0, nesterov=nesterov)
     np.testing.assert_allclose(ours, other, rtol=1e-5, atol=1e-7)
     assert np.abs(ours - case[1]).max() > 0.01
 
 
-def test_without_momentum_and_decay_so_is_the_other_kind(case):
+def test_popular_momentum_is_equal_without_momentum_and_decay(case):
     ours, other = both(case, momentum=0.0, weight_decay=0.0, classic=False)
     np.testing.assert_allclose(ours, other, rtol=1e-5, atol=1e-7)
 
 
-def test_with_decay_the_denominators_differ(case):
+def test_denominators_differ_with_decay(case):
     gradients, start = case[0][:1], case[1]
     beta = 0.5
     ours, other = both((gradients, start), momentum=0.0, weight_decay=beta)
@@ -67,7 +67,7 @@ def test_with_decay_the_denominators_differ(case):
         ours, start - step / (norm(gradients[0]) + beta * norm(start)), rtol=1e-5
     )
     np.testing.assert_allclose(other, start - step / norm(total), rtol=1e-5)
-    # A triangle's third side is shorter: theirs goes further.
+    # By the triangle inequality their update is larger.
     assert norm(other - start) > 1.05 * norm(ours - start)
 
 

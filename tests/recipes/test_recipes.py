@@ -1,4 +1,4 @@
-"""Recipes against tables worked out by hand from the papers."""
+"""Recipes and models against tables made by hand from the papers."""
 
 import copy
 import dataclasses
@@ -22,7 +22,7 @@ def rates(recipe, *epochs):
 
 
 def test_facebook2017():
-    """0.1 x 8,192 / 256 = 3.2; 5 epochs from 0.1 on; a tenth at 30, 60 and 80."""
+    """0.1 x 8,192 / 256 = 3.2; 5 epochs of warm-up from 0.1; a tenth at 30, 60, 80."""
     recipe = recipes.facebook2017(ranks=256)
     assert recipe.phases == {0: 8192}
     assert recipe.epochs == 90
@@ -37,17 +37,17 @@ def test_facebook2017():
 
 
 def test_facebook2017_for_another_batch():
-    """Its own rule: 0.1 x 1024 / 256, by the same epochs."""
+    """The linear scaling rule gives 0.1 x 1024 / 256, at the same epochs."""
     recipe = recipes.facebook2017(ranks=32, global_batch=1024)
     np.testing.assert_allclose(rates(recipe, 5, 30, 60, 80), [0.4, 0.04, 0.004, 0.0004])
 
 
 def test_berkeley2017():
-    """32 at 32,768, 14 epochs of warm-up, then (1 - t)^2 over the other 76."""
+    """32 at 32,768; 14 epochs of warm-up, then (1 - t)^2 over the other 76."""
     recipe = recipes.berkeley2017(ranks=1024)
     assert recipe.phases == {0: 32_768}
     np.testing.assert_allclose(rates(recipe, 0, 7, 14, 52, 90), [0, 16, 32, 8, 0])
-    # A quarter of the batch: half the rate.
+    # A quarter of the batch gives half the rate.
     quarter = recipes.berkeley2017(ranks=256, global_batch=8192)
     assert quarter.peak == pytest.approx(16.0)
 
@@ -60,7 +60,7 @@ def test_berkeley2017_alexnet(batch, rate, warmup):
     assert recipe.epochs == 100
     assert (recipe.peak, recipe.warmup_epochs) == (rate, warmup)
     assert recipe.weight_decay == 5e-4
-    # Half of the decay's epochs leave a quarter of the rate.
+    # After half of the decay, a quarter of the rate is left.
     assert recipe.rate_at((warmup + 100) / 2) == pytest.approx(rate / 4)
 
 
@@ -78,12 +78,12 @@ def test_ibm2017():
 
 
 def test_sony2018():
-    """2,176 GPUs with 16 images, after five epochs with 32."""
+    """2,176 GPUs with 16 images each, and with 32 after five epochs."""
     recipe = recipes.sony2018(ranks=2176)
     assert recipe.phases == {0: 34_816, 5: 69_632}
     assert [recipe.updates_per_epoch(epoch) for epoch in (4, 5)] == [37, 19]
     assert recipe.precision == "mixed_float16"
-    # 32 x sqrt(34,816 / 32,768), after 5 epochs; half of the other 85 leave a quarter.
+    # 32 x sqrt(34,816 / 32,768) after 5 epochs; a quarter after half of the other 85.
     np.testing.assert_allclose(
         rates(recipe, 0, 5, 47.5, 90), [0, 32.98485, 8.246211, 0], rtol=1e-6
     )
@@ -122,7 +122,7 @@ def test_mlperf(batch, rate, warmup, momentum, decay, epochs):
         ("mlperf", {0: 1280}, 5.5901699, 5, 40),
     ],
 )
-def test_small_data_keep_the_updates_of_an_epoch(name, phases, peak, warmup, updates):
+def test_small_datasets_keep_the_updates_per_epoch(name, phases, peak, warmup, updates):
     recipe = RECIPES[name](**CIFAR)
     assert recipe.phases == phases
     assert recipe.peak == pytest.approx(peak)
@@ -132,8 +132,8 @@ def test_small_data_keep_the_updates_of_an_epoch(name, phases, peak, warmup, upd
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_fewer_epochs_keep_their_parts(name):
-    """A third of the epochs: a third of the warm-up, rates as at three times that."""
+def test_fewer_epochs_keep_fractions(name):
+    """With a third of the epochs, warm-up and decay take a third of the time."""
     whole = RECIPES[name](ranks=2176)
     third = RECIPES[name](ranks=2176, epochs=whole.epochs // 3)
     scale = third.epochs / whole.epochs
@@ -147,7 +147,7 @@ def test_fewer_epochs_keep_their_parts(name):
 @pytest.mark.smoke
 @pytest.mark.parametrize("name", RECIPES)
 def test_training_follows_the_recipe(name):
-    """Rates and examples of every update, as `fit` has them."""
+    """`fit` uses the learning rate and the batch of the recipe in every update."""
     recipe = RECIPES[name](train_size=1024, epochs=3, device_batch=16, global_batch=64)
     random = np.random.default_rng(0)
     x = random.normal(size=(1024, 4)).astype("float32")
@@ -177,8 +177,8 @@ def test_training_follows_the_recipe(name):
     np.testing.assert_allclose(seen, expected, rtol=1e-6)
 
 
-def test_sgd_is_momentum_with_the_decay_in_the_gradient():
-    """Goyal et al., equations 3 and 10: against NumPy."""
+def test_sgd_has_weight_decay_inside_the_gradient():
+    """Compares SGD with equations 3 and 10 of Goyal et al. in NumPy."""
     recipe = recipes.facebook2017(ranks=8)
     optimizer = recipe.optimizer().inner_optimizer
     weight = new_variable([[1.0, -2.0], [0.5, 3.0]], name="kernel")
@@ -200,7 +200,7 @@ def test_sgd_is_momentum_with_the_decay_in_the_gradient():
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_the_table_has_every_setting_and_its_source(name):
+def test_table_has_every_setting_and_its_source(name):
     recipe = RECIPES[name](**CIFAR, epochs=7)
     text = str(recipe)
     assert text.startswith(f"Recipe {name}. Published: ")
@@ -218,13 +218,13 @@ def test_recipes_can_be_copied(name):
     assert dataclasses.asdict(recipe)["peak"] == recipe.peak
 
 
-def test_a_scaled_rate_keeps_its_derivation():
+def test_copy_of_scaled_rate_keeps_its_derivation():
     rate = linear_scaling(0.1, 8192)
     again = copy.copy(rate)
     assert (again, again.derivation) == (rate, rate.derivation)
 
 
-def test_precision_is_that_of_the_optimizer():
+def test_float16_recipe_scales_the_loss():
     scaled = recipes.sony2018(**CIFAR).optimizer()
     assert scaled.loss_scaling
     assert not recipes.facebook2017(**CIFAR).optimizer().loss_scaling
@@ -239,23 +239,23 @@ def test_precision_is_that_of_the_optimizer():
             {"ranks": 4, "global_batch": 8200},
             ValueError,
             "Received: global_batch=8200, ranks=4, device_batch=32. "
-            "Near it: 8,192 and 8,320",
+            "Pass, for example, 8,192 and 8,320",
         ),
         ({"train_size": 100, "ranks": 4}, ValueError, "Lower `device_batch`"),
     ],
 )
-def test_sizes_that_do_not_fit(arguments, error, message):
+def test_sizes_that_do_not_fit_raise(arguments, error, message):
     with pytest.raises(error, match=message):
         recipes.facebook2017(**arguments)
 
 
-def test_a_model_that_berkeley_did_not_train():
+def test_unknown_model_raises():
     with pytest.raises(ValueError, match="Received: model='vgg'"):
         recipes.berkeley2017(model="vgg")
 
 
-def test_batches_up_to_the_base_warm_up_from_zero():
-    """Goyal et al.'s start of 0.1 would not be below the peak."""
+def test_small_batches_warm_up_from_zero():
+    """The start of 0.1 of Goyal et al. would not be below the peak."""
     recipe = recipes.facebook2017(global_batch=256, ranks=8)
     assert rates(recipe, 0, 5) == [0.0, pytest.approx(0.1)]
 
@@ -286,8 +286,7 @@ def test_zero_gamma_makes_blocks_the_identity(model, blocks):
         and layer.name not in changed
     ]
     assert others and all(layer.gamma.numpy().all() for layer in others)
-    # The branches add nothing: with the shortcut's convolution out of the way, what
-    # comes out of an `Add` is what went in by the other side.
+    # The residual branches are zero, so the output of each `Add` is its other input.
     adds = [layer for layer in model.layers if isinstance(layer, keras.layers.Add)]
     inputs = [tensor for add in adds for tensor in add.input]
     outputs = [add.output for add in adds]
@@ -301,24 +300,24 @@ def test_zero_gamma_makes_blocks_the_identity(model, blocks):
         np.testing.assert_array_equal(kept, total)
 
 
-def test_zero_gamma_without_residual_blocks():
+def test_zero_gamma_without_residual_blocks_raises():
     with pytest.raises(ValueError, match="Leave it out for this model"):
         fastnet.models.zero_gamma(fastnet.models.alexnet_bn((67, 67, 3), classes=2))
 
 
 @pytest.mark.parametrize("depth", [9, 21])
-def test_depths_that_there_are_not(depth):
+def test_invalid_depth_raises(depth):
     with pytest.raises(ValueError, match=f"Received: depth={depth}"):
         fastnet.models.cifar_resnet(depth)
 
 
-def test_images_that_are_too_small_for_alexnet():
+def test_images_too_small_for_alexnet_raise():
     with pytest.raises(ValueError, match="at least 67 x 67"):
         fastnet.models.alexnet_bn((64, 64, 3))
 
 
 @pytest.mark.parametrize("depth", [8, 20])
-def test_a_cifar_resnet_has_as_many_layers_as_it_says(depth):
+def test_cifar_resnet_has_depth_layers(depth):
     """He et al., section 4.2, without the shortcuts' convolutions."""
     model = fastnet.models.cifar_resnet(depth)
     weighted = [

@@ -46,7 +46,7 @@ def test_decay_falls_from_peak_to_end(a, b, end, fall, power):
     start=rates,
     rise=st.floats(1e-3, 100.0),
 )
-def test_the_whole_lies_between_its_ends(progress, warmup, start, rise):
+def test_warmup_polynomial_stays_within_its_bounds(progress, warmup, start, rise):
     peak = start + rise
     rate = warmup_polynomial(progress, warmup=warmup, peak=peak, start=start)
     assert 0.0 <= rate <= peak * (1 + 1e-12)
@@ -57,7 +57,7 @@ def test_the_whole_lies_between_its_ends(progress, warmup, start, rise):
 
 
 @pytest.mark.parametrize("power", [1.0, 2.0, 2.2])
-def test_the_class_agrees_with_the_function(power):
+def test_schedule_agrees_with_the_function(power):
     schedule = WarmupPolynomialDecay(
         32.0, decay_steps=76, warmup_steps=14, warmup_start=0.4, power=power
     )
@@ -77,13 +77,13 @@ def test_decay_steps_do_not_include_the_warmup():
     )
 
 
-def test_the_end_is_exact_in_float32():
+def test_peak_and_end_are_exact_in_float32():
     schedule = WarmupPolynomialDecay(32.0, 1000, 100, end_learning_rate=1e-4)
     assert float(schedule(1100)) == np.float32(1e-4)
     assert float(schedule(100)) == 32.0
 
 
-def test_runs_in_a_graph_and_under_xla():
+def test_schedule_runs_in_a_graph_and_under_xla():
     schedule = WarmupPolynomialDecay(8.0, decay_steps=10, warmup_steps=5)
     steps = range(0, 20, 3)
     expected = [float(schedule(step)) for step in steps]
@@ -93,7 +93,7 @@ def test_runs_in_a_graph_and_under_xla():
         np.testing.assert_allclose(got, expected, rtol=1e-5)
 
 
-def test_drives_an_optimizer():
+def test_schedule_sets_the_rate_of_an_optimizer():
     schedule = WarmupPolynomialDecay(8.0, decay_steps=10, warmup_steps=5)
     optimizer = LARS(schedule)
     variable = new_variable([[1.0]])
@@ -104,7 +104,7 @@ def test_drives_an_optimizer():
     np.testing.assert_allclose(seen, [0.0, 1.6, 3.2, 4.8, 6.4, 8.0], rtol=1e-6)
 
 
-def test_configuration_round_trip():
+def test_config_round_trip():
     schedule = WarmupPolynomialDecay(
         8.0, 10, 5, warmup_start=0.5, end_learning_rate=0.25, power=1.5, name="mine"
     )
@@ -119,9 +119,13 @@ def test_configuration_round_trip():
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"warmup_start": 8.0}, ValueError, "end above where it starts"),
+        ({"warmup_start": 8.0}, ValueError, "`warmup_start` must be below"),
         ({"warmup_start": 9.0}, ValueError, "Received: warmup_start=9.0"),
-        ({"end_learning_rate": 9.0}, ValueError, "not end above its peak"),
+        (
+            {"end_learning_rate": 9.0},
+            ValueError,
+            "must not be above `peak_learning_rate`",
+        ),
         ({"warmup_steps": 0}, ValueError, "`warmup_steps` must be at least 1"),
         ({"decay_steps": 0}, ValueError, "`decay_steps` must be at least 1"),
         ({"decay_steps": -5}, ValueError, "Received: decay_steps=-5"),
@@ -135,13 +139,13 @@ def test_configuration_round_trip():
     ],
     ids=str,
 )
-def test_wrong_arguments(change, error, message):
+def test_invalid_arguments_raise(change, error, message):
     arguments = {"peak_learning_rate": 8.0, "decay_steps": 10, "warmup_steps": 5}
     with pytest.raises(error, match=message):
         WarmupPolynomialDecay(**{**arguments, **change})
 
 
-def test_numpy_numbers_are_numbers():
+def test_numpy_numbers_are_converted():
     schedule = WarmupPolynomialDecay(np.float32(8), np.int64(10), np.int32(5))
     assert type(schedule.get_config()["decay_steps"]) is int
     assert type(schedule.get_config()["peak_learning_rate"]) is float
