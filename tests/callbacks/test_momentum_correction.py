@@ -123,7 +123,7 @@ def test_no_effect_without_momentum():
 
 
 def test_invalid_uses_raise():
-    with pytest.raises(ValueError, match=r"SGD and LARS.*Received: Adam"):
+    with pytest.raises(ValueError, match=r"SGD or LARS.*Received: Adam"):
         trained("adam", LearningRateWarmup(0.05, 1, momentum_correction=True))
     with pytest.raises(ValueError, match="requires `linear_scaling`"):
         BatchGrowth({0: 16}, momentum_correction=True)
