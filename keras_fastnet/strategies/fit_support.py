@@ -49,9 +49,6 @@ class FitSupport:
         workers: Exchanges values between the workers.
         data: Distributes the data of Keras's loops.
         compiles_all: Whether XLA compiles each step as a whole, with static shapes.
-
-    Raises:
-        ValueError: If `scalar_losses` is neither `"mean"` nor `"sum"`.
     """
 
     compiles_all = False
