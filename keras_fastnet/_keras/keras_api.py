@@ -1,4 +1,4 @@
-"""The Keras that the package speaks, chosen once, as TensorFlow chooses `tf.keras`.
+"""The Keras that the package uses, chosen once, as TensorFlow chooses `tf.keras`.
 
 TensorFlow up to 2.15 has Keras 2 of its own; later ones take Keras 3 or, where the
 environment says `TF_USE_LEGACY_KERAS=1`, Keras 2 as the package `tf_keras`.
@@ -14,7 +14,7 @@ OLDEST_KERAS_3 = (3, 10)
 
 
 def keras_2_is_asked_for() -> bool:
-    """Whether the environment says `TF_USE_LEGACY_KERAS`, as TensorFlow reads it.
+    """Returns whether `TF_USE_LEGACY_KERAS` is set, as TensorFlow reads it.
 
     Ray Train says so in all of its workers, whatever they train: there it is whether
     the script has imported `tf_keras`.
@@ -51,7 +51,7 @@ def _check_versions(name: str) -> None:
         installed = metadata.version(name.replace("_", "-"))
     except metadata.PackageNotFoundError:
         raise ImportError(
-            f"keras_fastnet speaks the Keras that TensorFlow does: {name}, by "
+            f"keras_fastnet uses the same Keras as TensorFlow: {name}, by "
             f"TF_USE_LEGACY_KERAS={os.environ.get('TF_USE_LEGACY_KERAS', '')!r}. "
             f"Received: no package {name}. Install it with `pip install {name}`, in "
             "the version of your TensorFlow, or set the variable otherwise."
@@ -98,13 +98,13 @@ IS_KERAS_2 = keras.__version__.startswith("2.")
 
 
 def require_keras_3(what: str) -> None:
-    """Refuses what is written for Keras 3 alone.
+    """Raises an error if the package uses Keras 2.
 
     Args:
-        what: It, at the beginning of a sentence.
+        what: The feature that needs Keras 3, as the start of a sentence.
 
     Raises:
-        NotImplementedError: The package speaks Keras 2.
+        NotImplementedError: The package uses Keras 2.
     """
     if IS_KERAS_2:
         raise NotImplementedError(

@@ -1,4 +1,4 @@
-"""What a replica's loss is where it is no mean over the replica's own examples.
+"""Weights for losses that are not means over the replica's own examples.
 
 A replica's gradient is multiplied by its share `n_r / n` of the global batch before the
 sum over the replicas. So means need nothing, and the rest is divided by the share here.
@@ -14,7 +14,7 @@ from keras_fastnet._keras.wrapping import wrap
 
 
 def of_scalar(value: tf.Tensor) -> tf.Tensor:
-    """Returns what a scalar counts for that a loss function returned.
+    """Returns the weighted value of a scalar that a loss function returned.
 
     Args:
         value: The scalar: a mean over the replica's examples, or a sum where the
@@ -29,7 +29,7 @@ def of_scalar(value: tf.Tensor) -> tf.Tensor:
 
 
 def of_sum(value: tf.Tensor) -> tf.Tensor:
-    """Returns what a sum over the replica's examples counts for.
+    """Returns the weighted value of a sum over the replica's examples.
 
     Args:
         value: The sum.
@@ -38,7 +38,7 @@ def of_sum(value: tf.Tensor) -> tf.Tensor:
 
 
 def of_added(values: tf.Tensor, total: tf.Tensor) -> tf.Tensor:
-    """Returns what a tensor counts for that was given to `add_loss`.
+    """Returns the weighted value of a tensor that was given to `add_loss`.
 
     Args:
         values: The tensor. With a value for each example it is a sum over the replica's
@@ -75,7 +75,7 @@ def _weights_of(target: Any) -> Any:
 
 
 def _of_examples(values: tf.Tensor, summed: tf.Tensor) -> tf.Tensor:
-    """Returns what counts as a sum if the values have one for each example."""
+    """Weights a sum as such if there is a value for each example."""
     if values.shape.rank == 0:
         return summed
     rows = tf.maximum(_step().own, 1)
@@ -84,7 +84,7 @@ def _of_examples(values: tf.Tensor, summed: tf.Tensor) -> tf.Tensor:
 
 
 def mean_over_weights(total: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
-    """Returns what a weighted sum counts for in the mean over the weights of all.
+    """Returns the weighted value of a weighted sum, in the mean over all weights.
 
     Args:
         total: The weighted sum over the replica's examples.
@@ -95,7 +95,7 @@ def mean_over_weights(total: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
 
 
 def scaled_to_valid(masked: tf.Tensor, mask: Any) -> tf.Tensor:
-    """Has the mean over all values become one over those that a mask leaves.
+    """Scales values so that their mean is the mean over the valid ones.
 
     Args:
         masked: Values or weights, 0 where the mask is.

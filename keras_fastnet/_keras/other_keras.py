@@ -1,4 +1,4 @@
-"""Refuses what belongs to another Keras than the one that the package speaks."""
+"""Errors for models and optimizers of another Keras than the package uses."""
 
 import contextlib
 import importlib
@@ -14,18 +14,18 @@ _OTHER = next(name for name in _PACKAGES if name != keras.__name__)
 
 
 def what_to_do() -> str:
-    """Returns how to have one Keras only, for an error."""
+    """Returns the end of an error: how to use one Keras only."""
     change = "Unset" if keras_2_is_asked_for() else "Set"
     return (
-        f"keras_fastnet speaks {keras.__name__} {keras.__version__} in this process, "
-        f"as TensorFlow does. Make the model with it, which `keras_fastnet.keras` "
-        f"is too, or have all speak {_OTHER}: {change} the environment variable "
+        f"keras_fastnet uses {keras.__name__} {keras.__version__} in this process, as "
+        "TensorFlow does. Make the model with it, as `keras_fastnet.keras`, or use "
+        f"{_OTHER} for everything: {change} the environment variable "
         "TF_USE_LEGACY_KERAS=1 before the program starts."
     )
 
 
 def refuse_other_step(step: Callable[..., Any]) -> None:
-    """Raises for a step of a model of the other Keras, which no hook would heed.
+    """Raises an error for a step of a model of the other Keras.
 
     Args:
         step: What was given to `Strategy.run`.
@@ -45,7 +45,7 @@ def refuse_other_step(step: Callable[..., Any]) -> None:
 
 
 def refuse_in_other_models(optimizer_class: type) -> None:
-    """Has the other Keras say what to do, where it is given an optimizer of ours.
+    """Makes the other Keras raise an error for a keras_fastnet optimizer.
 
     Args:
         optimizer_class: The class of an optimizer that is made now.

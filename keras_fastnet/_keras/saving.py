@@ -1,4 +1,4 @@
-"""Files and folders that several workers save: each stays whole."""
+"""Saving on several workers: every file and folder stays whole."""
 
 import contextlib
 import contextvars
@@ -61,7 +61,7 @@ def several_workers() -> list[Any]:
 
 
 def is_chief() -> bool:
-    """Whether no other worker comes before this one."""
+    """Returns whether this worker has rank 0."""
     return all(strategy.rank == 0 for strategy in several_workers())
 
 

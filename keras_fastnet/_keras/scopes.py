@@ -1,4 +1,4 @@
-"""Refuses training outside of the scope of a strategy, and outside of its `run`."""
+"""Errors for training outside the scope of a strategy, or outside its `run`."""
 
 import contextlib
 import contextvars
@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras_fastnet._keras.protocols import HookedStrategy, in_replica
 
 STRATEGIES: "weakref.WeakSet[Any]" = weakref.WeakSet()
-"""Those in which models have to be made."""
+"""Strategies in whose scope models must be made."""
 
 _alone_on_purpose = contextvars.ContextVar("_alone_on_purpose", default=False)
 
@@ -48,12 +48,12 @@ def train_alone() -> Iterator[None]:
 
 
 def may_train_alone() -> bool:
-    """Whether this code runs within `train_alone`."""
+    """Returns whether this code runs within `train_alone`."""
     return _alone_on_purpose.get()
 
 
 def refuse_no_scope(model: Any, in_scope: bool) -> None:
-    """Raises where a model would train on every worker by itself, in silence.
+    """Raises an error if each worker would train a model of its own.
 
     Args:
         model: The model that is about to be trained.
@@ -72,15 +72,15 @@ def refuse_no_scope(model: Any, in_scope: bool) -> None:
 
 
 def refuse_compiled_in_scope(model: Any, strategy: Any) -> None:
-    """Raises where a scope is entered too late for a model.
+    """Raises an error if a model is compiled in a scope that it was not made in.
 
     Args:
         model: A model that is about to be compiled.
         strategy: That of the scope that it was made in; `None` for none.
 
     Raises:
-        ValueError: It was made outside of the scope of a strategy of ours, in which it
-            is compiled.
+        ValueError: The model was made outside the scope of the keras_fastnet strategy
+            in which it is compiled.
     """
     if strategy is None and isinstance(tf.distribute.get_strategy(), HookedStrategy):
         raise ValueError(
@@ -90,7 +90,7 @@ def refuse_compiled_in_scope(model: Any, strategy: Any) -> None:
 
 
 def refuse_lone_update(optimizer: Any, variables: Any) -> None:
-    """Raises where a training loop's update would not be that of all replicas.
+    """Raises an error if a training loop's update would not be that of all replicas.
 
     Args:
         optimizer: The optimizer, of Keras 3.

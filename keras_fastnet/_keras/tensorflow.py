@@ -36,12 +36,12 @@ TPUExtended = tpu_strategy.TPUExtended
 
 
 def tensorflow_has_run() -> bool:
-    """Whether an operation ran already: too late to form a cluster."""
+    """Returns whether an operation has run: too late to form a cluster."""
     return context.context()._context_handle is not None
 
 
 def global_seed() -> int | None:
-    """The seed given to `tf.random.set_seed`, or `None`."""
+    """Returns the seed given to `tf.random.set_seed`, or `None`."""
     return context.global_seed()
 
 
@@ -232,7 +232,7 @@ def scratch_graph() -> Iterator[None]:
 
 
 def strategy_with_extended(strategy: tf.distribute.Strategy, extended: Any) -> None:
-    """Initialises `strategy` on an extended object of ours.
+    """Initialises a strategy with a given extended object.
 
     Its own class's `__init__` makes its own, so that of the base is called.
 
@@ -244,7 +244,7 @@ def strategy_with_extended(strategy: tf.distribute.Strategy, extended: Any) -> N
 
 
 def tpu_strategy_with_extended(strategy: tf.distribute.Strategy, extended: Any) -> None:
-    """Initialises a `TPUStrategy` on an extended object of ours.
+    """Initialises a `TPUStrategy` with a given extended object.
 
     Args:
         strategy: A `TPUStrategy` under construction.

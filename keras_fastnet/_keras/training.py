@@ -100,10 +100,10 @@ def data_of(model: Any) -> TrainingData | None:
     """Returns the data that a model was last given; those of training until it begins.
 
     Args:
-        model: A model under a strategy of ours or with a `LargeBatchOptimizer`.
+        model: A model with a keras_fastnet strategy or a `LargeBatchOptimizer`.
 
     Returns:
-        The data; `None` for other models, whose data are Keras's own affair.
+        The data; `None` for other models.
     """
     given = _given.get(model)
     return None if given is None else given()

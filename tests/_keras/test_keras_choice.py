@@ -1,4 +1,4 @@
-"""The Keras that the package speaks, and what it says of the other."""
+"""The Keras that the package uses, and its errors for the other."""
 
 import importlib.util
 import subprocess

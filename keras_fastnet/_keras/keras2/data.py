@@ -1,4 +1,4 @@
-"""Where Keras 2 fetches data: shares of a global batch, whose end is no step."""
+"""The data of Keras 2's loops: shares of global batches, and epochs that end."""
 
 import contextlib
 import contextvars
@@ -18,7 +18,7 @@ _Model = internal("engine.training").Model
 
 
 def takes_epoch_data(model: Any) -> bool:
-    """Whether a model's steps are given what a strategy or optimizer of ours fetches.
+    """Returns whether a model's steps take batches of an `EpochData`.
 
     Args:
         model: A compiled model.
@@ -130,7 +130,7 @@ def _epochs(original, handler):
         return
     adapter = handler._adapter
     # Keras goes on with one iterator over arrays and distributed datasets.
-    anew = adapter.should_recreate_iterator() or (
+    recreate = adapter.should_recreate_iterator() or (
         handler._steps_per_epoch is None
         and type(adapter) is not _adapters.GeneratorDataAdapter
     )
@@ -139,7 +139,7 @@ def _epochs(original, handler):
         for epoch in range(handler._initial_epoch, handler._epochs):
             if handler._insufficient_data:
                 break
-            if iterator is None or anew:
+            if iterator is None or recreate:
                 iterator = iter(handler._dataset)
             yield epoch, iterator
             adapter.on_epoch_end()

@@ -1,4 +1,4 @@
-"""The functions that Keras 2's loops call, which fetch outside of what is traced."""
+"""The functions of Keras 2's loops, which fetch batches outside the traced step."""
 
 import contextlib
 import functools
@@ -145,7 +145,7 @@ def _build(model: Any, batch: Any) -> None:
 
 @contextlib.contextmanager
 def compiled_forward(model: keras.Model) -> Iterator[None]:
-    """Refuses to compile a model's forward pass.
+    """Raises an error: with Keras 2, XLA compiles no part of a step.
 
     Args:
         model: The model.

@@ -1,4 +1,4 @@
-"""What Keras 2 does not tell of its models."""
+"""Models of Keras 2: their state, steps and variables."""
 
 import contextlib
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from keras_fastnet._keras.wrapping import unwrapped
 
 
 def layer_state(model: Any) -> list[tf.Variable]:
-    """Returns what layers keep for themselves, such as moving statistics.
+    """Returns the state that layers keep, such as moving statistics.
 
     Not the weights of frozen layers, which Keras also calls non-trainable; nor
     counters, which are integers; nor what a stateful recurrent layer remembers of
@@ -187,7 +187,7 @@ def whole_state(model: Any) -> dict[str, tf.Variable]:
 
 
 def retrace(model: Any) -> None:
-    """Has the train function traced anew, for an optimizer that has changed.
+    """Retraces the train function, for an optimizer that has changed.
 
     Args:
         model: A compiled model, such as a callback's in `on_train_begin`.

@@ -1,4 +1,4 @@
-"""The base class of an optimizer, with Keras 3's manners, on Keras 2."""
+"""The base class of Keras 3's optimizers, on Keras 2; calls of inner optimizers."""
 
 import contextvars
 from collections.abc import Callable, Iterable, Sequence

@@ -1,4 +1,4 @@
-"""Optimizers of Keras 2 with the manners of Keras 3's, and what they need.
+"""Adapter for Keras 2 optimizers.
 
 Keras 2 has two kinds: those since 2.11, and `keras.optimizers.legacy`, which the
 wrappers of tensorflow-addons demand and are.
@@ -61,7 +61,7 @@ def is_built(optimizer: Any) -> bool:
     """Whether an optimizer has its variables.
 
     Args:
-        optimizer: One of ours, or an SGD.
+        optimizer: A keras_fastnet optimizer, or an SGD.
     """
     return getattr(optimizer, "_built", False)
 
@@ -70,7 +70,7 @@ def keep_variables(optimizer: Any, variables: list[Any]) -> None:
     """Has an optimizer know the variables that it is built for.
 
     Args:
-        optimizer: One of ours.
+        optimizer: A keras_fastnet optimizer.
         variables: What it will update.
     """
     Optimizer.build(optimizer, variables)

@@ -1,4 +1,4 @@
-"""Where a step of Keras 2 computes: losses, metrics, updates and random numbers."""
+"""Losses, metrics, updates and random numbers within a step of Keras 2."""
 
 import contextlib
 import itertools
@@ -73,7 +73,7 @@ def _mask_exactly(original, losses, sample_weight, mask, reduction):
 
 
 class _NotCounted:
-    """Stands for a metric whose updates are another's affair."""
+    """Replaces a metric that is updated elsewhere."""
 
     def update_state(self, *args: Any, **kwargs: Any) -> None:
         """Does nothing."""

@@ -1,4 +1,4 @@
-"""Keras 2's variables, which are TensorFlow's, and scopes."""
+"""Adapter for Keras 2 variables, which are TensorFlow's."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def tensorflow_variable(variable: Any) -> Any:
 
 
 def as_tensor(value: Any) -> Any:
-    """Returns what a variable or an array holds; anything else as it is.
+    """Returns the value of a variable or an array; anything else unchanged.
 
     Args:
         value: Anything.

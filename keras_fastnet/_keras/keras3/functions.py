@@ -115,7 +115,6 @@ def _refuse_synchronized(layers: list[keras.Layer]) -> None:
             )
 
 
-# A model without the strategy would train on every worker by itself, in silence.
 @wrap(
     tf_trainer.TensorFlowTrainer,
     "make_train_function",

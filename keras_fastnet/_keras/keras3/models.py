@@ -1,4 +1,4 @@
-"""What Keras does not tell of its models."""
+"""Models of Keras 3: their state, steps and variables."""
 
 import contextlib
 import functools
@@ -20,7 +20,7 @@ from keras_fastnet._keras.wrapping import unwrapped
 
 
 def layer_state(model: keras.Model) -> list[keras.Variable]:
-    """Returns what layers keep for themselves, such as moving statistics.
+    """Returns the state that layers keep, such as moving statistics.
 
     Not the weights of frozen layers, which Keras also calls non-trainable; nor
     counters and random states, which are integers; nor what a stateful recurrent
@@ -249,7 +249,7 @@ def whole_state(model: keras.Model) -> dict[str, keras.Variable]:
 
 
 def retrace(model: keras.Model) -> None:
-    """Has the train function traced anew, for an optimizer that has changed.
+    """Retraces the train function, for an optimizer that has changed.
 
     Args:
         model: A compiled model, such as a callback's in `on_train_begin`.

@@ -1,4 +1,4 @@
-"""Keras 3's optimizers, which have the manners that the package is written for."""
+"""Adapter for Keras 3 optimizers."""
 
 from contextlib import AbstractContextManager
 from typing import Any

@@ -1,4 +1,4 @@
-"""Where Keras 3 saves: each worker writes whole files, without the other workers."""
+"""Saving with Keras 3: each worker writes whole files, without the other workers."""
 
 import keras
 from keras.src.legacy.saving import legacy_h5_format

@@ -1,4 +1,4 @@
-"""Where a model's scope matters: `compile`, and what is made outside of it."""
+"""Models in the scope of a strategy: `compile`, and objects made outside the scope."""
 
 import inspect
 from collections.abc import Iterator
@@ -20,8 +20,8 @@ from keras_fastnet._keras.wrapping import wrap
 _HAVE_VARIABLES = (keras.Optimizer, keras.Metric, keras.Loss)
 
 
-# Guides for one device make the optimizer before the model, and compile a second time
-# to fine-tune.
+# Guides for one device make the optimizer before the model, and compile again to
+# fine-tune.
 @wrap(
     base_trainer.Trainer,
     "compile",
@@ -85,7 +85,7 @@ def move_into_scope(strategy: Any, things: Any) -> None:
 
 
 def _with_variables(things: Any, seen: set[int]) -> Iterator[Any]:
-    """Yields what may have variables, and what is within, each once."""
+    """Yields each object that may have variables, and those within it, once."""
     containers = (dict, list, tuple)
     if not isinstance(things, (*containers, *_HAVE_VARIABLES)) or id(things) in seen:
         return
@@ -100,7 +100,7 @@ def _with_variables(things: Any, seen: set[int]) -> Iterator[Any]:
 
 
 def _variables(thing: Any) -> list[keras.Variable]:
-    """Returns what has a value by now; losses do not list theirs."""
+    """Returns the variables that have a value; losses do not list theirs."""
     own = [*getattr(thing, "variables", []), *vars(thing).values()]
     return [
         variable
@@ -131,7 +131,6 @@ def _refuse_foreign_state(strategy: Any, optimizer: keras.Optimizer) -> None:
         )
 
 
-# A gradient that is asked for where no replica is: TensorFlow speaks of handles.
 @wrap(
     tf_core.Variable,
     "handle",

@@ -1,4 +1,4 @@
-"""Where a step computes: losses, the optimizer's update and random numbers."""
+"""Losses, metrics, updates and random numbers within a step of Keras 3."""
 
 import keras
 import tensorflow as tf
@@ -124,8 +124,6 @@ def _count_by_share(original, metric, values, sample_weight=None):
     return original(metric, values, sample_weight)
 
 
-# The sum over replicas comes first: Keras unscales, tests for overflow and clips each
-# replica's own gradients (tensorflow#33929, horovod#1346).
 @wrap(
     base_optimizer.BaseOptimizer,
     "apply",
@@ -181,7 +179,7 @@ def _reduce_once(original, optimizer, grads_and_vars):
     return original(optimizer, grads_and_vars)
 
 
-# Random streams: all replicas hold the same seed state, and so drop the same units.
+# All replicas hold the same seed state.
 @wrap(
     seed_generator.SeedGenerator,
     "next",

@@ -1,4 +1,4 @@
-"""Keras 3's variables and scopes, as TensorFlow code needs them."""
+"""Adapter for Keras 3 variables."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def tensorflow_variable(variable: Any) -> Any:
 
 
 def as_tensor(value: Any) -> Any:
-    """Returns what a variable or an array holds; anything else as it is.
+    """Returns the value of a variable or an array; anything else unchanged.
 
     Args:
         value: Anything.
@@ -46,7 +46,7 @@ def to_numpy(value: Any) -> np.ndarray:
 
 
 def path(variable: Any) -> str:
-    """Returns where a variable is in its model.
+    """Returns the path of a variable in its model.
 
     Args:
         variable: A Keras variable, or one of TensorFlow's, which have a name only.
