@@ -24,9 +24,9 @@ _WRITERS = (
 )
 
 
-# `fit` makes this list. It gets the methods of a subclass: further callbacks in it would
-# be visible to the others, and one for the end of batches would have Keras wait for the
-# logs of every step.
+# `fit` makes this list. It gets the methods of a subclass: further callbacks in it
+# would be visible to the others, and one for the end of batches would have Keras wait
+# for the logs of every step.
 @wrap(
     keras.callbacks.CallbackList,
     "__init__",
