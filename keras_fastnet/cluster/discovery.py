@@ -14,8 +14,7 @@ Without any of them training runs in one process.
 import dataclasses
 import os
 import socket
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, MutableMapping
 
 import tensorflow as tf
 
@@ -54,11 +53,13 @@ class Membership:
 
     cluster: Cluster | None
     source: str
-    resolver: Any = None
+    resolver: tf.distribute.cluster_resolver.ClusterResolver | None = None
     mpi: MpiWorld | None = None
 
 
-def find_cluster(resolver: Any, transport: str) -> Membership:
+def find_cluster(
+    resolver: tf.distribute.cluster_resolver.ClusterResolver | None, transport: str
+) -> Membership:
     """Finds and checks the cluster that this process belongs to.
 
     Args:
@@ -87,7 +88,7 @@ def find_cluster(resolver: Any, transport: str) -> Membership:
     elif ranks:
         _check_same(ranks[0], ranks[1:])
     _hide_gpus_of_other_tasks(os.environ, ranks)
-    if _goes_by_mpi(described, ranks, transport):
+    if _uses_mpi(described, ranks, transport):
         return _by_mpi(described)
     if described is not None:
         return described
@@ -98,7 +99,9 @@ def find_cluster(resolver: Any, transport: str) -> Membership:
     return _by_scheduler(os.environ, ranks[0])
 
 
-def _described(resolver: Any) -> Membership | None:
+def _described(
+    resolver: tf.distribute.cluster_resolver.ClusterResolver | None,
+) -> Membership | None:
     """Returns the membership that the resolver or `TF_CONFIG` describes."""
     by_variable = read_tf_config()
     if resolver is None:
@@ -136,7 +139,7 @@ def _check_same(first: ProcessRank, others: list[ProcessRank]) -> None:
             )
 
 
-def _goes_by_mpi(
+def _uses_mpi(
     described: Membership | None, ranks: list[ProcessRank], transport: str
 ) -> bool:
     if not started_by_mpi():
@@ -161,8 +164,8 @@ def _by_mpi(described: Membership | None) -> Membership:
         raise ClusterError(
             "MPI and TF_CONFIG, or the `cluster_resolver`, must describe the same "
             f"cluster. Received: rank {world.rank} of {world.size} from MPI and rank "
-            f"{cluster.rank} of {cluster.size}. Unset TF_CONFIG to go by MPI, or "
-            "start the processes without it."
+            f"{cluster.rank} of {cluster.size}. Unset TF_CONFIG to use MPI's "
+            "cluster, or start the processes without MPI."
         )
     return dataclasses.replace(described, mpi=world)
 
@@ -187,7 +190,9 @@ def _warn_of_missing_step(environment: Mapping[str, str]) -> None:
         )
 
 
-def _hide_gpus_of_other_tasks(environment: Any, ranks: list[ProcessRank]) -> None:
+def _hide_gpus_of_other_tasks(
+    environment: MutableMapping[str, str], ranks: list[ProcessRank]
+) -> None:
     """Sets `CUDA_VISIBLE_DEVICES` of a Slurm task, before TensorFlow reads it."""
     if ranks and slurm_rank(environment) is not None:
         gpus = slurm_task_gpus(environment)
@@ -202,7 +207,7 @@ def _use_gpus(own: slice) -> None:
         tf.config.set_visible_devices(gpus[own], "GPU")
 
 
-def resolver_of(cluster: Cluster) -> Any:
+def resolver_of(cluster: Cluster) -> tf.distribute.cluster_resolver.ClusterResolver:
     """Returns the cluster resolver that describes a cluster to TensorFlow.
 
     Args:

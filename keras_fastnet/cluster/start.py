@@ -1,7 +1,7 @@
 """Starts a worker: meets the other workers, then starts TensorFlow's server.
 
 TensorFlow waits for a missing worker without end and without a message. So the workers
-first meet in a rendezvous of our own, which names the missing ones. A worker may still
+first meet in a rendezvous, which names the missing ones. A worker may still
 die between the rendezvous and the connection of the servers. TensorFlow holds Python's
 global lock during that wait: no thread and no signal handler of the process can end it,
 but a small helper process can.

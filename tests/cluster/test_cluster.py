@@ -1,4 +1,4 @@
-"""What TF_CONFIG may say, and what is said when it says something else."""
+"""`TF_CONFIG`: valid clusters, and the errors of all others."""
 
 import json
 
@@ -34,7 +34,7 @@ def test_workers_are_ranked_by_index():
 @pytest.mark.parametrize(
     ("task", "index", "rank"), [("chief", 0, 0), ("worker", 0, 1), ("worker", 1, 2)]
 )
-def test_a_chief_comes_before_the_workers(task, index, rank):
+def test_the_chief_has_rank_0(task, index, rank):
     jobs = {"worker": TWO, "chief": ["boss:1"]}
     cluster = read(config(jobs, {"type": task, "index": index}))
     assert cluster.addresses == ("boss:1", *TWO)
@@ -47,11 +47,11 @@ def test_one_worker_is_a_cluster():
 
 
 @pytest.mark.parametrize("text", ["{}", '{"cluster": {}}', '{"task": {}}'])
-def test_no_cluster(text):
+def test_configuration_without_a_cluster_is_none(text):
     assert read(text) is None
 
 
-def test_no_variable():
+def test_without_tf_config_there_is_no_cluster():
     assert read_tf_config({}) is None
 
 
@@ -73,7 +73,7 @@ def test_no_variable():
     ],
     ids=lambda text: text[:20] or "empty",
 )
-def test_malformed(text):
+def test_malformed_tf_config_raises(text):
     with pytest.raises(ClusterError, match=r"TF_CONFIG is malformed.*\n?.*Received"):
         read(text)
 
@@ -104,7 +104,7 @@ def test_malformed(text):
         ({"worker": ["a:1"], "chief": ["a:1"]}, "worker", 0, "Received twice"),
     ],
 )
-def test_broken_rules(jobs, task, index, message):
+def test_broken_rules_raise_and_name_the_rule(jobs, task, index, message):
     with pytest.raises(ClusterError, match=message):
         make_cluster(jobs, task, index)
 
@@ -118,7 +118,7 @@ def test_broken_rules(jobs, task, index, message):
         ("[::1]:80", ("::1", 80)),
     ],
 )
-def test_addresses(address, parts):
+def test_addresses_are_split_into_host_and_port(address, parts):
     assert split_address(address) == parts
 
 
@@ -130,7 +130,7 @@ def test_addresses(address, parts):
         *("host:\u0661", "[]:1", "host:" + "1" * 5000),
     ],
 )
-def test_no_addresses(address):
+def test_malformed_addresses_raise(address):
     with pytest.raises(ClusterError, match="must be `host:port`"):
         split_address(address)
 
@@ -144,7 +144,7 @@ ADDRESSES = st.builds("{}:{}".format, HOSTS, st.integers(1, 65535))
     st.booleans(),
     st.data(),
 )
-def test_every_index_has_its_own_rank(addresses, has_chief, data):
+def test_every_index_has_a_different_rank(addresses, has_chief, data):
     workers = addresses[has_chief:]
     jobs = {"worker": workers, "chief": addresses[:1] if has_chief else []}
     tasks = [("chief", 0)] * has_chief + [("worker", i) for i in range(len(workers))]
@@ -170,7 +170,7 @@ JSON = st.recursive(
 
 
 @given(JSON.map(json.dumps) | st.text())
-def test_anything_else_is_a_cluster_error(text):
+def test_arbitrary_json_gives_a_cluster_or_a_cluster_error(text):
     try:
         cluster = read(text)
     except ClusterError as error:

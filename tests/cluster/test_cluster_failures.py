@@ -1,4 +1,4 @@
-"""Clusters that cannot be formed or that break, with `TorusStrategy` and TensorFlow."""
+"""Clusters that cannot be formed, or that break, with `TorusStrategy`."""
 
 import json
 import os
@@ -18,7 +18,7 @@ pytestmark = [
 
 PATIENCE = 90.0  # against hangs only
 
-# Tries one thing after the other: all fail before TensorFlow runs, but for the last.
+# All attempts but the last fail before TensorFlow runs an operation.
 REFUSED = """
 import json, os, sys, time
 import tensorflow as tf
@@ -122,7 +122,7 @@ x = np.ones([8, 4], "float32")
 model.fit(x, x[:, :1], batch_size=4, epochs=10**9, verbose=0, callbacks=[Report()])
 """
 
-DIE_AFTER_THE_MEETING = """
+DIE_AFTER_THE_RENDEZVOUS = """
 import json, os
 import keras_fastnet
 from keras_fastnet.cluster import start
@@ -221,7 +221,7 @@ def refused():
         ("too late", "before TensorFlow runs its first operation", 1),
     ],
 )
-def test_refused(refused, case, message, seconds):
+def test_wrong_descriptions_raise_in_time(refused, case, message, seconds):
     text, taken = refused[case]
     assert message in text
     assert taken < seconds
@@ -234,7 +234,7 @@ def test_refused(refused, case, message, seconds):
         (1, signal.SIGKILL),
     ],
 )
-def test_a_worker_dies_in_fit(start, victim, number):
+def test_workers_end_when_another_dies_in_fit(start, victim, number):
     with reserved_ports(2) as ports:
         chief, worker = (f"127.0.0.1:{port}" for port in ports)
         cluster = {"chief": [chief], "worker": [worker]}
@@ -267,11 +267,11 @@ def test_one_worker_from_a_resolver_ends_on_sigterm(start):
         assert process.wait(PATIENCE) == -signal.SIGTERM
 
 
-def test_a_worker_dies_while_the_servers_connect(start):
+def test_watchdog_kills_a_worker_whose_server_cannot_connect(start):
     with reserved_ports(2) as ports:
         cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
         survivor, victim = (
-            start(DIE_AFTER_THE_MEETING, cluster=cluster, task=("worker", index))
+            start(DIE_AFTER_THE_RENDEZVOUS, cluster=cluster, task=("worker", index))
             for index in range(2)
         )
         assert victim.wait(PATIENCE) == 3

@@ -1,4 +1,7 @@
-"""What Slurm and Kubernetes say of a cluster, read from their variables."""
+"""Clusters are read from the variables of Slurm and Kubernetes."""
+
+import subprocess
+import sys
 
 import pytest
 import tensorflow as tf
@@ -54,12 +57,12 @@ POD = {"JOB_COMPLETION_INDEX": "1", "FASTNET_WORKERS": "3"}
         ("10.0.0.[1-2]", ["10.0.0.1", "10.0.0.2"]),
     ],
 )
-def test_hosts(text, hosts):
+def test_slurm_host_lists_are_expanded(text, hosts):
     assert expand_hosts(text) == hosts
 
 
 @pytest.mark.parametrize("text", ["", "n[1-", "n[2-1]", "n[a-b]", "n1,,n2", "n[1]]"])
-def test_no_hosts(text):
+def test_malformed_host_lists_raise(text):
     with pytest.raises(ClusterError, match=r"a list of hosts. Received: "):
         expand_hosts(text)
 
@@ -67,12 +70,12 @@ def test_no_hosts(text):
 @pytest.mark.parametrize(
     ("text", "counts"), [("2", [2]), ("3,1", [3, 1]), ("4(x2),1", [4, 4, 1])]
 )
-def test_counts(text, counts):
+def test_slurm_task_counts_are_expanded(text, counts):
     assert expand_counts(text) == counts
 
 
 @pytest.mark.parametrize("text", ["", "a", "2(x", "2,", "2(x999999999)"])
-def test_no_counts(text):
+def test_malformed_task_counts_raise(text):
     with pytest.raises(ClusterError, match=r"a list of counts. Received: "):
         expand_counts(text)
 
@@ -81,7 +84,7 @@ NAMES = st.from_regex(r"[a-z]{1,4}", fullmatch=True)
 
 
 @given(NAMES, st.lists(st.tuples(st.integers(0, 99), st.integers(0, 9)), max_size=4))
-def test_hosts_as_tensorflow_reads_them(name, ranges):
+def test_host_lists_expand_as_in_tensorflow(name, ranges):
     text = ",".join(f"{first}-{first + more}" for first, more in ranges)
     text = f"{name}[{text}]" if text else name
     assert expand_hosts(text) == slurm_cluster_resolver.expand_hostlist(text)
@@ -101,17 +104,17 @@ def test_hosts_as_tensorflow_reads_them(name, ranges):
         ([2, 2], "block:cyclic,NoPack", None, [0, 0, 1, 1]),
     ],
 )
-def test_where_tasks_run(counts, distribution, plane, nodes):
+def test_slurm_tasks_are_assigned_to_nodes(counts, distribution, plane, nodes):
     assert nodes_of_tasks(counts, distribution, plane) == nodes
 
 
 @pytest.mark.parametrize("distribution", ["arbitrary", "plane"])
-def test_other_distributions_are_refused(distribution):
+def test_unsupported_distributions_raise(distribution):
     with pytest.raises(ClusterError, match=f"Received.*{distribution}.*srun --dist"):
         nodes_of_tasks([2, 2], distribution)
 
 
-def test_a_step_of_slurm():
+def test_slurm_step_gives_rank_and_addresses():
     place = slurm_rank(STEP)
     assert place == ProcessRank("Slurm (job 2, step 0)", 3, 4)
     assert slurm_addresses(STEP, place) == [
@@ -122,7 +125,7 @@ def test_a_step_of_slurm():
 @pytest.mark.parametrize(
     "environment", [{}, BATCH, {**STEP, "SLURM_STEP_NUM_TASKS": "1"}]
 )
-def test_no_step(environment):
+def test_outside_a_slurm_step_there_is_no_rank(environment):
     assert slurm_rank(environment) is None
     assert not in_a_cluster(environment)
 
@@ -136,7 +139,7 @@ def test_no_step(environment):
         ({"SLURM_STEP_NODELIST": "fast1"}, "1 hosts for 2"),
     ],
 )
-def test_slurm_that_contradicts_itself_is_refused(changes, message):
+def test_contradictory_slurm_variables_raise(changes, message):
     environment = {**STEP, **changes}
     with pytest.raises(ClusterError, match=message):
         slurm_addresses(environment, slurm_rank(environment))
@@ -147,12 +150,12 @@ def test_slurm_that_contradicts_itself_is_refused(changes, message):
     st.sampled_from(["", "block", "cyclic", "plane"]),
     st.integers(1, 4),
 )
-def test_every_task_finds_itself(counts, distribution, plane):
+def test_all_slurm_tasks_compute_the_same_addresses(counts, distribution, plane):
     nodes = nodes_of_tasks(counts, distribution, plane)
     assert [nodes.count(node) for node in range(len(counts))] == counts
     if sum(counts) < 2:
         return
-    everybody = set()
+    known = set()
     for rank, node in enumerate(nodes):
         environment = {
             **STEP,
@@ -167,9 +170,9 @@ def test_every_task_finds_itself(counts, distribution, plane):
         }
         addresses = slurm_addresses(environment, slurm_rank(environment))
         assert addresses[rank].startswith(f"n{8 + node}:")
-        everybody.add(tuple(addresses))
-    assert len(everybody) == 1
-    assert len(set(*everybody)) == len(nodes)
+        known.add(tuple(addresses))
+    assert len(known) == 1
+    assert len(set(*known)) == len(nodes)
 
 
 def job(number, step=0, **more):
@@ -177,7 +180,7 @@ def job(number, step=0, **more):
     return slurm_ports({**ids, **more}, 64)
 
 
-def test_jobs_on_a_node_have_different_ports():
+def test_consecutive_slurm_jobs_have_different_ports():
     neighbours = [set(job(1000 + number)) for number in range(199)]
     neighbours_and_a_step = [*neighbours[:50], set(job(1000, 1)), set(job(1010, 1))]
     for ports in (neighbours, neighbours_and_a_step):
@@ -186,7 +189,7 @@ def test_jobs_on_a_node_have_different_ports():
     assert max(map(max, neighbours)) < 32_768
 
 
-def test_ports_that_slurm_or_the_user_chose():
+def test_ports_of_the_user_and_of_slurm_take_precedence():
     reserved = {"SLURM_STEP_RESV_PORTS": "12005-12007,12010"}
     assert slurm_ports(reserved, 4) == [12005, 12006, 12007, 12010]
     # Too few.
@@ -195,7 +198,7 @@ def test_ports_that_slurm_or_the_user_chose():
 
 
 @pytest.mark.parametrize("text", ["", "http", "0", "65536", "-1", "65535"])
-def test_ports_that_are_none(text):
+def test_malformed_fastnet_port_raises(text):
     with pytest.raises(ClusterError, match=r"FASTNET_PORT must be .*1 to 65534"):
         slurm_ports({"FASTNET_PORT": text}, 2)
 
@@ -212,7 +215,7 @@ def test_ports_that_are_none(text):
         ("", "0", {0: None}),
     ],
 )
-def test_gpus_are_shared_out(visible, on_node, own):
+def test_slurm_tasks_divide_the_gpus_of_a_node(visible, on_node, own):
     for local, gpus in own.items():
         environment = {
             "SLURM_STEP_TASKS_PER_NODE": "1,4",
@@ -226,7 +229,7 @@ def test_gpus_are_shared_out(visible, on_node, own):
         assert slurm_task_gpus(alone) is None
 
 
-def test_gpus_that_cannot_be_shared_out():
+def test_gpus_that_are_no_multiple_of_the_slurm_tasks_raise():
     environment = {
         "SLURM_STEP_TASKS_PER_NODE": "2",
         "SLURM_GPUS_ON_NODE": "1",
@@ -236,7 +239,7 @@ def test_gpus_that_cannot_be_shared_out():
         slurm_task_gpus(environment)
 
 
-def test_a_pod_of_an_indexed_job():
+def test_pod_of_an_indexed_job_gives_rank_and_addresses():
     place = kubernetes_rank(POD)
     assert place == ProcessRank("a Kubernetes Indexed Job", 1, 3)
     name = "train-1.workers.default.svc.cluster.local"
@@ -252,12 +255,12 @@ def test_a_pod_of_an_indexed_job():
 
 
 @pytest.mark.parametrize("name", ["train-1", "train-2.workers", "train.workers", ""])
-def test_pods_without_names_are_refused(name):
+def test_pods_without_a_subdomain_raise(name):
     with pytest.raises(ClusterError, match=r"Received: .*`subdomain`"):
         kubernetes_addresses(POD, kubernetes_rank(POD), name)
 
 
-def test_pods_are_counted():
+def test_indexed_job_without_a_number_of_workers_raises():
     alone = {**POD, "JOB_COMPLETION_INDEX": "0", "FASTNET_WORKERS": "1"}
     for environment in ({}, alone, {"FASTNET_WORKERS": "3"}):
         assert kubernetes_rank(environment) is None
@@ -270,7 +273,7 @@ def test_pods_are_counted():
         kubernetes_rank({**POD, "FASTNET_WORKERS": "four"})
 
 
-def test_inherited_variables_do_not_count():
+def test_inherited_scheduler_variables_are_ignored():
     assert [place.rank for place in scheduler_ranks({**STEP, **POD})] == [3, 1]
     # Those of Ray's daemon.
     assert not scheduler_ranks({**STEP, **POD, "RAY_RAYLET_PID": "7"})
@@ -280,8 +283,16 @@ def test_inherited_variables_do_not_count():
     assert scheduler_ranks({**STEP, "PMI_RANK": "3", "PMI_SIZE": "4"})
 
 
-def test_tensorflow_is_told_of_the_gpus(monkeypatch):
-    """It takes a resolver's word for their number."""
+def test_environment_readers_and_the_rendezvous_do_not_import_tensorflow():
+    names = ("environment", "gpus", "mpi", "ports", "rendezvous")
+    program = "import sys; from keras_fastnet.cluster import {}; {}".format(
+        ", ".join(names), "sys.exit('tensorflow' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
+
+
+def test_resolver_states_the_number_of_gpus(monkeypatch):
+    """TensorFlow uses as many GPUs as the resolver states."""
     monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: [kind, kind])
     resolver = resolver_of(Cluster(("a:1", "b:1"), 1))
     assert resolver.num_accelerators() == {"GPU": 2}

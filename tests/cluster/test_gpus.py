@@ -1,4 +1,4 @@
-"""What is made for GPUs, as far as machines without one can tell."""
+"""GPU support, as far as it can be tested without a GPU."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from keras_fastnet.errors import ClusterError
 
 @pytest.mark.distributed
 @pytest.mark.parametrize("grid", [(2, 2), (1, 4), (4, 1)], ids=str)
-def test_nccl_collectives_have_the_groups_of_the_grid(two_by_two, grid):
+def test_nccl_collectives_use_the_groups_of_the_grid(two_by_two, grid):
     rows, columns = grid
     of_device = {}
     for found in two_by_two.run("collectives_for_gpus", grid=grid):
@@ -36,7 +36,7 @@ def test_nccl_collectives_have_the_groups_of_the_grid(two_by_two, grid):
 
 
 @pytest.mark.distributed
-def test_halves_are_summed_in_float32_on_gpus_too(two_by_two):
+def test_half_precision_is_summed_in_float32_on_gpus(two_by_two):
     for found in two_by_two.run("collectives_for_gpus", grid=(2, 2), dtype="bfloat16"):
         for collectives in found.values():
             kinds = [kind for kind, *_ in collectives]
@@ -62,6 +62,6 @@ def test_processes_of_a_host_divide_its_gpus(seen, blocks):
         assert gpus[mpi_process_gpus(seen, place)] == block
 
 
-def test_gpus_that_cannot_be_divided_are_refused():
+def test_indivisible_gpus_raise():
     with pytest.raises(ClusterError, match=r"3 GPUs.*2 processes"):
         mpi_process_gpus([(None, 3)] * 2, 0)

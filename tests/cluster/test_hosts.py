@@ -1,4 +1,4 @@
-"""Workers on hosts of their own: network namespaces joined by rate-limited links."""
+"""Workers on several hosts: network namespaces joined by rate-limited links."""
 
 import concurrent.futures
 import re
@@ -8,9 +8,9 @@ import time
 
 import pytest
 
+from tests.cluster.network import Network
 from tests.distributed.worker_pool import WorkerError, WorkerPool
 from tests.equality.test_parity import assert_parity
-from tests.hosts.network import Network
 
 pytestmark = [pytest.mark.distributed, pytest.mark.hosts]
 
@@ -48,7 +48,7 @@ def network():
 
 @pytest.fixture(scope="module")
 def four_hosts(network):
-    """Four workers, each on a host of its own."""
+    """Four workers, each on its own host."""
     pool = WorkerPool(4, **network.places([0, 1, 2, 3]))
     yield pool
     pool.stop()
@@ -63,7 +63,7 @@ def two_hosts(network):
 
 
 @pytest.mark.parametrize(("sender", "receiver"), [(0, 1), (3, 2)])
-def test_a_link_carries_no_more_than_its_rate(network, sender, receiver):
+def test_link_rate_is_limited(network, sender, receiver):
     count = 4_000_000
     address = network.address(receiver)
     python = [sys.executable, "-S", "-c"]
@@ -119,8 +119,8 @@ def test_ranks_of_a_host_form_a_row(network, two_hosts):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lost", [3, 0])
-def test_a_host_is_lost_in_fit(network, four_hosts, lost):
-    """The lost worker too finds out, wherever TensorFlow's coordinator is."""
+def test_lost_host_ends_all_workers_in_fit(network, four_hosts, lost):
+    """The lost worker ends too, wherever TensorFlow's coordinator runs."""
     trained = four_hosts.run("fit", epochs=1)
     enough = 30 * sum(weight.nbytes for weight in trained[0]["weights"])
 

@@ -1,4 +1,4 @@
-"""The manifests of examples/clusters, and workers that have what they give to pods."""
+"""The manifests of examples/clusters, and workers with the variables of their pods."""
 
 import copy
 import os
@@ -11,11 +11,11 @@ import pytest
 import yaml
 from kubeflow_trainer_api import models
 
-from tests.clusters.hosts import NamedHosts
+from tests.cluster.named_hosts import NamedHosts
 
 ROOT = Path(__file__).parents[2]
 CLUSTERS = ROOT / "examples" / "clusters"
-SCRIPT = str(ROOT / "tests" / "clusters" / "train.py")
+SCRIPT = str(ROOT / "tests" / "cluster" / "scheduled_training.py")
 SCHEMAS = {
     "Service": models.IoK8sApiCoreV1Service,
     "Job": models.IoK8sApiBatchV1Job,
@@ -41,7 +41,7 @@ def as_text(value):
 
 
 def check(document):
-    """Raises where the API has no such field, or another type."""
+    """Raises if the API does not have a field, or it has another type."""
     sent = copy.deepcopy(document)
     for limits in limits_in(sent):
         limits.update({name: str(value) for name, value in limits.items()})
@@ -62,7 +62,7 @@ def limits_in(value):
 
 
 @pytest.mark.parametrize("name", ["kubernetes.yaml", "kubeflow.yaml"])
-def test_manifests_are_as_the_api_has_them(name):
+def test_manifests_match_the_api_schema(name):
     for document in documents(name).values():
         check(document)
 
@@ -76,7 +76,7 @@ def test_manifests_are_as_the_api_has_them(name):
         ("Service", ["spec", "clusterIp"], "None"),
     ],
 )
-def test_wrong_manifests_are_noticed(kind, path, value):
+def test_wrong_manifests_fail_the_check(kind, path, value):
     document = documents("kubernetes.yaml")[kind]
     place = document
     for key in path[:-1]:
@@ -86,7 +86,7 @@ def test_wrong_manifests_are_noticed(kind, path, value):
         check(document)
 
 
-def test_what_must_be_equal_is_equal():
+def test_numbers_and_names_in_manifests_agree():
     plain = documents("kubernetes.yaml")
     job, service = plain["Job"], plain["Service"]
     pod = job["spec"]["template"]["spec"]

@@ -10,7 +10,7 @@ import pytest
 
 pytestmark = pytest.mark.distributed
 
-SCRIPT = str(Path(__file__).parents[1] / "mpi_scripts" / "train.py")
+SCRIPT = str(Path(__file__).with_name("mpi_training.py"))
 MPIEXEC = str(Path(sys.executable).with_name("mpiexec"))
 PATIENCE = 120.0  # against hangs only
 
@@ -50,7 +50,7 @@ def weights_of(output):
         ),
     ],
 )
-def test_mpiexec_is_all_it_takes(python, options, carrier):
+def test_mpiexec_needs_no_other_description(python, options, carrier):
     done = python(SCRIPT, "end", options, ranks=2)
     assert done.returncode == 0, done.stderr
     weights = weights_of(done.stdout)
@@ -59,21 +59,21 @@ def test_mpiexec_is_all_it_takes(python, options, carrier):
     assert re.search(rf"transport +{carrier};", done.stdout)
 
 
-def test_a_failure_is_named_and_ends_the_others(python):
+def test_failed_rank_is_named_and_ends_the_others(python):
     done = python(SCRIPT, "raise", ranks=3)
     assert done.returncode != 0
     assert "ValueError: on purpose" in done.stderr
     assert "keras_fastnet: rank 1 on" in done.stderr
 
 
-def test_a_rank_that_leaves_is_named(python):
+def test_rank_that_exits_early_is_named(python):
     done = python(SCRIPT, "leave", ranks=2)
     assert done.returncode != 0
     assert "rank 1 has left the program" in done.stderr
 
 
-def test_a_killed_rank_is_named(python):
-    """mpiexec tells its process, and the strategy told whose that is."""
+def test_killed_rank_is_named_by_its_process(python):
+    """mpiexec reports the process number, and the strategy printed whose it is."""
     done = python(SCRIPT, "kill", ranks=2)
     assert done.returncode != 0
     killed = re.search(r"PID (\d+) RUNNING AT", done.stdout + done.stderr)
@@ -104,14 +104,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refused(python, case):
+def test_wrong_starts_raise(python, case):
     variables, options, words = REFUSED[case]
     done = python(SCRIPT, "end", options, **variables)
     assert done.returncode != 0
     assert words in done.stderr
 
 
-def test_two_descriptions_that_differ_are_refused(python):
+def test_tf_config_that_contradicts_mpi_raises(python):
     cluster = '{"cluster": {"worker": ["127.0.0.1:1"]}, "task": %s}'
     task = '{"type": "worker", "index": 0}'
     done = python(SCRIPT, "end", ranks=2, TF_CONFIG=cluster % task)
@@ -126,7 +126,7 @@ def test_two_descriptions_that_differ_are_refused(python):
         ("kill", 137, "worker 1 failed first: killed by SIGKILL"),
     ],
 )
-def test_fastnet_run(fastnet, action, code, words):
+def test_fastnet_run_starts_mpi_ranks(fastnet, action, code, words):
     done = fastnet(
         *("run", "--workers", 2, "--transport", "mpi", "--all-output"),
         *(SCRIPT, action),
@@ -138,7 +138,7 @@ def test_fastnet_run(fastnet, action, code, words):
     assert re.search(r"transport +MPI;", done.stdout)
 
 
-def test_mpiexec_that_fails_is_told(fastnet, tmp_path):
+def test_output_of_a_failed_mpiexec_is_shown(fastnet, tmp_path):
     broken = tmp_path / "bin"
     broken.mkdir()
     (broken / "python").symlink_to(sys.executable)

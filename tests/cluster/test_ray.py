@@ -1,4 +1,4 @@
-"""Workers that a real Ray starts, and starts again."""
+"""A real Ray starts workers, and restarts them."""
 
 import os
 import re
@@ -57,7 +57,7 @@ def result(text):
 
 
 @pytest.mark.timeout(600)
-def test_a_killed_worker_is_started_again(tmp_path):
+def test_ray_restarts_a_killed_worker(tmp_path):
     whole = train(tmp_path / "whole")
     metrics, weights = result(whole)
     assert f"'epochs': {EPOCHS}" in metrics
@@ -74,7 +74,7 @@ def test_a_killed_worker_is_started_again(tmp_path):
     )
 
 
-def test_outside_of_ray_it_is_refused():
+def test_ray_backup_outside_ray_raises():
     program = """
 import keras, numpy as np, keras_fastnet as fastnet
 model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])

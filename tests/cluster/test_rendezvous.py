@@ -1,4 +1,4 @@
-"""Workers that meet, and their ports."""
+"""Workers meet, on their own ports."""
 
 import contextlib
 import os
@@ -10,18 +10,18 @@ import pytest
 from keras_fastnet.cluster import ports
 from keras_fastnet.cluster.cluster_spec import Cluster
 from keras_fastnet.cluster.rendezvous import meet
-from tests.rendezvous_worker import (
+from tests.cluster.rendezvous_worker import (
     FACTS,
     Worker,
     outcomes,
 )
 
-pytest_plugins = ["tests.rendezvous_fixtures"]
+pytest_plugins = ["tests.cluster.rendezvous_fixtures"]
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
-def test_all_hear_the_proposal_of_rank_0(addresses, size):
+def test_all_ranks_get_the_proposal_of_rank_0(addresses, size):
     proposals = [[1, "a"], "b", None, 3]
     workers = [
         Worker(addresses[:size], rank, proposal=proposals[rank]) for rank in range(size)
@@ -32,7 +32,7 @@ def test_all_hear_the_proposal_of_rank_0(addresses, size):
     assert max(worker.seconds for worker in workers) < 5
 
 
-def test_many_workers():
+def test_24_workers_meet():
     with ports.reserved_ports(24) as reserved:
         addresses = [f"localhost:{port}" for port in reserved]
         workers = [Worker(addresses, rank) for rank in reversed(range(24))]
@@ -40,7 +40,7 @@ def test_many_workers():
 
 
 @pytest.mark.parametrize("late", [0, 1, 2])
-def test_any_rank_may_come_last(addresses, late):
+def test_any_rank_may_start_last(addresses, late):
     workers = [
         Worker(addresses[:3], rank, after=0.2 if rank == late else 0.0)
         for rank in range(3)
@@ -48,13 +48,13 @@ def test_any_rank_may_come_last(addresses, late):
     assert outcomes(*workers) == [7] * 3
 
 
-def test_meeting_again_on_the_same_ports(addresses):
+def test_workers_can_meet_again_on_the_same_ports(addresses):
     for turn in range(3):
         workers = [Worker(addresses, rank, proposal=turn) for rank in range(4)]
         assert outcomes(*workers) == [turn] * 4
 
 
-def test_ipv6():
+def test_workers_meet_over_ipv6():
     if not socket.has_dualstack_ipv6():
         pytest.skip("no IPv6")
     with contextlib.ExitStack() as stack:
@@ -71,19 +71,19 @@ def test_ipv6():
         assert outcomes(*(Worker(addresses, rank) for rank in range(2))) == [7] * 2
 
 
-def test_without_ipv6(addresses, monkeypatch):
+def test_workers_meet_on_a_machine_without_ipv6(addresses, monkeypatch):
     monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
     assert outcomes(*(Worker(addresses[:2], rank) for rank in range(2))) == [7] * 2
 
 
 @pytest.mark.parametrize("timeout", [0, -1.0, float("nan"), float("inf"), "5", None])
-def test_timeout_must_be_a_number(addresses, timeout):
+def test_timeout_must_be_positive_and_finite(addresses, timeout):
     with pytest.raises(ValueError, match="`start_timeout` must be a positive"):
         meet(Cluster(addresses, 0), FACTS, 0, timeout, "a")
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_busy_port(addresses, soon, rank):
+def test_busy_port_raises_and_names_the_port(addresses, soon, rank):
     port = int(addresses[rank].split(":")[1])
     with ports.listening_socket(port):
         worker = Worker(addresses[:2], rank)
@@ -93,7 +93,7 @@ def test_busy_port(addresses, soon, rank):
     assert worker.seconds < 2
 
 
-def test_port_that_becomes_free(addresses):
+def test_port_may_become_free_shortly_after_the_start(addresses):
     listener = ports.listening_socket(int(addresses[0].split(":")[1]))
     worker = Worker(addresses[:1], 0)
     time.sleep(0.2)
@@ -102,5 +102,5 @@ def test_port_that_becomes_free(addresses):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may listen on any port")
-def test_forbidden_port(soon):
+def test_forbidden_port_raises(soon):
     assert "denied" in Worker(["127.0.0.1:1"], 0).outcome()

@@ -1,4 +1,4 @@
-"""Workers of which one does not come, or dies in the meeting."""
+"""A worker does not start, or dies during the rendezvous."""
 
 import logging
 import socket
@@ -10,14 +10,14 @@ import time
 import pytest
 
 from keras_fastnet.cluster import ports
-from keras_fastnet.cluster.rendezvous import limits
-from tests.rendezvous_worker import Worker, connect, hello, outcomes, say
+from keras_fastnet.cluster.rendezvous import connections, follower
+from tests.cluster.rendezvous_worker import Worker, connect, hello, outcomes, say
 
-pytest_plugins = ["tests.rendezvous_fixtures"]
+pytest_plugins = ["tests.cluster.rendezvous_fixtures"]
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
 
-def test_missing_follower_is_named_to_all(addresses, soon):
+def test_missing_follower_is_named_on_all_ranks(addresses, soon):
     workers = [Worker(addresses[:3], rank, timeout=0.6) for rank in (0, 1)]
     for text in outcomes(*workers):
         assert f"missing ranks: 2 ({addresses[2]})." in text
@@ -25,7 +25,7 @@ def test_missing_follower_is_named_to_all(addresses, soon):
     assert max(worker.seconds for worker in workers) < 4
 
 
-def test_missing_rank_0(addresses, soon):
+def test_missing_rank_0_is_named_with_its_address(addresses, soon):
     worker = Worker(addresses[:2], 1, timeout=0.3)
     text = worker.outcome()
     assert "Rank 1 must reach rank 0 within 0.3 s" in text
@@ -34,7 +34,7 @@ def test_missing_rank_0(addresses, soon):
     assert worker.seconds < 3
 
 
-def test_nobody_waits_longer_than_its_timeout_for_a_late_rank_0(addresses, soon):
+def test_a_late_rank_0_does_not_prolong_the_timeout_of_others(addresses, soon):
     early = Worker(addresses[:3], 1, timeout=1.0)
     leader = Worker(addresses[:3], 0, timeout=20.0, after=0.3)
     assert "missing ranks: 2" in early.outcome()
@@ -43,14 +43,14 @@ def test_nobody_waits_longer_than_its_timeout_for_a_late_rank_0(addresses, soon)
     assert leader.seconds < 4
 
 
-def test_unknown_host(addresses, soon):
+def test_unknown_host_of_rank_0_is_named(addresses, soon):
     worker = Worker(["no-such-host.invalid:1", addresses[1]], 1, timeout=0.3)
     text = worker.outcome()
     assert "no-such-host.invalid:1" in text
     assert worker.seconds < 3
 
 
-def test_host_name_that_cannot_be_looked_up(addresses, soon):
+def test_impossible_host_name_raises_a_cluster_error(addresses, soon):
     worker = Worker(["a" * 70 + ".invalid:1", addresses[1]], 1, timeout=0.3)
     assert "must reach rank 0" in worker.outcome()
 
@@ -71,8 +71,8 @@ def test_slow_name_service_does_not_prolong_the_wait(addresses, soon, monkeypatc
         gate.set()
 
 
-def test_a_user_who_waits_is_told_for_whom(addresses, soon, monkeypatch, caplog):
-    monkeypatch.setattr(limits, "FIRST_NOTICE_SECONDS", 0.3)
+def test_waiting_workers_log_what_they_wait_for(addresses, soon, monkeypatch, caplog):
+    monkeypatch.setattr(connections, "FIRST_LOG_SECONDS", 0.3)
     with caplog.at_level(logging.WARNING):
         outcomes(*(Worker(addresses[:3], rank, timeout=0.6) for rank in (0, 1)))
     told = sorted(caplog.messages)
@@ -91,32 +91,32 @@ meet(Cluster(tuple(addresses), int(rank)), {"tensorflow": "2.21"}, 7, 60.0, "a")
 """
 
 
-def come_and_die(addresses, rank):
-    """What rank 0 sees of a worker that dies in the meeting."""
+def start_and_die(addresses, rank):
+    """Does what rank 0 sees of a worker that dies during the rendezvous."""
     with connect(addresses[0]) as connection:
         say(connection, hello(addresses, rank))
         assert "welcome" in connection.makefile().readline()
 
 
-def test_follower_dies_and_comes_again(addresses):
+def test_follower_may_be_restarted(addresses):
     leader = Worker(addresses[:3], 0)
-    come_and_die(addresses[:3], 1)
+    start_and_die(addresses[:3], 1)
     again = [Worker(addresses[:3], rank) for rank in (1, 2)]
     assert outcomes(leader, *again) == [7] * 3
 
 
-def test_follower_dies_for_good(addresses, soon):
+def test_follower_that_died_is_named_on_all_ranks(addresses, soon):
     leader = Worker(addresses[:3], 0, timeout=1.0)
     follower = Worker(addresses[:3], 2, timeout=20.0)
-    come_and_die(addresses[:3], 1)
+    start_and_die(addresses[:3], 1)
     for text in outcomes(leader, follower):
         assert f"ranks: 1 ({addresses[1]}, which came and ended again)" in text
     assert follower.seconds < 6
 
 
-def test_rank_0_is_killed(addresses, monkeypatch, caplog):
-    monkeypatch.setattr(limits, "FIRST_NOTICE_SECONDS", 0.0)
-    monkeypatch.setattr(limits, "NOTICE_SECONDS", 0.1)
+def test_killed_rank_0_is_reported(addresses, monkeypatch, caplog):
+    monkeypatch.setattr(connections, "FIRST_LOG_SECONDS", 0.0)
+    monkeypatch.setattr(connections, "LOG_SECONDS", 0.1)
     command = [sys.executable, "-c", SCRIPT, "0", *addresses[:3]]
     with subprocess.Popen(command) as leader:
         try:
@@ -132,19 +132,19 @@ def test_rank_0_is_killed(addresses, monkeypatch, caplog):
         assert time.monotonic() - start < 3
 
 
-def test_rank_0_hangs_after_the_welcome(addresses, monkeypatch):
-    monkeypatch.setattr(limits, "VERDICT_SECONDS", 0.2)
-    follower = Worker(addresses[:2], 1, timeout=0.6)
+def test_hanging_rank_0_is_reported(addresses, monkeypatch):
+    monkeypatch.setattr(follower, "VERDICT_SECONDS", 0.2)
+    worker = Worker(addresses[:2], 1, timeout=0.6)
     with ports.listening_socket(int(addresses[0].split(":")[1])) as listener:
         connection = listener.accept()[0]
         with connection:
             say(connection, {"welcome": 1})
-            assert "it gave no verdict" in follower.outcome()
-    assert follower.seconds < 7
+            assert "it gave no verdict" in worker.outcome()
+    assert worker.seconds < 7
 
 
-def test_follower_hangs_at_the_verdict(addresses, soon):
-    """It has said its name, and answers no more: rank 0 must not wait for it."""
+def test_hanging_follower_is_reported(addresses, soon):
+    """It has sent its rank and does not answer: rank 0 must not wait for it."""
     leader = Worker(addresses[:2], 0, timeout=0.6)
     with connect(addresses[0]) as stuck:
         say(stuck, hello(addresses[:2], 1))

@@ -1,17 +1,17 @@
-"""Workers that are not who they should be."""
+"""Workers that are described or started wrongly."""
 
 import json
 
 import pytest
 
 from keras_fastnet.cluster import ports
-from tests.rendezvous_worker import Worker, connect, hello, outcomes, say
+from tests.cluster.rendezvous_worker import Worker, connect, hello, outcomes, say
 
-pytest_plugins = ["tests.rendezvous_fixtures"]
+pytest_plugins = ["tests.cluster.rendezvous_fixtures"]
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
 
-def test_versions_differ(addresses, soon):
+def test_different_versions_are_named(addresses, soon):
     workers = [
         Worker(addresses[:2], 0, facts={"keras": "3.15", "tensorflow": "2.21"}),
         Worker(addresses[:2], 1, facts={"keras": "3.15", "tensorflow": "2.18"}),
@@ -21,7 +21,7 @@ def test_versions_differ(addresses, soon):
     assert max(worker.seconds for worker in workers) < 5
 
 
-def test_clusters_differ_in_an_address(addresses, soon):
+def test_different_addresses_are_named(addresses, soon):
     other = [addresses[0], addresses[1], addresses[3]]
     workers = [Worker(addresses[:3], 0), Worker(other, 1), Worker(addresses[:3], 2)]
     for text in outcomes(*workers):
@@ -29,20 +29,20 @@ def test_clusters_differ_in_an_address(addresses, soon):
 
 
 @pytest.mark.parametrize("sizes", [(2, 3), (3, 2)])
-def test_numbers_of_workers_differ(addresses, soon, sizes):
+def test_different_numbers_of_workers_are_named(addresses, soon, sizes):
     workers = [Worker(addresses[: sizes[rank]], rank) for rank in (0, 1)]
     for text in outcomes(*workers):
         assert f"'{sizes[0]} workers' on rank 0, '{sizes[1]} workers' on rank 1" in text
     assert max(worker.seconds for worker in workers) < 5
 
 
-def test_rank_beyond_the_cluster_of_rank_0(addresses, soon):
+def test_rank_outside_the_cluster_of_rank_0_is_reported(addresses, soon):
     workers = [Worker(addresses[:2], 0), Worker(addresses[:3], 2)]
     for text in outcomes(*workers):
         assert "'2 workers' on rank 0, '3 workers' on rank 2" in text
 
 
-def test_those_who_come_after_the_objection_hear_it(addresses):
+def test_workers_that_start_after_the_error_report_it(addresses):
     workers = [
         Worker(addresses[:3], 0),
         Worker(addresses[:3], 1, facts={}),
@@ -51,8 +51,8 @@ def test_those_who_come_after_the_objection_hear_it(addresses):
     assert all("for tensorflow" in text for text in outcomes(*workers))
 
 
-def test_same_index_twice_on_two_hosts(addresses, soon):
-    """The second one cannot be started here: its port is taken."""
+def test_same_index_on_two_hosts_is_reported(addresses, soon):
+    """On one host the second process could not listen on the port."""
     leader = Worker(addresses[:3], 0)
     worker = Worker(addresses[:3], 1)
     with connect(addresses[0]) as twin:
@@ -63,7 +63,7 @@ def test_same_index_twice_on_two_hosts(addresses, soon):
         assert "two processes with rank 1" in text
 
 
-def test_rank_0_twice_on_two_hosts(addresses, soon):
+def test_two_ranks_0_are_reported(addresses, soon):
     leader, worker = Worker(addresses[:3], 0), Worker(addresses[:3], 1)
     with connect(addresses[0]) as twin:
         say(twin, {"call": 0, "leader": "twin"})
@@ -72,8 +72,10 @@ def test_rank_0_twice_on_two_hosts(addresses, soon):
         assert "two processes with rank 0" in text
 
 
-def test_rank_0_whose_address_leads_to_another_rank_0(addresses, soon, monkeypatch):
-    """As on a second host, this one's port is not that of its address."""
+def test_rank_0_at_the_address_of_another_rank_0_is_reported(
+    addresses, soon, monkeypatch
+):
+    """Listens on another port than its address has, as a process on a second host."""
     first = Worker(addresses[:2], 0)
     connect(addresses[0]).close()
     listen = ports.listening_socket
@@ -85,7 +87,7 @@ def test_rank_0_whose_address_leads_to_another_rank_0(addresses, soon, monkeypat
     assert max(first.seconds, second.seconds) < 5
 
 
-def test_index_twice_on_one_host(addresses, soon):
+def test_same_index_on_one_host_does_not_disturb_the_first(addresses, soon):
     workers = [Worker(addresses[:3], 0), Worker(addresses[:3], 0, after=0.3)]
     assert "must be able to listen" in workers[1].outcome()
     assert workers[1].seconds < 2
@@ -93,7 +95,7 @@ def test_index_twice_on_one_host(addresses, soon):
     assert outcomes(workers[0], *late) == [7] * 3
 
 
-def test_address_that_leads_to_another_rank(soon, monkeypatch):
+def test_swapped_addresses_are_reported(soon, monkeypatch):
     """Ranks 1 and 2 have each other's address."""
     listen = ports.listening_socket
     with ports.reserved_ports(3) as (zero, one, two):
@@ -107,7 +109,7 @@ def test_address_that_leads_to_another_rank(soon, monkeypatch):
             assert "which leads to rank" in text
 
 
-def test_follower_that_cannot_be_reached(addresses, soon, monkeypatch):
+def test_unreachable_follower_is_reported(addresses, soon, monkeypatch):
     listen = ports.listening_socket
     own = [int(address.split(":")[1]) for address in addresses]
     monkeypatch.setattr(
@@ -122,7 +124,9 @@ def test_follower_that_cannot_be_reached(addresses, soon, monkeypatch):
     assert max(worker.seconds for worker in workers) < 5
 
 
-def test_another_program_at_the_address_of_a_follower(addresses, soon, monkeypatch):
+def test_other_program_at_the_address_of_a_follower_is_reported(
+    addresses, soon, monkeypatch
+):
     listen = ports.listening_socket
     own = [int(address.split(":")[1]) for address in addresses]
     with listen(own[1]):

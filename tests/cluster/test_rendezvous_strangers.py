@@ -1,4 +1,4 @@
-"""Whatever else connects to the workers' ports, or answers there."""
+"""Other programs connect to the workers' ports, or answer there."""
 
 import contextlib
 import socket
@@ -6,13 +6,13 @@ import socket
 import pytest
 
 from keras_fastnet.cluster import ports
-from tests.rendezvous_worker import (
+from tests.cluster.rendezvous_worker import (
     Worker,
     connect,
     outcomes,
 )
 
-pytest_plugins = ["tests.rendezvous_fixtures"]
+pytest_plugins = ["tests.cluster.rendezvous_fixtures"]
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
 
@@ -37,7 +37,7 @@ STRANGE = {
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_strangers_are_dropped(addresses, victim):
+def test_stray_connections_are_ignored(addresses, victim):
     workers = [Worker(addresses[:3], 0), Worker(addresses[:3], 1)]
     with contextlib.ExitStack() as stack:
         for data in STRANGE.values():
@@ -53,7 +53,7 @@ def test_strangers_are_dropped(addresses, victim):
     assert max(worker.seconds for worker in workers) < 8
 
 
-def test_silent_strangers_are_dropped_after_a_while(addresses, soon):
+def test_silent_connections_are_closed_after_a_while(addresses, soon):
     leader = Worker(addresses[:2], 0)
     with connect(addresses[0]) as stranger:
         assert stranger.recv(1) == b""
@@ -61,7 +61,7 @@ def test_silent_strangers_are_dropped_after_a_while(addresses, soon):
 
 
 @pytest.mark.parametrize("data", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"5\n"])
-def test_another_program_at_the_address_of_rank_0(addresses, soon, data):
+def test_other_program_at_the_address_of_rank_0_is_reported(addresses, soon, data):
     with ports.listening_socket(int(addresses[0].split(":")[1])) as listener:
         worker = Worker(addresses[:2], 1, timeout=0.6)
         connections = []
@@ -78,7 +78,7 @@ def test_another_program_at_the_address_of_rank_0(addresses, soon, data):
     assert worker.seconds < 4
 
 
-def test_proxy_that_accepts_before_rank_0_is_there(addresses):
+def test_workers_meet_through_a_proxy_that_starts_before_rank_0(addresses):
     with ports.listening_socket(int(addresses[0].split(":")[1])) as listener:
         worker = Worker(addresses[:2], 1)
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""Workers that a real Slurm starts, on two nodes of this machine."""
+"""A real Slurm starts workers, on two nodes of this machine."""
 
 import contextlib
 import os
@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from keras_fastnet.cluster.slurm import expand_hosts
-from tests.clusters.slurm import slurm
+from tests.cluster.slurm_nodes import slurm
 
 pytestmark = [pytest.mark.distributed, pytest.mark.clusters]
 
 ROOT = Path(__file__).parents[2]
-SCRIPT = str(ROOT / "tests" / "clusters" / "train.py")
+SCRIPT = str(ROOT / "tests" / "cluster" / "scheduled_training.py")
 DEMO = str(ROOT / "examples" / "digits.py")
 BATCH = str(ROOT / "examples" / "clusters" / "slurm.sbatch")
 ADDRESSES = """
@@ -73,7 +73,7 @@ def addresses(cluster, *options):
     ],
     ids=["one each", "two each", "unequal", "cyclic", "plane", "heterogeneous"],
 )
-def test_every_task_is_at_its_address(cluster, options, nodes):
+def test_every_slurm_task_runs_at_its_address(cluster, options, nodes):
     if ":" in options:
         own = [sys.executable, "-c", ADDRESSES]
         options = [*options[:2], *own, *options[2:]]
@@ -105,7 +105,7 @@ def test_jobs_on_the_same_nodes_have_different_ports(cluster):
     assert len(set().union(*outputs)) == 12
 
 
-def test_hosts_as_slurm_reads_them(cluster):
+def test_host_lists_expand_as_in_slurm(cluster):
     text = "n[08-11,3],r[1-2]n[3-4]"
     listed = cluster.run("scontrol", "show", "hostnames", text).stdout
     assert expand_hosts(text) == listed.split()
@@ -130,8 +130,8 @@ def test_ranks_of_a_node_form_a_row_and_share_its_gpus(cluster, tmp_path):
 
 
 @pytest.mark.slow
-def test_over_mpi(cluster, tmp_path):
-    """Slurm's PMI and the wheels' MPICH know each other."""
+def test_slurm_starts_mpi_ranks(cluster, tmp_path):
+    """Slurm's PMI works with the MPICH of the wheels."""
     options = ["--mpi=pmi2", "-N2", "-n2"]
     output = srun(cluster, *options, sys.executable, SCRIPT, str(tmp_path), "1", "0")
     assert "fastnet: 2 workers on 2 hosts, found by MPI" in output
@@ -139,7 +139,7 @@ def test_over_mpi(cluster, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_launcher_in_every_task_is_refused(cluster, tmp_path):
+def test_fastnet_run_in_every_task_raises(cluster, tmp_path):
     command = ["-m", "keras_fastnet.cli", "run", "--workers", "2", SCRIPT]
     options = ["-N2", "-n2", "--kill-on-bad-exit=1", sys.executable]
     words = [*options, *command, str(tmp_path), "1", "0"]
@@ -149,7 +149,7 @@ def test_a_launcher_in_every_task_is_refused(cluster, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_script_without_srun_is_told(cluster, tmp_path):
+def test_script_without_srun_prints_a_hint(cluster, tmp_path):
     script, log = tmp_path / "batch", tmp_path / "log"
     program = "import keras_fastnet; keras_fastnet.TorusStrategy()"
     script.write_text(f"#!/bin/sh\npython -c '{program}'\n")
@@ -184,7 +184,7 @@ def wait_for(condition, seconds, what):
 
 
 @pytest.mark.slow
-def test_sigterm_and_requeue(cluster, tmp_path):
+def test_requeued_job_reaches_the_same_weights(cluster, tmp_path):
     whole, told = tmp_path / "whole", tmp_path / "told"
     for folder in (whole, told):
         folder.mkdir()
@@ -208,8 +208,8 @@ def test_sigterm_and_requeue(cluster, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_the_demo(cluster, tmp_path):
-    """To its accuracy on four ranks; and, ended and requeued, to the same weights."""
+def test_demo_reaches_its_accuracy_when_requeued(cluster, tmp_path):
+    """Trains on four ranks; then ends and requeues it, for the same weights."""
     words = [DEMO, "--backup-dir"]
     options = ["-N2", "-n4", "--ntasks-per-node=2"]
     whole = srun(

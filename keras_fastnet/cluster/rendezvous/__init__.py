@@ -1,19 +1,64 @@
 """All workers meet before TensorFlow's servers start.
 
-TensorFlow waits for an absent worker without end and without a word. So the
-workers first meet here, over plain TCP on the addresses that TensorFlow will use.
-Rank 0 leads, the others follow:
+TensorFlow waits for a missing worker without end and without a message. So the workers
+first meet here, over plain TCP on the addresses that TensorFlow will use. Rank 0 leads,
+the other ranks follow:
 
-1. A follower connects to rank 0 and says its rank and its facts: the cluster as it
-   knows it, and versions. Rank 0 welcomes it, after which it need not try again.
-2. Rank 0 calls the follower on the follower's own address, and the follower echoes
-   that on its first connection: its address leads to it and to nobody else.
-3. Rank 0 tells everybody what they agreed on, or what is wrong.
+1. A follower connects to rank 0 and sends its rank and its facts: the cluster as it is
+   described there, and versions. Rank 0 welcomes it; it need not connect again.
+2. Rank 0 connects to the follower's address and sends a message, which the follower
+   returns on its own connection: the address leads to this follower and to no other.
+3. Rank 0 sends to all followers what they agreed on, or what is wrong.
 
-Each message is a JSON object on a line of its own. Whatever else connects to a
-port, such as a health probe, is dropped.
+Each message is a JSON object on one line. Other connections to a port, such as health
+probes, are closed.
 """
 
-from keras_fastnet.cluster.rendezvous.meeting import meet
+import math
+from collections.abc import Mapping
+from typing import Any
 
-__all__ = ["meet"]
+from keras_fastnet.cluster.cluster_spec import Cluster
+from keras_fastnet.cluster.ports import listen
+from keras_fastnet.cluster.rendezvous.connections import Connections
+from keras_fastnet.cluster.rendezvous.follower import Follower
+from keras_fastnet.cluster.rendezvous.leader import Leader
+
+
+def meet(
+    cluster: Cluster,
+    facts: Mapping[str, Any],
+    proposal: Any,
+    timeout: float,
+    node: str,
+) -> tuple[Any, list[str]]:
+    """Waits until all workers of the cluster have started.
+
+    Args:
+        cluster: The workers' addresses and this worker's rank.
+        facts: Values that must be equal on all workers, such as versions. JSON values.
+        proposal: What rank 0 sends to the other ranks, such as a seed. A JSON value.
+        timeout: Seconds within which all workers must have started, counted from the
+            first.
+        node: The name of the machine that this worker runs on.
+
+    Returns:
+        Rank 0's `proposal` and the nodes of all workers, by rank, on every rank.
+
+    Raises:
+        ClusterError: If a port is in use, a worker does not start in time, or workers
+            differ in their cluster or facts. All connected workers raise it, at most
+            20 seconds after `timeout`.
+        ValueError: If `timeout` is not a positive, finite number.
+    """
+    if not isinstance(timeout, int | float) or not 0 < timeout < math.inf:
+        raise ValueError(
+            "`start_timeout` must be a positive, finite number of seconds. "
+            f"Received: {timeout!r}."
+        )
+    facts = {"workers": list(cluster.addresses), **facts}
+    with listen(cluster) as listener, Connections(listener) as connections:
+        if cluster.rank == 0:
+            leader = Leader(cluster, connections, facts, timeout, node)
+            return leader.lead(proposal)
+        return Follower(cluster, connections, facts, timeout, node).follow()

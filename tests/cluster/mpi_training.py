@@ -1,4 +1,4 @@
-"""Trains a small model, and then does what the first word says on rank 1."""
+"""Trains a small model; then rank 1 performs the action named first."""
 
 import json
 import os

@@ -1,24 +1,24 @@
-"""Hosts with names of their own, for schedulers and their jobs."""
+"""Hosts with their own names, for schedulers and their jobs."""
 
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.hosts.network import Network
+from tests.cluster.network import Network
 
-# The host's own name and its list of names, seen by nobody else.
+# Sets the host name and /etc/hosts for this command only.
 _ENTER = 'hostname "$1"; mount --bind "$2" /etc/hosts; shift 2; exec "$@"'
 
 
 class NamedHosts:
-    """Hosts of a `Network`, which know each other by name.
+    """Hosts of a `Network` that resolve each other's names.
 
     Args:
         names: Each host's name, and after it other names, separated by spaces.
         folder: Where their list of names is written.
 
     Raises:
-        OSError: The machine lets nobody build it; the message says what it lacks.
+        OSError: If the machine does not allow it; the message says what is missing.
     """
 
     def __init__(self, names: Sequence[str], folder: Path):
@@ -47,7 +47,7 @@ class NamedHosts:
         environment: Mapping[str, str],
         log: Path,
     ) -> subprocess.Popen:
-        """Starts a command on a host, in a session of its own.
+        """Starts a command on a host, in a new session.
 
         Args:
             host: The host.

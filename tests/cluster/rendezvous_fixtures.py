@@ -1,4 +1,4 @@
-"""Fixtures of the meetings' tests."""
+"""Fixtures of the rendezvous tests."""
 
 import threading
 import time
@@ -6,7 +6,7 @@ import time
 import pytest
 
 from keras_fastnet.cluster import ports
-from keras_fastnet.cluster.rendezvous import limits
+from keras_fastnet.cluster.rendezvous import connections, follower, leader
 
 
 @pytest.fixture
@@ -17,8 +17,8 @@ def addresses():
 
 @pytest.fixture
 def nothing_left(monkeypatch):
-    """Every thread has ended after the test."""
-    monkeypatch.setattr(limits, "RETRY_SECONDS", 0.05)
+    """Checks after the test that all threads have ended."""
+    monkeypatch.setattr(connections, "RETRY_SECONDS", 0.05)
     yield
     end = time.monotonic() + 10
     while threading.active_count() > 1 and time.monotonic() < end:
@@ -28,8 +28,9 @@ def nothing_left(monkeypatch):
 
 @pytest.fixture
 def soon(monkeypatch):
-    """Shortens what is waited for after the decision."""
-    monkeypatch.setattr(limits, "LINGER_SECONDS", 0.2)
-    monkeypatch.setattr(limits, "ANSWER_SECONDS", 0.3)
-    monkeypatch.setattr(limits, "VERDICT_SECONDS", 1.5)
+    """Shortens the waits after the decision."""
+    monkeypatch.setattr(leader, "LINGER_SECONDS", 0.2)
+    monkeypatch.setattr(connections, "ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(leader, "ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(follower, "VERDICT_SECONDS", 1.5)
     monkeypatch.setattr(ports, "BUSY_SECONDS", 0.2)

@@ -1,11 +1,11 @@
-"""A real Slurm of two nodes on this machine, set up and taken down.
+"""Sets up a real Slurm of two nodes on this machine, and takes it down.
 
-    python -m tests.clusters.slurm -- srun -N2 -n4 hostname
+    python -m tests.cluster.slurm_nodes -- srun -N2 -n4 hostname
 
 runs a command on its third host, from which jobs are sent. Debian's packages
-`slurm-wlm` and `munge`, `iproute2` and root are all it takes. Nodes are network
-namespaces with names of their own: the machine's own network, names and services,
-and an installed Slurm's configuration, are left as they are.
+`slurm-wlm` and `munge`, `iproute2` and root are needed. Nodes are network namespaces
+with their own host names: the machine's network, names and services, and the
+configuration of an installed Slurm, do not change.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tests.clusters.hosts import NamedHosts
+from tests.cluster.named_hosts import NamedHosts
 
 NODES = ("fast9", "fast10")
 """Sorted as text, the second would be first."""
@@ -56,7 +56,7 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE OverSubscribe=FORCE:4
 
 
 class Slurm:
-    """A Slurm of two nodes.
+    """A running Slurm of two nodes.
 
     Attributes:
         folder: Its files and logs.
@@ -108,7 +108,7 @@ def slurm() -> Iterator[Slurm]:
         It, with idle nodes.
 
     Raises:
-        OSError: It cannot be set up here; the message says what is missing.
+        OSError: If it cannot be set up here; the message says what is missing.
     """
     for tool in ("slurmctld", "slurmd", "munged"):
         if shutil.which(tool) is None:

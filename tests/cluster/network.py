@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
-# Every network has a bridge of its own, so all of them can use it at once.
+# Every network has its own bridge, so all of them can use the subnet at once.
 _SUBNET = "10.77.0"
 # Below the ports that Linux gives to outgoing connections.
 _FIRST_PORT = 20_000
@@ -24,7 +24,7 @@ read -r _
 
 
 class Network:
-    """Hosts that reach each other through a switch, each over a link of its own.
+    """Hosts that reach each other through a switch, each over its own link.
 
     Nothing of it is in the machine's own network: the switch is a namespace too. The
     hosts' clocks, names and disks are the machine's.
@@ -34,7 +34,7 @@ class Network:
         megabits: What each link carries in a second, in each direction.
 
     Raises:
-        OSError: The machine lets nobody build it; the message says what it lacks.
+        OSError: If the machine does not allow it; the message says what is missing.
     """
 
     def __init__(self, hosts: int, megabits: int):
@@ -52,11 +52,11 @@ class Network:
             raise
 
     def address(self, host: int) -> str:
-        """The host's IP address."""
+        """Returns the host's IP address."""
         return f"{_SUBNET}.{host + 1}"
 
     def places(self, hosts: Sequence[int]) -> dict[str, list]:
-        """Says to a `WorkerPool` where its workers run: each time at other ports.
+        """Returns where the workers of a `WorkerPool` run, each time on other ports.
 
         Args:
             hosts: The host of each worker, by rank.
@@ -70,7 +70,7 @@ class Network:
         }
 
     def wrapper(self, host: int) -> list[str]:
-        """The words that make a command run on the host."""
+        """Returns the prefix that runs a command on the host."""
         return ["ip", "netns", "exec", self._host(host)]
 
     def sent_bytes(self) -> list[int]:
@@ -95,7 +95,7 @@ class Network:
         _command("ip", "-n", self._switch, "link", "set", "dev", f"port{host}", "up")
 
     def remove(self) -> None:
-        """Removes all of it; processes that still run there lose their names only."""
+        """Removes the network. Processes that still run there keep running."""
         self._keeper.stdin.close()
         self._keeper.wait()
         self._keeper.stdout.close()

@@ -1,4 +1,4 @@
-"""Workers that meet in threads of a test. No TensorFlow."""
+"""Runs workers of a rendezvous in threads of a test, without TensorFlow."""
 
 import json
 import socket
@@ -14,7 +14,7 @@ PATIENCE = 60.0  # against hangs only
 
 
 class Worker(threading.Thread):
-    """`meet` in a thread."""
+    """Runs `meet` in a thread."""
 
     def __init__(
         self, addresses, rank, *, facts=FACTS, proposal=7, timeout=20.0, after=0.0
@@ -51,7 +51,7 @@ def outcomes(*workers):
 
 
 def connect(address):
-    """Connects as soon as somebody listens."""
+    """Connects as soon as a process listens."""
     host, port = address.split(":")
     end = time.monotonic() + PATIENCE
     while True:

@@ -1,9 +1,9 @@
-"""A training that schedulers start, on as many workers as they like.
+"""Trains a small model on the workers that a scheduler starts.
 
-    python tests/clusters/train.py FOLDER EPOCHS SECONDS
+    python tests/cluster/scheduled_training.py FOLDER EPOCHS SECONDS
 
-leaves the weights in FOLDER/rank-0.npz, and says on rank 0 who takes part. A step
-takes SECONDS longer than it needs, so that a test can break in.
+writes the weights to FOLDER/rank-N.npz and prints the cluster on rank 0. Every step
+takes SECONDS longer, so that a test can interrupt it.
 """
 
 import os

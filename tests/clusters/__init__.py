@@ -1,1 +1,0 @@
-"""Real schedulers on this machine, for the tests."""
