@@ -14,7 +14,7 @@ from keras_fastnet._keras.protocols import (
     strategy_of,
 )
 from keras_fastnet._keras.training import data_of
-from keras_fastnet._keras.wrapping import wrap
+from keras_fastnet._keras.wrapping import extend, wrap
 
 # Files have one writer. Every worker would write the same paths (tensorflow#38635).
 _WRITERS = (
@@ -40,8 +40,7 @@ def _make_list(original, callbacks, given=None, *args, **kwargs):
     model = kwargs.get("model")
     strategy = strategy_of(model)
     if model is None or strategy is not None or _hooked_optimizer(model) is not None:
-        kind: Any = type(callbacks)
-        callbacks.__class__ = _for_several_workers(kind)
+        extend(callbacks, WorkersCallbackList)
     if strategy is not None:
         given = _allowed(strategy, tf.nest.flatten(given) if given else [])
     original(callbacks, given, *args, **kwargs)
@@ -170,14 +169,3 @@ class WorkersCallbackList(keras.callbacks.CallbackList):
         if optimizer and self._in_epoch:
             optimizer.end_epoch()
         self._in_epoch = False
-
-
-@functools.cache
-def _for_several_workers(kind: type) -> type:
-    """Returns a class of lists with the methods of `WorkersCallbackList` added."""
-    if issubclass(kind, WorkersCallbackList):
-        return kind
-    if issubclass(WorkersCallbackList, kind):
-        return WorkersCallbackList
-    # Of a subclass that a program has written.
-    return type(kind.__name__, (WorkersCallbackList, kind), {})

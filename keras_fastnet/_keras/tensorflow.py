@@ -88,25 +88,54 @@ def dataset_seed() -> int:
     return (first * 2**31 + second) % 2**62
 
 
-@contextlib.contextmanager
-def shuffled_by_epoch(random: Any, epoch: tf.Variable) -> Iterator[None]:
-    """Has what is made now shuffled by a seed and the epoch, which all workers know.
+class EpochOrder:
+    """Shuffles data by a seed and the number of the epoch, which all workers know.
 
-    Args:
-        random: The module `tf.random` that the caller's code uses.
-        epoch: The number of the epoch, when it is shuffled.
+    `tf.random.shuffle` in a dataset starts again with every epoch's iterator: with a
+    seed, it gives all epochs the same order.
     """
-    seed = tf.constant(dataset_seed(), tf.int64)
 
-    def shuffle(value: tf.Tensor) -> tf.Tensor:
-        seeds = tf.stack([seed, epoch.read_value()])
+    def __init__(self) -> None:
+        self._seed: tf.Tensor | None = None
+        self._epoch: tf.Variable | None = None
+
+    def begin(self, epoch: int) -> None:
+        """Sets the epoch; called before its data are read.
+
+        Args:
+            epoch: The number of the epoch.
+        """
+        if self._epoch is not None:
+            self._epoch.assign(epoch)
+
+    @contextlib.contextmanager
+    def of_datasets(self, random: Any) -> Iterator[None]:
+        """Has datasets that are made in this context shuffle so.
+
+        Args:
+            random: The module `tf.random` that the caller's code uses.
+        """
+        plain = random.shuffle
+
+        def shuffle(value: tf.Tensor, *args: Any, **kwargs: Any) -> tf.Tensor:
+            # A program's own data may shuffle meanwhile, when one looks at them.
+            if tf.executing_eagerly():
+                return plain(value, *args, **kwargs)
+            return self._shuffle(value)
+
+        random.shuffle = shuffle
+        try:
+            yield
+        finally:
+            random.shuffle = plain
+
+    def _shuffle(self, value: tf.Tensor) -> tf.Tensor:
+        if self._epoch is None:
+            with tf.init_scope(), tf.device("/CPU:0"):
+                self._seed = tf.constant(dataset_seed(), tf.int64)
+                self._epoch = tf.Variable(0, dtype=tf.int64, trainable=False)
+        seeds = tf.stack([self._seed, self._epoch.read_value()])
         return tf.random.experimental.stateless_shuffle(value, seeds)
-
-    plain, random.shuffle = random.shuffle, shuffle
-    try:
-        yield
-    finally:
-        random.shuffle = plain
 
 
 def worker_dataset(distributed: Any) -> tf.data.Dataset:

@@ -109,6 +109,27 @@ def install(owner: Any = None) -> None:
         _installed.add((change.owner, change.name))
 
 
+def extend(thing: Any, extension: type) -> None:
+    """Gives an object the methods of a subclass of its class.
+
+    Args:
+        thing: An object that Keras has made or is making.
+        extension: A subclass of a class of Keras that `thing` is of.
+    """
+    kind: Any = type(thing)
+    thing.__class__ = _extended(kind, extension)
+
+
+@functools.cache
+def _extended(kind: type, extension: type) -> type:
+    if issubclass(kind, extension):
+        return kind
+    if issubclass(extension, kind):
+        return extension
+    # Of a subclass that a program has written.
+    return type(kind.__name__, (extension, kind), {})
+
+
 def unwrapped(function: Any) -> Any:
     """Returns the Python function within wrappers and `tf.function`.
 

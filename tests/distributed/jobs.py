@@ -9,6 +9,7 @@ import ctypes
 import functools
 import io
 import resource
+from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
@@ -16,11 +17,11 @@ import numpy as np
 import tensorflow as tf
 
 import keras_fastnet
+from keras_fastnet._keras import adapters, wrapping
 from keras_fastnet._keras import callbacks as callback_lists
-from keras_fastnet._keras import wrapping
+from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet._keras.adapters import optimizers
-from keras_fastnet._keras.callbacks import WorkersCallbackList
-from keras_fastnet._keras.keras_api import keras
+from keras_fastnet._keras.keras_api import IS_KERAS_2, keras
 from keras_fastnet.checks import check, invariants
 from keras_fastnet.strategies import fit_steps
 from tests.traps import scenarios
@@ -763,6 +764,33 @@ def fit_with_keras_backup(strategy: Any, *, folder: str) -> str:
     return ""
 
 
+def _own_fixes() -> dict[str, tuple[Any, str, Any]]:
+    """Returns fixes that no wrapper makes: where they are, and what to put there."""
+
+    @contextlib.contextmanager
+    def unordered(order: Any, random: Any) -> Iterator[None]:
+        yield
+
+    fixes: dict[str, tuple[Any, str, Any]] = {
+        "layer_state": (fit_steps.models, "layer_state", lambda model: []),
+        "allowed_callbacks": (callback_lists, "_allowed", lambda _, given: given),
+        "EpochOrder": (upstream.EpochOrder, "of_datasets", unordered),
+    }
+    callbacks = callback_lists.WorkersCallbackList
+    for name in ("on_epoch_begin", "on_test_begin", "on_epoch_end"):
+        own = getattr(keras.callbacks.CallbackList, name)
+        fixes[f"{callbacks.__name__}.{name}"] = callbacks, name, own
+    if not IS_KERAS_2:
+        data, kept = adapters.data, adapters.data.WorkersEpochIterator
+        for name in ("_get_iterator",):
+            own = getattr(data.tf_trainer.TFEpochIterator, name)
+            fixes[f"{kept.__name__}.{name}"] = kept, name, own
+    return fixes
+
+
+OWN_FIXES = _own_fixes()
+
+
 def checked(
     strategy: Any, *, without: str | None = None, only: str | None = None
 ) -> list[tuple[str, str, str]]:
@@ -771,23 +799,12 @@ def checked(
     Args:
         strategy: The worker's strategy.
         without: The function of Keras, such as `"BaseOptimizer.apply"`, that is to be
-            Keras's own again; a method of `WorkersCallbackList`;
-            `"allowed_callbacks"`; or `"layer_state"`.
+            Keras's own again; or one of `OWN_FIXES`.
         only: The invariant to check. Defaults to `None`: all.
     """
     switched_off = contextlib.ExitStack()
-    if without == "layer_state":
-        switched_off.enter_context(
-            mock.patch.object(fit_steps.models, "layer_state", lambda model: [])
-        )
-    elif without == "allowed_callbacks":
-        switched_off.enter_context(
-            mock.patch.object(callback_lists, "_allowed", lambda _, given: given)
-        )
-    elif without and without.startswith(WorkersCallbackList.__name__):
-        name = without.partition(".")[2]
-        own = getattr(keras.callbacks.CallbackList, name)
-        switched_off.enter_context(mock.patch.object(WorkersCallbackList, name, own))
+    if without in OWN_FIXES:
+        switched_off.enter_context(mock.patch.object(*OWN_FIXES[without]))
     elif without:
         (wrap,) = {
             (owner, name)

@@ -5,11 +5,9 @@ import contextvars
 import types
 from typing import Any
 
-import tensorflow as tf
-
 from keras_fastnet._keras.keras2 import internal
 from keras_fastnet._keras.protocols import HookedStrategy, counts_alone, strategy_of
-from keras_fastnet._keras.tensorflow import shuffled_by_epoch
+from keras_fastnet._keras.tensorflow import EpochOrder
 from keras_fastnet._keras.training import TrainingData, data_of, note_data
 from keras_fastnet._keras.wrapping import wrap
 
@@ -27,8 +25,8 @@ def takes_epoch_data(model: Any) -> bool:
 
 
 # Arrays: Keras makes one dataset of all epochs, in which no epoch has an end.
-_epoch_variable: contextvars.ContextVar[tf.Variable | None]
-_epoch_variable = contextvars.ContextVar("_epoch_variable", default=None)
+_epoch_order: contextvars.ContextVar[EpochOrder | None]
+_epoch_order = contextvars.ContextVar("_epoch_order", default=None)
 
 
 @wrap(
@@ -49,17 +47,16 @@ def _by_epoch(original, handler, *args, **kwargs):
     handler._fastnet_model = model
     if model is None or kwargs.get("steps_per_epoch") is not None:
         return original(handler, *args, **kwargs)
-    with tf.device("/CPU:0"):
-        variable = tf.Variable(0, dtype=tf.int64, trainable=False)
-    token = _epoch_variable.set(variable)
+    order = EpochOrder()
+    token = _epoch_order.set(order)
     try:
-        with contextlib.ExitStack() as order:
+        with contextlib.ExitStack() as shuffled:
             if strategy_of(model) is not None:
                 # Keras 2 has a `tf` of its own.
-                order.enter_context(shuffled_by_epoch(_adapters.tf.random, variable))
+                shuffled.enter_context(order.of_datasets(_adapters.tf.random))
             original(handler, *args, **kwargs)
     finally:
-        _epoch_variable.reset(token)
+        _epoch_order.reset(token)
 
 
 @wrap(
@@ -69,7 +66,7 @@ def _by_epoch(original, handler, *args, **kwargs):
     until="Never: Keras 2 has ended; goes with its support.",
 )
 def _one_epoch(original, adapter, *args, **kwargs):
-    if _epoch_variable.get() is not None:
+    if _epoch_order.get() is not None:
         kwargs["epochs"] = 1
     original(adapter, *args, **kwargs)
 
@@ -82,7 +79,7 @@ def _one_epoch(original, adapter, *args, **kwargs):
     until="Never: Keras 2 has ended; goes with its support.",
 )
 def _of_any_length(original, adapter, y, sample_weights, steps, *args):
-    ours = _epoch_variable.get() is not None
+    ours = _epoch_order.get() is not None
     if ours and _adapters._is_distributed_dataset(adapter._dataset):
         steps = 1
     original(adapter, y, sample_weights, steps, *args)
@@ -110,9 +107,9 @@ def _with_epoch_data(original, handler, strategy, *args, **kwargs):
             )
     else:
         data = model.optimizer.epoch_data(dataset)
-    epoch = _epoch_variable.get()
-    if epoch is not None:
-        data.on_epoch = epoch.assign
+    order = _epoch_order.get()
+    if order is not None:
+        data.on_epoch = order.begin
     handler._dataset = handler._fastnet_data = data
     handler._fastnet_given = HandlerData(handler, data)
     note_data(model, handler._fastnet_given)

@@ -1,117 +1,91 @@
 """Where Keras fetches data: shares of a global batch, whose end is no step."""
 
 import contextlib
-import contextvars
 import functools
 import itertools
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import tensorflow as tf
 from keras.src.backend.tensorflow import trainer as tf_trainer
-from keras.src.trainers.data_adapters import array_data_adapter, py_dataset_adapter
+from keras.src.trainers.data_adapters import py_dataset_adapter
 
 from keras_fastnet._keras.protocols import HookedStrategy
-from keras_fastnet._keras.tensorflow import shuffled_by_epoch
+from keras_fastnet._keras.tensorflow import EpochOrder
 from keras_fastnet._keras.training import TrainingData, note_data
-from keras_fastnet._keras.wrapping import wrap
+from keras_fastnet._keras.wrapping import extend, extension, wrap
 
 
-# The examples of one step: Keras takes whatever shares TensorFlow deals out, and runs
-# its own iterator once more than there are batches, which counts an empty update.
 @wrap(
     tf_trainer.TFEpochIterator,
     "__init__",
     stock=(
-        "Workers take the shares that TensorFlow deals out, as many steps as each has."
-    ),
-    until="Keras's `fit` runs on several workers by itself (keras#20585).",
-)
-def _with_epoch_data(original, iterator, *args, **kwargs):
-    with _orders_by_epoch(kwargs.get("distribute_strategy")):
-        original(iterator, *args, **kwargs)
-    strategy = iterator._distribute_strategy
-    if isinstance(strategy, HookedStrategy):
-        dataset = iterator._distributed_dataset
-        iterator._fastnet_data = strategy.fit_support.data.epoch_data(dataset)
-        iterator._fastnet_data.steps_per_call = iterator.steps_per_execution
-        separate_iterators(iterator.data_adapter, iterator._fastnet_data)
-        iterator._fastnet_batches = strategy.fit_support.data.agreed_batches(
-            dataset, iterator._num_batches
-        )
-        iterator._num_batches = iterator._fastnet_batches
-        order = getattr(iterator.data_adapter, "_fastnet_order", None)
-        if order is not None:
-            iterator._fastnet_data.on_epoch = order.assign
-
-
-@wrap(
-    tf_trainer.TFEpochIterator,
-    "_get_iterator",
-    stock=(
-        "The iterator is run once more than there are batches, which counts an "
-        "empty update."
-    ),
-    until="`TFEpochIterator` ends with the data, or `fit` takes an iterator.",
-)
-def _epoch_data(original, iterator):
-    return getattr(iterator, "_fastnet_data", None) or original(iterator)
-
-
-@wrap(
-    tf_trainer.TFEpochIterator,
-    "reset",
-    stock="The number of batches is counted again from this worker's data.",
-    until="`TFEpochIterator` keeps the number that it was given.",
-)
-def _keep_batches(original, iterator):
-    original(iterator)
-    if hasattr(iterator, "_fastnet_batches"):
-        iterator._num_batches = iterator._fastnet_batches
-
-
-# Keras shuffles arrays with an operation that begins anew with every epoch's iterator:
-# once a seed is set, every epoch has the same order.
-_by_epoch = contextvars.ContextVar("_by_epoch", default=False)
-
-
-@contextlib.contextmanager
-def _orders_by_epoch(strategy: Any) -> Iterator[None]:
-    token = _by_epoch.set(isinstance(strategy, HookedStrategy))
-    try:
-        yield
-    finally:
-        _by_epoch.reset(token)
-
-
-@wrap(
-    array_data_adapter.ArrayDataAdapter,
-    "get_tf_dataset",
-    stock=(
+        "Workers take the shares that TensorFlow deals out, as many steps as each "
+        "has, and a step more than there are batches, which counts an empty update. "
         "With a seed, arrays are shuffled in the same order in every epoch, also on "
         "one device."
     ),
-    until="Keras shuffles with an operation that goes on over epochs.",
+    until="Keras's `fit` runs on several workers by itself (keras#20585).",
 )
-def _shuffle_by_epoch(original, adapter):
-    if not (_by_epoch.get() and adapter._shuffle):
-        return original(adapter)
-    with tf.device("/CPU:0"):
-        epoch = adapter._fastnet_order = tf.Variable(0, dtype=tf.int64, trainable=False)
-    with shuffled_by_epoch(tf.random, epoch):
-        return original(adapter)
+def _make_iterator(original, iterator, *args, **kwargs):
+    strategy = kwargs.get("distribute_strategy")
+    if not isinstance(strategy, HookedStrategy):
+        original(iterator, *args, **kwargs)
+        return
+    order = EpochOrder()
+    with order.of_datasets(tf.random):
+        original(iterator, *args, **kwargs)
+    dataset = iterator._distributed_dataset
+    support = strategy.fit_support.data
+    data = support.epoch_data(dataset)
+    data.on_epoch = order.begin
+    iterate_over(iterator, data)
+    iterator.agreed_batches = support.agreed_batches(dataset, iterator._num_batches)
+    iterator._num_batches = iterator.agreed_batches
+
+
+def iterate_over(iterator: tf_trainer.TFEpochIterator, data: Any) -> None:
+    """Has Keras's iterator yield other data.
+
+    Args:
+        iterator: The iterator.
+        data: The `EpochData` made from its dataset.
+    """
+    extend(iterator, WorkersEpochIterator)
+    data.steps_per_call = iterator.steps_per_execution
+    iterator.data = data
+    _separate_iterators(iterator.data_adapter, data)
+
+
+@extension
+class WorkersEpochIterator(tf_trainer.TFEpochIterator):
+    """Keras's iterator, over an `EpochData`.
+
+    Attributes:
+        data: The `EpochData`.
+        given: The same, for callbacks.
+        agreed_batches: Number of batches in an epoch, equal on all workers; `False`
+            where Keras counts them.
+    """
+
+    data: Any
+    given: "IteratorData | None" = None
+    agreed_batches: int | Literal[False] | None = False
+
+    def _get_iterator(self) -> Any:
+        return self.data
+
+    def reset(self) -> None:
+        """Starts again, with the agreed number of batches."""
+        super().reset()
+        if self.agreed_batches is not False:
+            self._num_batches = self.agreed_batches
 
 
 # Keras prepares the batches of a `PyDataset` with `workers` in one queue for all
 # iterators: what one of them leaves there, such as the one that only looks at the first
 # batch, the next one gets in addition to its own.
-def separate_iterators(adapter: Any, data: Any) -> None:
-    """Gives each iterator of a `PyDataset` its own queue.
-
-    Args:
-        adapter: Keras's, of any data.
-        data: The `EpochData` behind it.
-    """
+def _separate_iterators(adapter: Any, data: Any) -> None:
     if isinstance(adapter, py_dataset_adapter.PyDatasetAdapter):
         adapter.enqueuer = None
         adapter._fastnet_first_only = False
@@ -166,16 +140,15 @@ def _first_only(adapter: Any) -> Iterator[None]:
         adapter._fastnet_first_only = False
 
 
-def remember_data(model: Any, iterator: Any, data: Any) -> None:
+def remember_data(model: Any, iterator: WorkersEpochIterator) -> None:
     """Notes what a model is trained on, for callbacks.
 
     Args:
         model: The model.
-        iterator: Keras's `TFEpochIterator`.
-        data: The `EpochData` behind it.
+        iterator: Keras's iterator, over an `EpochData`.
     """
-    iterator._fastnet_given = IteratorData(iterator, data)
-    note_data(model, iterator._fastnet_given)
+    iterator.given = IteratorData(iterator, iterator.data)
+    note_data(model, iterator.given)
 
 
 class IteratorData(TrainingData):

@@ -7,14 +7,14 @@ compiled separately, with its backward pass, and so is the update.
 import contextlib
 import functools
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import keras
 import tensorflow as tf
 from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
 from keras.src.backend.tensorflow import trainer as tf_trainer
 
-from keras_fastnet._keras.keras3.data import remember_data, separate_iterators
+from keras_fastnet._keras.keras3.data import iterate_over, remember_data
 from keras_fastnet._keras.keras3.models import (
     build_by_step,
     is_overridden,
@@ -125,21 +125,8 @@ def _refuse_synchronized(layers: list[keras.Layer]) -> None:
 )
 def _in_scope_only(original, model, force=False):
     refuse_no_scope(model, model._distribute_strategy is not None)
-    _build_for(model, "train", model.train_function, force)
-    return original(model, force)
-
-
-@wrap(
-    tf_trainer.TensorFlowTrainer,
-    "make_test_function",
-    stock=(
-        "Variables that a step of the user's makes are unknown until it has been "
-        "traced for a replica."
-    ),
-    until="Keras builds such models before the first step.",
-)
-def _build_first(original, model, force=False):
-    _build_for(model, "test", model.test_function, force)
+    if model.train_function is not None and not force:
+        vars(model).pop("_fastnet_first", None)
     return original(model, force)
 
 
@@ -161,18 +148,15 @@ def _peek(original, model, iterator=None, data_batch=None):
     if isinstance(strategy, HookedStrategy):
         move_own_into_scope(model)
     if iterator is not None and isinstance(strategy, HookedStrategy):
-        data = iterator._get_iterator()
-        remember_data(model, iterator, data)
+        data = iterator.data
+        remember_data(model, iterator)
         batch = data.peek()
         share = strategy.fit_support.data.peek(data)
         examples = _of_whole_batch(share, data.examples_of_first())
     elif iterator is not None and counts_alone(model):
-        data = iterator._fastnet_data = optimizer.epoch_data(
-            iterator._distributed_dataset
-        )
-        data.steps_per_call = iterator.steps_per_execution
-        separate_iterators(iterator.data_adapter, data)
-        remember_data(model, iterator, data)
+        data = optimizer.epoch_data(iterator._distributed_dataset)
+        iterate_over(iterator, data)
+        remember_data(model, iterator)
         batch = examples = data.peek()
     elif isinstance(strategy, HookedStrategy):
         batch = examples = data_batch
@@ -205,13 +189,13 @@ def _build(model, examples):
         model._symbolic_build(data_batch=examples)
 
 
-def _build_for(model, kind, function, force):
+def _build_for(model, step, kind):
     first = vars(model).pop("_fastnet_first", None)
-    if first is None or not (function is None or force):
+    if first is None:
         return
     batch, examples = first
     if is_overridden(model, f"{kind}_step"):
-        build_by_step(model, _step(model, getattr(model, f"{kind}_step")), batch)
+        build_by_step(model, _step(model, step, kind), batch)
     else:
         _build(model, examples)
 
@@ -224,21 +208,23 @@ def _build_for(model, kind, function, force):
     "_make_function",
     stock=(
         "The step is compiled by XLA with the collectives in it, and knows no "
-        "shares of a batch."
+        "shares of a batch; variables that a program's own step makes are unknown "
+        "until it runs on a replica."
     ),
     until="Keras lets a strategy wrap and compile the step.",
 )
 def _make_step(original, model, step):
+    kind: Literal["train", "test"] = "train" if step == model.train_step else "test"
+    _build_for(model, step, kind)
     with traced_for_strategy(model):
-        return original(model, _step(model, step))
+        return original(model, _step(model, step, kind))
 
 
-def _step(model, step):
-    trains = step == model.train_step
-    if counts_alone(model) and trains:
+def _step(model, step, kind):
+    if counts_alone(model) and kind == "train":
         step = model.optimizer.counted_step(step)
     if isinstance(model.distribute_strategy, HookedStrategy):
-        return model_step(model, step, "train" if trains else "test")
+        return model_step(model, step, kind)
     return step
 
 

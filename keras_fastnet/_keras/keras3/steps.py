@@ -133,38 +133,37 @@ def _count_by_share(original, metric, values, sample_weight=None):
     ),
     until="Keras sums gradients over the replicas before it changes them.",
 )
-@wrap(
-    loss_scale_optimizer.LossScaleOptimizer,
-    "apply",
-    stock=(
-        "Each replica tests its own gradient for overflow: the others update with "
-        "infinity."
-    ),
-    until="As for `BaseOptimizer.apply`.",
-)
 def _reduce_first(original, optimizer, grads, trainable_variables=None):
     refuse_lone_update(optimizer, trainable_variables)
     with summed_gradients(grads) as sums:
         compiled(lambda: original(optimizer, sums, trainable_variables))()
 
 
-# Other optimizers update in a scope without a step too, with gradients of all examples.
 @wrap(
     loss_scale_optimizer.LossScaleOptimizer,
-    "_tf_apply",
-    stock="Outside a replica an update raises an error, as only a replica may branch.",
-    until="`LossScaleOptimizer` enters the replicas itself, as other optimizers do.",
+    "apply",
+    stock=(
+        "Each replica tests its own gradient for overflow: the others update with "
+        "infinity. Outside a replica an update raises an error, unlike with other "
+        "optimizers."
+    ),
+    until="As for `BaseOptimizer.apply`.",
 )
-def _apply_in_replicas(original, optimizer, grads, trainable_variables=None):
+def _reduce_scaled_first(original, optimizer, grads, trainable_variables=None):
     strategy = in_scope_only()
     if strategy is None:
-        return original(optimizer, grads, trainable_variables)
+        _reduce_first(original, optimizer, grads, trainable_variables)
+        return
+    if not optimizer.built:
+        with keras.name_scope(optimizer.name):
+            optimizer.build(trainable_variables)
+        optimizer.built = True
 
     def update(grads):
         with gradients_are_sums():
             original(optimizer, grads, trainable_variables)
 
-    return strategy.run(update, args=(grads,))
+    strategy.run(update, args=(grads,))
 
 
 @wrap(
