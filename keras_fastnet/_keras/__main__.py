@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from keras_fastnet._keras.adapters import install_changes
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet._keras.wrapping import CHANGES, Change
+from keras_fastnet._keras.wrapping import CHANGES, EXTENSIONS, Change
 
 _ELSEWHERE = (
     ("`tf.random.shuffle`", "while a dataset over shuffled arrays is made"),
@@ -58,9 +58,17 @@ def markdown() -> str:
     ]
     for change in sorted(CHANGES, key=_order):
         lines.append(f"| `{change.path}` | {change.stock} | {change.until} |")
+    lines += ["", "Objects of Keras that are given the methods of a subclass:", ""]
+    lines += [f"- {_methods(kind)}" for kind in EXTENSIONS]
     lines += ["", "For the time of a call only:", ""]
     lines += [f"- {what}, {when}" for what, when in _ELSEWHERE]
     return "\n".join(lines)
+
+
+def _methods(kind: type) -> str:
+    base = kind.__mro__[1]
+    names = [name for name in vars(kind) if callable(getattr(base, name, None))]
+    return f"`{base.__name__}`: {', '.join(f'`{name}`' for name in names)}"
 
 
 def _order(change: Change) -> str:

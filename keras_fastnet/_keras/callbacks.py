@@ -14,7 +14,7 @@ from keras_fastnet._keras.protocols import (
     strategy_of,
 )
 from keras_fastnet._keras.training import data_of
-from keras_fastnet._keras.wrapping import extend, wrap
+from keras_fastnet._keras.wrapping import extend, extension, wrap
 
 # Files have one writer. Every worker would write the same paths (tensorflow#38635).
 _WRITERS = (
@@ -82,6 +82,7 @@ def _hooked_optimizer(model: Any) -> HookedOptimizer | None:
     return optimizer if isinstance(optimizer, HookedOptimizer) else None
 
 
+@extension
 class WorkersCallbackList(keras.callbacks.CallbackList):
     """The callbacks of a model with a keras_fastnet strategy or optimizer."""
 

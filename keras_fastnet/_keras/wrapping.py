@@ -7,9 +7,11 @@ lists them.
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from keras_fastnet._keras.keras_api import keras
+
+_Kind = TypeVar("_Kind", bound=type)
 
 
 class Change(NamedTuple):
@@ -107,6 +109,20 @@ def install(owner: Any = None) -> None:
             )
         setattr(change.owner, change.name, made)
         _installed.add((change.owner, change.name))
+
+
+EXTENSIONS: list[type] = []
+"""Subclasses whose methods objects of Keras are given."""
+
+
+def extension(kind: _Kind) -> _Kind:
+    """Registers a subclass of a class of Keras, for `extend`.
+
+    Args:
+        kind: The subclass.
+    """
+    EXTENSIONS.append(kind)
+    return kind
 
 
 def extend(thing: Any, extension: type) -> None:
