@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from keras_fastnet._keras.__main__ import markdown
-from keras_fastnet._keras.wrapping import CHANGES, wrap
+from keras_fastnet._keras.wrapping import CHANGES, extend, wrap
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "upstream.md"
 
@@ -28,6 +28,37 @@ def test_a_second_wrapper_of_a_function_raises():
     first = CHANGES[0]
     with pytest.raises(ValueError, match="can be wrapped once"):
         wrap(first.owner, first.name, stock="", until="")(lambda original: None)
+
+
+class Base:
+    def name(self):
+        return ["base"]
+
+
+class Extension(Base):
+    def name(self):
+        return ["extension", *super().name()]
+
+
+class OfAProgram(Base):
+    def name(self):
+        return ["program", *super().name()]
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        (Base, ["extension", "base"]),
+        (Extension, ["extension", "base"]),
+        (OfAProgram, ["extension", "program", "base"]),
+    ],
+)
+def test_an_extended_object_keeps_the_methods_of_its_class(kind, names):
+    thing = kind()
+    extend(thing, Extension)
+    extend(thing, Extension)
+    assert thing.name() == names
+    assert isinstance(thing, kind)
 
 
 @pytest.mark.parametrize("options", [[], ["--install"]])
