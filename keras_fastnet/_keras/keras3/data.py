@@ -1,4 +1,4 @@
-"""Where Keras fetches data: shares of a global batch, whose end is no step."""
+"""The data of Keras 3's loops: shares of global batches, and epochs that end."""
 
 import contextlib
 import functools
