@@ -101,7 +101,7 @@ def test_arguments_of_a_second_strategy_compare_by_value():
         pass
 
     options = tf.distribute.experimental.CommunicationOptions
-    with pytest.raises(ValueError, match="must have a place for each"):
+    with pytest.raises(ValueError, match="must have rows x columns = 1"):
         Mine(grid=(2, 2))
     # What failed was not kept.
     first = Mine(None, options(timeout_seconds=60.0))
