@@ -39,7 +39,7 @@ test-legacy: KERAS_2 := keras2 and not slow
 test-legacy: legacy-models legacy-addons  ## Run what applies on Keras 2, in both its environments.
 
 test-legacy-smoke: KERAS_2 := keras2 and smoke
-test-legacy-smoke: KERAS_2_TESTS := tests/optimizers/test_lars_algorithm.py tests/equality/test_parity.py
+test-legacy-smoke: KERAS_2_TESTS := tests/optimizers/test_lars_algorithm.py tests/equality/test_ways.py
 test-legacy-smoke: legacy-models legacy-addons  ## Run a subset of that, in a few minutes.
 
 .PHONY: legacy-models legacy-addons

@@ -14,10 +14,8 @@ COVERED = (
     "test_lars_algorithm",
     "test_lars_fit",
     "test_legacy_optimizers",
-    "test_losses",
     "test_momentum_correction",
     "test_official",
-    "test_parity",
     "test_recipes",
     "test_run_command",
     "test_schedules",
@@ -26,6 +24,7 @@ COVERED = (
     "test_trust_ratio",
     "test_trust_ratio_monitor",
     "test_upstream",
+    "test_ways",
 )
 """Modules whose tests have the marker `keras2`."""
 
@@ -66,31 +65,12 @@ LEFT_OUT = {
     "test_large_batch_optimizer.py::test_refusals[<lambda>-ValueError-`loss_scal": (
         _OTHERS_DO
     ),
-    "test_losses.py::test_losses[two_workers-mean_with_sample_weight": (
-        "a reduction of Keras 3"
-    ),
-    "test_losses.py::test_losses[two_workers-unreduced": (
-        "Keras 2 logs such a loss weighed by the square of the batch's size"
-    ),
-    "test_losses.py::test_losses[two_workers-added_by_example": (
-        "Keras 2 does not add up what `add_loss` is given"
-    ),
-    "test_losses.py::test_losses[two_workers-penalty": (
-        "Keras 2 does not add up what `add_loss` is given"
-    ),
-    "test_losses.py::test_losses[one_by_two-mean_with_sample_weight": (
-        "a reduction of Keras 3"
-    ),
     "test_schedules.py::test_drives_an_optimizer": (
         "`learning_rate` of Keras 2 is that of the update before"
     ),
     "test_batch_growth.py::test_every_example_counts_once_in_every_epoch"
     "[2-as_unknown_length": (
         "Keras 2 refuses unknown lengths with several steps an execution"
-    ),
-    "test_parity.py::test_base_optimizer_options[accumulation]": _OTHERS_DO,
-    "test_parity.py::test_ways_to_train[fit-{'fit_options': {'steps_per_epoch'": (
-        "data that run out count an update on Keras 2's one device"
     ),
     "test_torus_strategy.py::test_a_saved_model_continues_training_identically": (
         "Keras 2 does not save `synchronized=True`"

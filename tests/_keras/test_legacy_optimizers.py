@@ -8,7 +8,7 @@ import pytest
 from keras_fastnet import LARS, LargeBatchOptimizer
 from keras_fastnet._keras.keras_api import IS_KERAS_2, keras
 from tests.distributed import jobs
-from tests.equality.test_parity import assert_parity
+from tests.equality.comparing import assert_equal
 
 if not IS_KERAS_2:
     pytest.skip("Keras 3 has no optimizers of this kind", allow_module_level=True)
@@ -28,7 +28,7 @@ def test_addons_on_two_workers(one_device, two_workers, accumulation_steps):
         "batch_size": 16,
         "count": 96,
     }
-    assert_parity(one_device.run("fit", **settings), two_workers.run("fit", **settings))
+    assert_equal(one_device.run("fit", **settings), two_workers.run("fit", **settings))
 
 
 @needs_addons

@@ -10,40 +10,6 @@ from keras_fastnet import TorusStrategy
 pytestmark = pytest.mark.distributed
 
 
-def assert_equal_to_one_device(results, one, metrics=()):
-    for result in results:
-        for mine, theirs in zip(result["weights"], one["weights"], strict=True):
-            np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-5)
-        for name in metrics:
-            np.testing.assert_allclose(result[name], one[name], rtol=1e-4)
-
-
-@pytest.mark.parametrize(
-    "kind", ["plain", "schedule", "loss scale", "lars", "large batch"]
-)
-def test_an_optimizer_made_outside_trains_as_on_one_device(
-    two_workers, one_device, kind
-):
-    (one,) = one_device.run("optimizer_outside", kind=kind)
-    results = two_workers.run("optimizer_outside", kind=kind)
-    assert_equal_to_one_device(results, one)
-    for result in results:
-        # The caller's own reference is to what has trained.
-        assert result["updates"] == one["updates"] > 0
-        assert result["rate"] == one["rate"]
-        assert result["history"].keys() == one["history"].keys()
-        for name, values in result["history"].items():
-            np.testing.assert_allclose(values, one["history"][name], rtol=1e-4)
-
-
-def test_what_an_own_compile_makes_outside_trains_as_on_one_device(
-    two_workers, one_device
-):
-    (one,) = one_device.run("own_compile_outside")
-    results = two_workers.run("own_compile_outside")
-    assert_equal_to_one_device(results, one, ["seen"])
-
-
 @pytest.mark.parametrize(
     ("case", "words"),
     [

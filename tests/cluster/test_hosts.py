@@ -10,7 +10,7 @@ import pytest
 
 from tests.cluster.network import Network
 from tests.distributed.worker_pool import WorkerError, WorkerPool
-from tests.equality.test_parity import assert_parity
+from tests.equality.comparing import assert_equal
 
 pytestmark = [pytest.mark.distributed, pytest.mark.hosts]
 
@@ -97,7 +97,7 @@ def test_fit_equals_one_device_and_crosses_the_links(
     before = network.sent_bytes()
     several = workers.run("fit", epochs=20)
     after = network.sent_bytes()
-    assert_parity(one, several)
+    assert_equal(one, several)
     gradient_bytes = sum(weight.nbytes for weight in one[0]["weights"])
     for host in hosts:
         sent = after[host] - before[host]

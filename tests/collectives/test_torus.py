@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from keras_fastnet.collectives.grid import grids_of
 from tests.distributed.reduction_jobs import values
-from tests.equality.test_parity import assert_parity
+from tests.equality.comparing import assert_equal
 
 pytestmark = pytest.mark.distributed
 
@@ -207,7 +207,7 @@ def test_training_on_every_grid_equals_one_device(request, one_device, cluster, 
     workers = request.getfixturevalue(cluster)
     settings = {"grid": grid, "count": 100, "batch_size": 50, "epochs": 2}
     one = one_device.run("fit_on_grid", **settings)
-    assert_parity(one, workers.run("fit_on_grid", **settings))
+    assert_equal(one, workers.run("fit_on_grid", **settings))
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_training_over_mpi_equals_one_device(request, one_device, cluster, grid)
     workers = request.getfixturevalue(cluster)
     settings = {"grid": grid, "count": 100, "batch_size": 50, "epochs": 2}
     one = one_device.run("fit_on_grid", **settings)
-    assert_parity(one, workers.run("fit_on_grid", **settings))
+    assert_equal(one, workers.run("fit_on_grid", **settings))
 
 
 @pytest.mark.parametrize(
@@ -233,9 +233,9 @@ def test_training_over_mpi_equals_one_device(request, one_device, cluster, grid)
 def test_training_with_gather_and_ring(one_device, four, algorithm):
     settings = {"grid": (2, 2), "algorithms": (algorithm,), "optimizer": "lars"}
     one = one_device.run("fit_on_grid", **settings)
-    assert_parity(one, four.run("fit_on_grid", **settings))
+    assert_equal(one, four.run("fit_on_grid", **settings))
 
 
 def test_sparse_gradients(one_device, four):
     one = one_device.run("fit_embedding", grid=(2, 2))
-    assert_parity(one, four.run("fit_embedding", grid=(2, 2)))
+    assert_equal(one, four.run("fit_embedding", grid=(2, 2)))

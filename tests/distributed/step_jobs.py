@@ -1,4 +1,4 @@
-"""Jobs for `tests/test_own_steps.py`: models with their own steps, logs and loops."""
+"""Jobs of `tests/equality/ways.py`: models with their own steps, logs and loops."""
 
 import functools
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Updates of several micro-batches equal updates of one batch; overflows agree."""
+"""Updates of micro-batches, saving and overflows; tests/equality has the rest."""
 
 import numpy as np
 import pytest
@@ -8,108 +8,7 @@ from keras_fastnet import LARS, LargeBatchOptimizer, TorusStrategy
 from keras_fastnet._keras.adapters import optimizers
 from keras_fastnet._keras.keras_api import keras
 from tests.distributed import jobs
-from tests.equality.test_parity import assert_parity
 from tests.variables import new_variable
-
-# An epoch has two updates of 8 global micro-batches of 32, and one of the rest: three
-# micro-batches and a smaller one.
-COUNT = 2 * 256 + 3 * 32 + 5
-EPOCHS = 2
-WHOLE = {"count": COUNT, "batch_size": 256, "epochs": EPOCHS}
-MICRO = {
-    "count": COUNT,
-    "batch_size": 32,
-    "epochs": EPOCHS,
-    "accumulation_steps": 8,
-    "fit_options": {"validation_data": jobs.examples(50, seed=1)},
-}
-CLIPPING = [{"clipnorm": 1e-2}, {"global_clipnorm": 1e-2}, {"clipvalue": 1e-3}]
-
-
-@pytest.fixture(
-    params=["one_device", pytest.param("two_workers", marks=pytest.mark.smoke)]
-)
-def devices(request):
-    """One device, then two workers."""
-    return request.getfixturevalue(request.param)
-
-
-def without_validation(results):
-    """Separates validation losses from the results, which only one run logs."""
-    for result in results:
-        validation = result["history"].pop("val_loss", None)
-        result["history"].pop("val_accuracy", None)
-        yield result, validation
-
-
-def assert_equal_updates(one_device, devices, **settings):
-    whole = one_device.run("fit", **WHOLE, **settings)
-    micro, validations = zip(
-        *without_validation(devices.run("fit", **MICRO, **settings)), strict=True
-    )
-    assert whole[0]["iterations"] == 3 * EPOCHS
-    assert_parity(whole, micro)
-    return validations
-
-
-@pytest.mark.distributed
-@pytest.mark.parametrize("optimizer", ["plain", "sgd", "nesterov", "lars", "adam"])
-def test_micro_batches_equal_one_batch(one_device, devices, optimizer):
-    assert_equal_updates(one_device, devices, optimizer=optimizer)
-
-
-@pytest.mark.distributed
-@pytest.mark.parametrize("cluster", ["two_by_two", "one_by_two"])
-def test_micro_batches_with_several_devices_per_worker(request, one_device, cluster):
-    clusters = request.getfixturevalue(cluster)
-    assert_equal_updates(one_device, clusters, optimizer="lars")
-
-
-@pytest.mark.distributed
-@pytest.mark.parametrize(
-    ("cluster", "clipping"),
-    [
-        *(("two_workers", clipping) for clipping in CLIPPING),
-        ("one_device", CLIPPING[1]),
-    ],
-)
-def test_clipping_applies_to_the_mean(request, one_device, cluster, clipping):
-    devices = request.getfixturevalue(cluster)
-    assert_equal_updates(one_device, devices, optimizer_options=clipping)
-
-
-@pytest.mark.distributed
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"optimizer_options": {"use_ema": True, "ema_overwrite_frequency": 2}},
-        {"compile_options": {"steps_per_execution": 3}},
-        {"compile_options": {"run_eagerly": True}},
-    ],
-    ids=["ema", "steps_per_execution", "eagerly"],
-)
-def test_micro_batches_with_ema_eager_and_several_steps_per_execution(
-    one_device, two_workers, options
-):
-    for devices in (one_device, two_workers):
-        assert_equal_updates(one_device, devices, **options)
-
-
-def test_micro_batches_under_xla(one_device):
-    assert_equal_updates(
-        one_device, one_device, optimizer="lars", compile_options={"jit_compile": True}
-    )
-
-
-@pytest.mark.distributed
-def test_validation_runs_after_the_last_update(one_device, two_workers):
-    for devices in (one_device, two_workers):
-        (result, *_) = devices.run("fit", **MICRO)
-        model = jobs.network()
-        model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-        model.set_weights(result["weights"])
-        expected = model.evaluate(*jobs.examples(50, seed=1), verbose=0)
-        assert result["history"]["val_loss"][-1] == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.distributed

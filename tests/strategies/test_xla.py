@@ -65,12 +65,3 @@ def test_batch_growth_compiles_nothing_again(outcomes, case, first, later):
 
 def test_no_transfer_to_the_host_within_a_program(outcomes):
     assert outcomes["transfers"] == []
-
-
-@pytest.mark.parametrize("job", ["fit", "fit_masked"])
-def test_workers_equal_one_device(one_device, two_workers, job):
-    (expected,) = one_device.run(job)
-    for result in two_workers.run(job, compile_options={"jit_compile": True}):
-        for name in ("weights", "evaluate", "predict"):
-            for mine, theirs in zip(result[name], expected[name], strict=True):
-                np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-5)

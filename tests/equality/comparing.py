@@ -1,0 +1,62 @@
+"""Compares what several workers found with what one device found."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+
+def assert_equal(
+    one: list[Any],
+    several: list[Any],
+    rtol: float = 1e-5,
+    atol: float = 1e-5,
+    apart: Sequence[str] = ("optimizer",),
+) -> None:
+    """Asserts that all workers end with one device's results.
+
+    Weights agree within `rtol` or `atol`, and bit for bit among the workers. All else
+    agrees within 1e-4.
+
+    Args:
+        one: The results of a job on one device, in a list.
+        several: Those of every worker.
+        rtol: Relative tolerance of the weights.
+        atol: Their absolute tolerance, as a part of the largest weight.
+        apart: Names of results that are not compared. Defaults to the optimizer's
+            variables, which depend on how a batch is divided.
+    """
+    (reference,) = one
+    scale = max(np.abs(w).max() for w in reference.get("weights", [0.0]))
+    for found in several:
+        assert found.keys() == reference.keys()
+        for name, expected in reference.items():
+            if name in apart:
+                continue
+            if name != "weights":
+                _compare(found[name], expected, name)
+                continue
+            for mine, first in zip(found[name], several[0][name], strict=True):
+                np.testing.assert_array_equal(mine, first)
+            for mine, theirs in zip(found[name], expected, strict=True):
+                np.testing.assert_allclose(mine, theirs, rtol=rtol, atol=atol * scale)
+
+
+def _compare(found: Any, expected: Any, name: str) -> None:
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys(), name
+        for key, value in expected.items():
+            _compare(found[key], value, f"{name}/{key}")
+    elif isinstance(expected, list) and not _is_numbers(expected):
+        assert len(found) == len(expected), name
+        for mine, theirs in zip(found, expected, strict=True):
+            _compare(mine, theirs, name)
+    elif expected is None or isinstance(expected, str | tuple):
+        assert found == expected, name
+    else:
+        # A sum of zero leaves rounding errors.
+        np.testing.assert_allclose(found, expected, 1e-4, 1e-5, err_msg=name)
+
+
+def _is_numbers(values: list[Any]) -> bool:
+    return all(isinstance(value, int | float | np.number) for value in values)

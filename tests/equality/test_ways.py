@@ -1,0 +1,56 @@
+"""Training on N workers gives the same weight updates as training on one device.
+
+A table of ways to train and of clusters. `make test` runs its diagonal: every way on
+one cluster, every cluster with some ways. `make test-all` runs all of it.
+"""
+
+import functools
+
+import pytest
+
+from keras_fastnet._keras.keras_api import IS_KERAS_2
+from tests.distributed.worker_pool import POOLS
+from tests.equality.comparing import assert_equal
+from tests.equality.ways import CLUSTERS, WAYS
+
+pytestmark = pytest.mark.distributed
+
+
+def cells():
+    """Yields each way on each of its clusters; the diagonal is marked `smoke`."""
+    for number, (name, way) in enumerate(WAYS.items()):
+        for cluster in way.clusters:
+            marks = []
+            if way.slow:
+                marks.append(pytest.mark.slow)
+            elif cluster == CLUSTERS[number % len(CLUSTERS)] and not way.variant:
+                marks.append(pytest.mark.smoke)
+            if IS_KERAS_2 and (way.keras_3 or cluster == "two_mpi"):
+                reason = way.keras_3 or "MPI is tested with Keras 3"
+                marks.append(pytest.mark.skip(reason=reason))
+            yield pytest.param(name, cluster, id=f"{name}-{cluster}", marks=marks)
+
+
+@functools.cache
+def on_one_device(name):
+    way = WAYS[name]
+    settings = way.settings if way.reference is None else way.reference
+    return POOLS["one_device"].run(way.job, **settings)
+
+
+@pytest.mark.parametrize(("name", "cluster"), list(cells()))
+def test_equals_one_device(request, one_device, name, cluster):
+    way = WAYS[name]
+    workers = request.getfixturevalue(cluster)
+    several = workers.run(way.job, **way.settings)
+    assert_equal(on_one_device(name), several, way.rtol, apart=way.apart)
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("through", ["option", "function"])
+def test_own_data_on_every_worker(one_device, two_workers, through):
+    one = one_device.run("fit_own_data", through=through)
+    two = two_workers.run("fit_own_data", through=through)
+    accuracies = {result.pop("accuracy") for result in two}
+    assert len(accuracies) == 1
+    assert_equal(one, two)

@@ -1,0 +1,293 @@
+"""Ways to train, each with what one device is told in its place."""
+
+import dataclasses
+from typing import Any
+
+from tests.distributed import jobs
+
+CLUSTERS = ("two_workers", "one_by_two", "two_mpi")
+"""The clusters on which every way is run."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Way:
+    """A job of `tests/distributed`, which trains or evaluates.
+
+    Attributes:
+        job: Its name.
+        settings: Its arguments.
+        reference: Its arguments on one device. Defaults to `None`: the same.
+        apart: Names of results that are not compared.
+        rtol: Relative tolerance of the weights.
+        clusters: On what it is run.
+        variant: Whether it is so near to another way that the diagonal leaves it out.
+        slow: Whether it is left to `make test-slow`.
+        keras_3: Why it is for Keras 3 alone. Defaults to `""`: it is not.
+    """
+
+    job: str
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    reference: dict[str, Any] | None = None
+    apart: tuple[str, ...] = ()
+    rtol: float = 1e-5
+    clusters: tuple[str, ...] = CLUSTERS
+    variant: bool = False
+    slow: bool = False
+    keras_3: str = ""
+
+
+def _fit(reference: dict[str, Any] | None = None, **settings: Any) -> Way:
+    return Way("fit", settings, reference)
+
+
+def _options(keras_3: str = "", **options: Any) -> Way:
+    settings = {"optimizer": "lars", "optimizer_options": options, "epochs": 2}
+    return Way("fit", settings, keras_3=keras_3)
+
+
+def _clipped(**options: Any) -> Way:
+    # Not LARS, which is indifferent to a gradient's length.
+    return _fit(optimizer_options=options, epochs=2)
+
+
+# Two updates of 8 micro-batches of 32 in an epoch, and one of what is left: three
+# micro-batches and a part of one.
+WHOLE = {
+    "count": 2 * 256 + 3 * 32 + 5,
+    "batch_size": 256,
+    "epochs": 2,
+    "fit_options": {"validation_data": jobs.examples(50, seed=1)},
+}
+MICRO = {**WHOLE, "batch_size": 32, "accumulation_steps": 8}
+
+
+def _micro_batches(**settings: Any) -> Way:
+    return Way(
+        "fit",
+        {**MICRO, **settings},
+        {**WHOLE, **settings},
+        apart=("optimizer",),
+        clusters=(*CLUSTERS, "one_device"),
+    )
+
+
+def _xla(way: Way, **options: Any) -> Way:
+    return dataclasses.replace(
+        way,
+        settings={**way.settings, "compile_options": {"jit_compile": True}},
+        reference=way.reference or way.settings,
+        keras_3="Keras 2 refuses XLA on several replicas",
+        **options,
+    )
+
+
+def _loss(kind: str, keras_3: str = "") -> Way:
+    return Way("fit_loss", {"kind": kind}, keras_3=keras_3)
+
+
+def _own(job: str, slow: bool = False, **settings: Any) -> Way:
+    reason = "steps of one's own are tested with Keras 3"
+    return Way(job, settings, rtol=1e-4, slow=slow, keras_3=reason)
+
+
+_OTHERS_DO = "an option of Keras 3: LargeBatchOptimizer does it on both"
+_NOT_ADDED = "Keras 2 does not add up what `add_loss` is given"
+EMA = {"use_ema": True, "ema_momentum": 0.8, "ema_overwrite_frequency": 2}
+
+ARRAYS = _fit(optimizer="lars", epochs=4)
+
+DATA = {
+    "arrays": ARRAYS,
+    "arrays that do not divide": _fit(optimizer="lars", count=70),
+    "a last batch of one example": _fit(optimizer="lars", count=65, data="known"),
+    "a dropped remainder": _fit(count=70, data="dropped", epochs=2),
+    # Keras itself counts an update for the end of the data, even on one device, so
+    # the reference has a dataset whose length is known.
+    "an unknown length": _fit(
+        {"count": 70, "optimizer": "adam", "data": "known"},
+        **{"count": 70, "optimizer": "adam", "data": "unknown"},
+    ),
+    "a generator": Way("fit_iterables", {"kind": "generator"}),
+    "a PyDataset": Way("fit_iterables", {"kind": "pydataset"}),
+    "validation_split": _fit(fit_options={"validation_split": 0.25}),
+    "steps_per_epoch": Way(
+        "fit",
+        {"fit_options": {"steps_per_epoch": 2}, "data": "known"},
+        keras_3="data that run out count an update on Keras 2's one device",
+    ),
+    "class weights": _fit(fit_options={"class_weight": {0: 1.0, 1: 3.0}}, count=70),
+    "nested inputs, weights, metrics": Way("fit_structures", {"count": 70}),
+    "nested inputs that divide": Way("fit_structures", {"count": 64}, slow=True),
+    "train_on_batch": Way("on_batch"),
+    "a custom loop": Way("custom_loop"),
+}
+
+OPTIMIZERS = {
+    "SGD": _fit(optimizer="sgd", epochs=4),
+    "Adam": _fit(optimizer="adam", epochs=4),
+    "clipnorm": _clipped(clipnorm=1e-2),
+    "global_clipnorm": _clipped(global_clipnorm=1e-2),
+    "clipvalue": _clipped(clipvalue=1e-3),
+    "accumulation": _options(_OTHERS_DO, gradient_accumulation_steps=3),
+    "EMA": _options(**EMA),
+    "batch normalization": _fit(normalization="synchronized", count=70),
+    "steps_per_execution": _fit(compile_options={"steps_per_execution": 2}, count=128),
+    "run_eagerly": _fit(compile_options={"run_eagerly": True}, epochs=1),
+    "XLA": _xla(_fit(), rtol=1e-4),
+    "XLA with a mask": _xla(Way("fit_masked"), rtol=1e-4),
+}
+
+LOSSES = {
+    "a masked loss": _loss("masked"),
+    "mean_with_sample_weight": _loss(
+        "mean_with_sample_weight", "a reduction of Keras 3"
+    ),
+    "a weighted loss": _loss("weighted"),
+    "a sum": _loss("sum"),
+    "an unreduced loss": _loss(
+        "unreduced",
+        "Keras 2 logs such a loss weighed by the squared batch size",
+    ),
+    "a scalar loss": _loss("scalar"),
+    "a scalar sum": _loss("scalar_sum"),
+    "an added loss": _loss("added"),
+    "an added loss by example": _loss("added_by_example", _NOT_ADDED),
+    "a penalty": _loss("penalty", _NOT_ADDED),
+    "an activity regularizer": _loss("activity"),
+}
+
+MICRO_BATCHES = {
+    "micro-batches, plain SGD": _micro_batches(optimizer="plain"),
+    "micro-batches, momentum": _micro_batches(optimizer="sgd"),
+    "micro-batches, Nesterov": _micro_batches(optimizer="nesterov"),
+    "micro-batches, LARS": _micro_batches(optimizer="lars"),
+    "micro-batches, Adam": _micro_batches(optimizer="adam"),
+    "micro-batches, clipnorm": _micro_batches(optimizer_options={"clipnorm": 1e-2}),
+    "micro-batches, global_clipnorm": _micro_batches(
+        optimizer_options={"global_clipnorm": 1e-2}
+    ),
+    "micro-batches, clipvalue": _micro_batches(optimizer_options={"clipvalue": 1e-3}),
+    "micro-batches, EMA": _micro_batches(
+        optimizer_options={"use_ema": True, "ema_overwrite_frequency": 2}
+    ),
+    "micro-batches, steps_per_execution": _micro_batches(
+        compile_options={"steps_per_execution": 3}
+    ),
+    "micro-batches, XLA": dataclasses.replace(
+        _xla(_micro_batches(optimizer="lars")), clusters=("one_device",)
+    ),
+    "micro-batches, run_eagerly": _micro_batches(compile_options={"run_eagerly": True}),
+    "a batch that grows": Way("fit_growing", apart=("optimizer",)),
+    "a batch that grows by micro-batches first": Way(
+        "fit_growing", {"max_device_batch": 16}, {}, apart=("optimizer",)
+    ),
+    "a batch that grows on devices": Way(
+        "fit_growing",
+        {"max_device_batch": 32},
+        {},
+        apart=("optimizer",),
+    ),
+}
+
+OWN_STEPS = {
+    "two optimizers without a call": _own("fit_adversaries"),
+    "the same in micro-batches": _own("fit_adversaries_in_micro_batches"),
+    **{
+        f"own step by {kind}, {'eager' if eager else 'traced'}": _own(
+            "fit_own_steps", kind=kind, eager=eager
+        )
+        for kind in ("method", "tf.function", "attribute", "trainer")
+        for eager in (False, True)
+    },
+    "own test step, traced": _own("evaluate_own_step", eager=False),
+    "own test step, eager": _own("evaluate_own_step", eager=True),
+    "variables in callbacks": _own("values_in_callbacks", inner=False),
+    "values in callbacks": _own("values_in_callbacks", inner=True),
+    # 4 examples a batch; of 2 some of three workers have none.
+    "a stateful LSTM": _own("fit_stateful", kind="LSTM", batch_size=4),
+    "a stateful GRU": _own("fit_stateful", kind="GRU", batch_size=2),
+    "a stateful SimpleRNN": _own(
+        "fit_stateful", slow=True, kind="SimpleRNN", batch_size=4
+    ),
+    "stateful cells": _own("fit_stateful", kind="cells", batch_size=4),
+    **{
+        f"callbacks of {steps} steps, {data}": _own(
+            "calls_of_callbacks", steps in (2, 7), data=data, steps=steps
+        )
+        for data, steps in [
+            *(("known", steps) for steps in (1, 2, 3, 7, 101)),
+            *(("unknown", steps) for steps in (2, 3, 7)),
+            ("endless", 3),
+        ]
+    },
+    "a contrastive loss, traced": _own("fit_contrasted", run_eagerly=False),
+    "a contrastive loss, eager": _own("fit_contrasted", run_eagerly=True),
+    **{
+        f"{kind} made outside of the scope": _own("optimizer_outside", kind=kind)
+        for kind in ("plain", "schedule", "loss scale", "lars", "large batch")
+    },
+    "own compile outside of the scope": _own("own_compile_outside"),
+}
+
+_VARIANTS = [
+    "a dropped remainder",
+    "a generator",
+    "validation_split",
+    "SGD",
+    "a sum",
+    "an unreduced loss",
+    "an added loss",
+    "a batch that grows by micro-batches first",
+    "micro-batches, EMA",
+    "micro-batches, run_eagerly",
+    "own step by tf.function, eager",
+    "own step by attribute, eager",
+    "own step by trainer, eager",
+    "own test step, eager",
+    "values in callbacks",
+    "a stateful LSTM",
+    "callbacks of 1 steps, known",
+    "callbacks of 101 steps, known",
+    "callbacks of 3 steps, endless",
+    "a contrastive loss, eager",
+    "schedule made outside of the scope",
+    "loss scale made outside of the scope",
+    "plain made outside of the scope",
+]
+
+# On three workers shares of 32 examples are unequal, and of few examples some empty.
+_MORE_CLUSTERS = {
+    "two_by_two": [
+        "arrays",
+        "arrays that do not divide",
+        "a last batch of one example",
+        "a masked loss",
+        "micro-batches, LARS",
+    ],
+    "three_workers": [
+        "arrays that do not divide",
+        "a last batch of one example",
+        "micro-batches, LARS",
+        "two optimizers without a call",
+        "own test step, traced",
+        "own test step, eager",
+        "variables in callbacks",
+        "values in callbacks",
+        "a stateful GRU",
+    ],
+    "four_workers": [
+        "arrays",
+        "arrays that do not divide",
+        "a last batch of one example",
+        "micro-batches, LARS",
+        "a batch that grows by micro-batches first",
+    ],
+}
+
+WAYS = {**DATA, **OPTIMIZERS, **LOSSES, **MICRO_BATCHES, **OWN_STEPS}
+for _name in _VARIANTS:
+    WAYS[_name] = dataclasses.replace(WAYS[_name], variant=True)
+for _cluster, _names in _MORE_CLUSTERS.items():
+    for _name in _names:
+        _way = WAYS[_name]
+        WAYS[_name] = dataclasses.replace(_way, clusters=(*_way.clusters, _cluster))
