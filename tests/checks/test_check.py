@@ -68,9 +68,7 @@ def test_all_invariants_hold(request, cluster):
         ),
         pytest.param("allowed_callbacks", "callbacks_together", marks=pytest.mark.slow),
         pytest.param(
-            "TensorFlowTrainer.make_train_function",
-            "outside_the_scope",
-            marks=pytest.mark.slow,
+            "refusals outside the scope", "outside_the_scope", marks=pytest.mark.slow
         ),
     ],
 )

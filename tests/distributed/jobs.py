@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 import keras_fastnet
-from keras_fastnet._keras import adapters, wrapping
+from keras_fastnet._keras import adapters, scopes, wrapping
 from keras_fastnet._keras import callbacks as callback_lists
 from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet._keras.adapters import optimizers
@@ -775,6 +775,8 @@ def _own_fixes() -> dict[str, tuple[Any, str, Any]]:
         "layer_state": (fit_steps.models, "layer_state", lambda model: []),
         "allowed_callbacks": (callback_lists, "_allowed", lambda _, given: given),
         "EpochOrder": (upstream.EpochOrder, "of_datasets", unordered),
+        # Two places ask: where `fit` begins, and at each update.
+        "refusals outside the scope": (scopes, "_replicas", lambda: 1),
     }
     callbacks = callback_lists.WorkersCallbackList
     for name in ("on_epoch_begin", "on_test_begin", "on_epoch_end"):
