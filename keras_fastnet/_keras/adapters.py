@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from keras_fastnet._keras import callbacks, losses, tensorflow
 from keras_fastnet._keras.keras_api import IS_KERAS_2
-from keras_fastnet._keras.protocols import HookedStrategy
+from keras_fastnet._keras.protocols import FastnetStrategy
 from keras_fastnet._keras.scopes import STRATEGIES
 from keras_fastnet._keras.wrapping import install
 
@@ -44,7 +44,7 @@ REGISTERING = (callbacks, data, functions, losses, steps, tensorflow, *_OF_KERAS
 __all__ = ["functions", "install_changes", "models", "optimizers", "values"]
 
 
-def install_changes(strategy: HookedStrategy | None = None) -> None:
+def install_changes(strategy: FastnetStrategy | None = None) -> None:
     """Makes the changes to Keras and TensorFlow, once.
 
     Keras has no public interface for most of what several workers and micro-batches

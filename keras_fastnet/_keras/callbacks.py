@@ -8,9 +8,9 @@ import tensorflow as tf
 
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.protocols import (
-    HookedCallback,
-    HookedOptimizer,
-    HookedStrategy,
+    FastnetCallback,
+    FastnetStrategy,
+    MicroBatchOptimizer,
     strategy_of,
 )
 from keras_fastnet._keras.training import data_of
@@ -39,21 +39,21 @@ _WRITERS = (
 def _make_list(original, callbacks, given=None, *args, **kwargs):
     model = kwargs.get("model")
     strategy = strategy_of(model)
-    if model is None or strategy is not None or _hooked_optimizer(model) is not None:
+    if model is None or strategy is not None or _optimizer_of(model) is not None:
         extend(callbacks, WorkersCallbackList)
     if strategy is not None:
         given = _allowed(strategy, tf.nest.flatten(given) if given else [])
     original(callbacks, given, *args, **kwargs)
     hidden: tuple[str, ...] = ()
     for callback in callbacks.callbacks:
-        if isinstance(callback, HookedCallback):
+        if isinstance(callback, FastnetCallback):
             callback.siblings = callbacks.callbacks
             hidden += callback.hidden_logs
     if hidden:
         _hide_logs(callbacks.callbacks, hidden)
 
 
-def _allowed(strategy: HookedStrategy, given: list[Any]) -> list[Any]:
+def _allowed(strategy: FastnetStrategy, given: list[Any]) -> list[Any]:
     """Returns the callbacks that this worker runs."""
     backup = keras.callbacks.BackupAndRestore
     if strategy.num_workers > 1 and any(isinstance(c, backup) for c in given):
@@ -77,9 +77,9 @@ def _show_short(show: Any, hidden: tuple[str, ...], epoch: int, logs: Any = None
     show(epoch, {k: v for k, v in (logs or {}).items() if not k.startswith(hidden)})
 
 
-def _hooked_optimizer(model: Any) -> HookedOptimizer | None:
+def _optimizer_of(model: Any) -> MicroBatchOptimizer | None:
     optimizer = getattr(model, "optimizer", None)
-    return optimizer if isinstance(optimizer, HookedOptimizer) else None
+    return optimizer if isinstance(optimizer, MicroBatchOptimizer) else None
 
 
 @extension
@@ -110,7 +110,7 @@ class WorkersCallbackList(keras.callbacks.CallbackList):
             logs: Passed on.
         """
         self._in_epoch = True
-        if optimizer := _hooked_optimizer(self.model):
+        if optimizer := _optimizer_of(self.model):
             optimizer.begin_epoch()
         super().on_epoch_begin(epoch, logs)
 
@@ -166,7 +166,7 @@ class WorkersCallbackList(keras.callbacks.CallbackList):
         return watched and not np.isfinite((logs or {}).get("loss", 0.0))
 
     def _end_epoch(self) -> None:
-        optimizer = _hooked_optimizer(self.model)
+        optimizer = _optimizer_of(self.model)
         if optimizer and self._in_epoch:
             optimizer.end_epoch()
         self._in_epoch = False

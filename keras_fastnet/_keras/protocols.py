@@ -110,7 +110,7 @@ class FitSupport(Protocol):
 
 
 @runtime_checkable
-class HookedStrategy(Protocol):
+class FastnetStrategy(Protocol):
     """A `tf.distribute.Strategy` of keras_fastnet."""
 
     @property
@@ -130,7 +130,7 @@ class HookedStrategy(Protocol):
 
 
 @runtime_checkable
-class HookedOptimizer(Protocol):
+class MicroBatchOptimizer(Protocol):
     """An optimizer that makes one update of several micro-batches."""
 
     def epoch_data(self, dataset: Any) -> Any:
@@ -173,7 +173,7 @@ class ModelStep:
         return self.function(batch)
 
 
-class HookedCallback:
+class FastnetCallback:
     """A callback that is given the other callbacks of its list."""
 
     siblings: Sequence[Any] = ()
@@ -182,12 +182,12 @@ class HookedCallback:
     """Prefixes of logs that the progress bar does not show."""
 
 
-def in_replica() -> HookedStrategy | None:
+def in_replica() -> FastnetStrategy | None:
     """Returns the keras_fastnet strategy in whose replica this code runs, if any."""
     if tf.distribute.in_cross_replica_context():
         return None
     strategy = tf.distribute.get_strategy()
-    return strategy if isinstance(strategy, HookedStrategy) else None
+    return strategy if isinstance(strategy, FastnetStrategy) else None
 
 
 def in_scope_only() -> Any:
@@ -195,7 +195,7 @@ def in_scope_only() -> Any:
     if not tf.distribute.in_cross_replica_context():
         return None
     strategy = tf.distribute.get_strategy()
-    return strategy if isinstance(strategy, HookedStrategy) else None
+    return strategy if isinstance(strategy, FastnetStrategy) else None
 
 
 def counts_alone(model: Any) -> bool:
@@ -205,7 +205,7 @@ def counts_alone(model: Any) -> bool:
         model: A compiled model, or one without an optimizer.
     """
     return (
-        isinstance(getattr(model, "optimizer", None), HookedOptimizer)
+        isinstance(getattr(model, "optimizer", None), MicroBatchOptimizer)
         and model.distribute_strategy.num_replicas_in_sync == 1
     )
 
@@ -243,11 +243,11 @@ def compiles_parts(model: Any) -> bool:
     )
 
 
-def strategy_of(model: Any) -> HookedStrategy | None:
+def strategy_of(model: Any) -> FastnetStrategy | None:
     """Returns a model's strategy if it is of keras_fastnet, else `None`.
 
     Args:
         model: A Keras model, or `None`.
     """
     strategy = getattr(model, "distribute_strategy", None)
-    return strategy if isinstance(strategy, HookedStrategy) else None
+    return strategy if isinstance(strategy, FastnetStrategy) else None

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_fastnet._keras.protocols import HookedStrategy, in_replica
+from keras_fastnet._keras.protocols import FastnetStrategy, in_replica
 
 STRATEGIES: "weakref.WeakSet[Any]" = weakref.WeakSet()
 """Strategies in whose scope models must be made."""
@@ -82,7 +82,7 @@ def refuse_compiled_in_scope(model: Any, strategy: Any) -> None:
         ValueError: The model was made outside the scope of the keras_fastnet strategy
             in which it is compiled.
     """
-    if strategy is None and isinstance(tf.distribute.get_strategy(), HookedStrategy):
+    if strategy is None and isinstance(tf.distribute.get_strategy(), FastnetStrategy):
         raise ValueError(
             f"{_RULE}its replicas. Received: {model.name!r}, compiled within, and made "
             "outside. Move its layers into the scope too."
@@ -117,7 +117,7 @@ def refuse_lone_update(optimizer: Any, variables: Any) -> None:
         getattr(getattr(variable, "_value", variable), "_distribute_strategy", None)
         for variable in variables
     ]
-    if any(isinstance(owner, HookedStrategy) for owner in owners):
+    if any(isinstance(owner, FastnetStrategy) for owner in owners):
         raise outside_of_run(f"an update by {optimizer.name!r}")
     if all(owner is None for owner in owners) and not may_train_alone():
         raise ValueError(

@@ -10,7 +10,7 @@ from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet._keras.adapters import models as keras_models
 from keras_fastnet._keras.adapters import values
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet._keras.protocols import HookedCallback, HookedStrategy, strategy_of
+from keras_fastnet._keras.protocols import FastnetCallback, FastnetStrategy, strategy_of
 from keras_fastnet._keras.training import data_of
 from keras_fastnet.arguments import checked_bool, checked_integer
 from keras_fastnet.callbacks import backup_file
@@ -35,7 +35,7 @@ _STATEFUL = (
 )
 
 
-class BackupAndRestore(HookedCallback, keras.callbacks.Callback):
+class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
     """Keeps backups of a training, and resumes from the newest one.
 
     A program that is restarted ends with the weights of an uninterrupted run: bit-equal
@@ -268,7 +268,7 @@ class BackupAndRestore(HookedCallback, keras.callbacks.Callback):
         strategy = self.model.distribute_strategy
         return (
             strategy.fit_support.workers.from_chief(data)
-            if isinstance(strategy, HookedStrategy)
+            if isinstance(strategy, FastnetStrategy)
             else data
         )
 

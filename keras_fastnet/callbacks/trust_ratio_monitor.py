@@ -5,12 +5,12 @@ from typing import Any
 from keras_fastnet._keras.adapters import install_changes, optimizers
 from keras_fastnet._keras.adapters import models as keras_models
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet._keras.protocols import HookedCallback
+from keras_fastnet._keras.protocols import FastnetCallback
 from keras_fastnet.optimizers.lars import LARS
 from keras_fastnet.optimizers.trust_ratio_record import TrustRatioRecord
 
 
-class TrustRatioMonitor(HookedCallback, keras.callbacks.Callback):
+class TrustRatioMonitor(FastnetCallback, keras.callbacks.Callback):
     """Adds the trust ratio of every tensor to the logs of every epoch.
 
     | Key | Mean over the epoch's updates |

@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras_fastnet._keras.adapters import install_changes, optimizers, values
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.other_keras import refuse_in_other_models
-from keras_fastnet._keras.protocols import HookedStrategy
+from keras_fastnet._keras.protocols import FastnetStrategy
 from keras_fastnet._keras.replica_step import compiled, keras_step, summed_gradients
 from keras_fastnet._keras.scopes import refuse_lone_update
 from keras_fastnet.arguments import checked_integer, checked_number
@@ -370,7 +370,7 @@ def _check_inner(optimizer: Any) -> None:
 
 def _check_strategy() -> None:
     strategy = tf.distribute.get_strategy()
-    if strategy.num_replicas_in_sync > 1 and not isinstance(strategy, HookedStrategy):
+    if strategy.num_replicas_in_sync > 1 and not isinstance(strategy, FastnetStrategy):
         raise ValueError(
             "With several replicas, LargeBatchOptimizer needs one of keras_fastnet's "
             "strategies, since others clip and test for overflow before they reduce. "

@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet._keras.adapters import install_changes
 from keras_fastnet._keras.keras_api import keras, require_keras_3
-from keras_fastnet._keras.protocols import HookedOptimizer, ModelStep
+from keras_fastnet._keras.protocols import MicroBatchOptimizer, ModelStep
 from keras_fastnet._keras.training import TrainingData
 from keras_fastnet.batches.distributed_input import local_results, per_replica
 from keras_fastnet.batches.global_batch import (
@@ -223,7 +223,7 @@ class TPUFitSupport(FitSupport):
         """Raises if an optimizer would make two updates of one batch."""
         cores = self.strategy.num_replicas_in_sync
         even = examples < cores or examples % cores == 0
-        if even or isinstance(optimizer, HookedOptimizer):
+        if even or isinstance(optimizer, MicroBatchOptimizer):
             return
         raise ShardingError(
             "On a TPU all cores take equally many examples in a step, so that an "

@@ -6,7 +6,7 @@ import types
 from typing import Any
 
 from keras_fastnet._keras.keras2 import internal
-from keras_fastnet._keras.protocols import HookedStrategy, counts_alone, strategy_of
+from keras_fastnet._keras.protocols import FastnetStrategy, counts_alone, strategy_of
 from keras_fastnet._keras.tensorflow import EpochOrder
 from keras_fastnet._keras.training import TrainingData, data_of, note_data
 from keras_fastnet._keras.wrapping import wrap
@@ -99,7 +99,7 @@ def _with_epoch_data(original, handler, strategy, *args, **kwargs):
     if model is None:
         return
     dataset = handler._dataset
-    if isinstance(strategy, HookedStrategy):
+    if isinstance(strategy, FastnetStrategy):
         data = strategy.fit_support.data.epoch_data(dataset)
         if handler._steps_per_epoch is None:
             handler._inferred_steps = strategy.fit_support.data.agreed_batches(
@@ -228,7 +228,7 @@ def _logs(original, tensors):
     until="Never: Keras 2 has ended; goes with its support.",
 )
 def _single_batch(original, strategy, *args, **kwargs):
-    if isinstance(strategy, HookedStrategy):
+    if isinstance(strategy, FastnetStrategy):
         strategy = types.SimpleNamespace(experimental_distribute_dataset=lambda d: d)
     return original(strategy, *args, **kwargs)
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from keras_fastnet._keras.keras2 import optimizers
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet._keras.protocols import HookedOptimizer, ModelStep, strategy_of
+from keras_fastnet._keras.protocols import MicroBatchOptimizer, ModelStep, strategy_of
 from keras_fastnet._keras.training import metric_variables, named
 from keras_fastnet._keras.wrapping import unwrapped
 
@@ -194,5 +194,5 @@ def retrace(model: Any) -> None:
     """
     # `fit` holds the function that it has made before.
     model.train_function = model.make_train_function(force=True)
-    if isinstance(model.optimizer, HookedOptimizer):
+    if isinstance(model.optimizer, MicroBatchOptimizer):
         model.optimizer.retrace()

@@ -10,8 +10,8 @@ from keras_fastnet._keras.keras2 import internal
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.losses import of_scalar, of_sum, scaled_to_valid
 from keras_fastnet._keras.protocols import (
-    HookedOptimizer,
-    HookedStrategy,
+    FastnetStrategy,
+    MicroBatchOptimizer,
     in_replica,
     seed_offset,
 )
@@ -153,7 +153,7 @@ def _reduce_once(original, grads_and_vars):
     until="Never: Keras 2 has ended; goes with its support.",
 )
 def _as_it_is(original, model, optimizer):
-    if isinstance(optimizer, HookedOptimizer):
+    if isinstance(optimizer, MicroBatchOptimizer):
         return optimizer
     return original(model, optimizer)
 
@@ -199,7 +199,7 @@ def _own_stream(original, generator):
 def _own_part(original, layer, store):
     variables = layer._trainable_weights + layer._non_trainable_weights
     strategies = [getattr(v, "distribute_strategy", None) for v in variables]
-    ours = any(isinstance(strategy, HookedStrategy) for strategy in strategies)
+    ours = any(isinstance(strategy, FastnetStrategy) for strategy in strategies)
     if not ours or not isinstance(layer, keras.metrics.Metric):
         original(layer, store)
         return

@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras.src.backend.tensorflow import trainer as tf_trainer
 from keras.src.trainers.data_adapters import py_dataset_adapter
 
-from keras_fastnet._keras.protocols import HookedStrategy
+from keras_fastnet._keras.protocols import FastnetStrategy
 from keras_fastnet._keras.tensorflow import EpochOrder
 from keras_fastnet._keras.training import TrainingData, note_data
 from keras_fastnet._keras.wrapping import extend, extension, wrap
@@ -29,7 +29,7 @@ from keras_fastnet._keras.wrapping import extend, extension, wrap
 )
 def _make_iterator(original, iterator, *args, **kwargs):
     strategy = kwargs.get("distribute_strategy")
-    if not isinstance(strategy, HookedStrategy):
+    if not isinstance(strategy, FastnetStrategy):
         original(iterator, *args, **kwargs)
         return
     order = EpochOrder()

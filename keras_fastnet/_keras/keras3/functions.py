@@ -22,7 +22,7 @@ from keras_fastnet._keras.keras3.models import (
 )
 from keras_fastnet._keras.keras3.scope import move_own_into_scope
 from keras_fastnet._keras.protocols import (
-    HookedStrategy,
+    FastnetStrategy,
     compiles_itself,
     counts_alone,
 )
@@ -145,9 +145,9 @@ def _in_scope_only(original, model, force=False):
 )
 def _peek(original, model, iterator=None, data_batch=None):
     strategy, optimizer = model._distribute_strategy, model.optimizer
-    if isinstance(strategy, HookedStrategy):
+    if isinstance(strategy, FastnetStrategy):
         move_own_into_scope(model)
-    if iterator is not None and isinstance(strategy, HookedStrategy):
+    if iterator is not None and isinstance(strategy, FastnetStrategy):
         data = iterator.data
         remember_data(model, iterator)
         batch = data.peek()
@@ -158,7 +158,7 @@ def _peek(original, model, iterator=None, data_batch=None):
         iterate_over(iterator, data)
         remember_data(model, iterator)
         batch = examples = data.peek()
-    elif isinstance(strategy, HookedStrategy):
+    elif isinstance(strategy, FastnetStrategy):
         batch = examples = data_batch
     else:
         original(model, iterator=iterator, data_batch=data_batch)
@@ -223,7 +223,7 @@ def _make_step(original, model, step):
 def _step(model, step, kind):
     if counts_alone(model) and kind == "train":
         step = model.optimizer.counted_step(step)
-    if isinstance(model.distribute_strategy, HookedStrategy):
+    if isinstance(model.distribute_strategy, FastnetStrategy):
         return model_step(model, step, kind)
     return step
 

@@ -12,7 +12,7 @@ from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.backend.tensorflow import trainer as tf_trainer
 
 from keras_fastnet._keras.keras3 import values
-from keras_fastnet._keras.protocols import HookedOptimizer, ModelStep
+from keras_fastnet._keras.protocols import MicroBatchOptimizer, ModelStep
 from keras_fastnet._keras.replica_step import keras_step
 from keras_fastnet._keras.tensorflow import converted, scratch_graph
 from keras_fastnet._keras.training import metric_variables, named
@@ -255,5 +255,5 @@ def retrace(model: keras.Model) -> None:
         model: A compiled model, such as a callback's in `on_train_begin`.
     """
     model.make_train_function(force=True)
-    if isinstance(model.optimizer, HookedOptimizer):
+    if isinstance(model.optimizer, MicroBatchOptimizer):
         model.optimizer.retrace()

@@ -10,7 +10,7 @@ from keras.src.backend.tensorflow import core as tf_core
 from keras.src.trainers import trainer as base_trainer
 
 from keras_fastnet._keras.keras3 import values
-from keras_fastnet._keras.protocols import HookedStrategy
+from keras_fastnet._keras.protocols import FastnetStrategy
 from keras_fastnet._keras.scopes import (
     outside_of_run,
     refuse_compiled_in_scope,
@@ -33,7 +33,7 @@ _HAVE_VARIABLES = (keras.Optimizer, keras.Metric, keras.Loss)
 )
 def _compile_in_scope(original, model, *args, **kwargs):
     strategy: Any = getattr(model, "_distribute_strategy", None)
-    if not isinstance(strategy, HookedStrategy):
+    if not isinstance(strategy, FastnetStrategy):
         refuse_compiled_in_scope(model, strategy)
         return original(model, *args, **kwargs)
     with model.distribute_strategy.scope():
@@ -144,7 +144,7 @@ def _of_a_replica(original, variable):
     try:
         return original(variable)
     except ValueError:
-        ours = isinstance(tf.distribute.get_strategy(), HookedStrategy)
+        ours = isinstance(tf.distribute.get_strategy(), FastnetStrategy)
         if ours and tf.distribute.in_cross_replica_context():
             raise outside_of_run(f"the gradient of {variable.path!r}") from None
         raise
