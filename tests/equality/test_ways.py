@@ -1,7 +1,8 @@
 """Training on N workers gives the same weight updates as training on one device.
 
 A table of ways to train and of clusters. `make test` runs its diagonal: every way on
-one cluster, every cluster with some ways. `make test-all` runs all of it.
+one cluster, every cluster with some ways. `make test-all` runs all of it but the
+variants of a way, which it runs on one cluster; `make test-slow` runs those too.
 """
 
 import functools
@@ -21,7 +22,7 @@ def cells():
     for number, (name, way) in enumerate(WAYS.items()):
         for cluster in way.clusters:
             marks = []
-            if way.slow:
+            if way.slow or (way.variant and cluster != CLUSTERS[0]):
                 marks.append(pytest.mark.slow)
             elif cluster == CLUSTERS[number % len(CLUSTERS)] and not way.variant:
                 marks.append(pytest.mark.smoke)

@@ -20,7 +20,8 @@ class Way:
         apart: Names of results that are not compared.
         rtol: Relative tolerance of the weights.
         clusters: On what it is run.
-        variant: Whether it is so near to another way that the diagonal leaves it out.
+        variant: Whether it is so near to another way that the diagonal leaves it out,
+            and one cluster does for `make test-all`.
         slow: Whether it is left to `make test-slow`.
         keras_3: Why it is for Keras 3 alone. Defaults to `""`: it is not.
     """
