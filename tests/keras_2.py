@@ -31,45 +31,42 @@ COVERED = (
 _OTHERS_DO = "an option of Keras 3: LargeBatchOptimizer does it on both"
 _PATHS = "names of Keras 3's variables"
 LEFT_OUT = {
-    "test_lars_algorithm.py::test_a_callable_rate": "Keras 2 has no such rates",
+    "test_lars_algorithm.py::test_callable_rate": "Keras 2 has no such rates",
     "test_lars_algorithm.py::test_sparse_gradients_sum_duplicates[loss_scale_factor]": (
         _OTHERS_DO
     ),
-    "test_lars_algorithm.py::test_gradient_accumulation_is_one_step": _OTHERS_DO,
-    "test_exclusions.py::test_the_table_says_what_the_optimizer_does": _PATHS,
-    "test_exclusions.py::test_biases_and_batch_normalization": _PATHS,
-    "test_exclusions.py::test_tensorflow_variables": _PATHS,
-    "test_exclusions.py::test_saving_keeps_the_excluded_set[image_model-fu": _PATHS,
-    "test_exclusions.py::test_saving_keeps_the_excluded_set[attention_model-fu": _PATHS,
-    "test_lars.py::test_configuration": _OTHERS_DO,
-    "test_lars.py::test_narrow_dtypes_compute_in_float32": "reads Keras 3's variables",
-    "test_lars.py::test_a_variable_without_gradient_stays": "warns through a logger",
-    "test_lars.py::test_buffers_have_the_usual_names": _PATHS,
-    "test_lars.py::test_building_twice_keeps_the_buffers": "counts Keras 3's variables",
-    "test_lars.py::test_wrong_arguments[{'learning_rate'": "Keras 2's own error",
-    "test_lars.py::test_wrong_arguments[{'eta'": "Keras 2's own error",
+    "test_lars_algorithm.py::test_gradient_accumulation_updates_with_the_mean": _OTHERS_DO,
+    "test_exclusions.py::test_table_agrees_with_updates": _PATHS,
+    "test_exclusions.py::test_table_excludes_biases_and_batch_normalization": _PATHS,
+    "test_exclusions.py::test_describe_takes_tensorflow_variables": _PATHS,
+    "test_exclusions.py::test_saving_keeps_treatments[image_model-fu": _PATHS,
+    "test_exclusions.py::test_saving_keeps_treatments[attention_model-fu": _PATHS,
+    "test_lars.py::test_config_round_trip": _OTHERS_DO,
+    "test_lars.py::test_float16_and_bfloat16_weights_compute_in_float32": "reads Keras 3's variables",
+    "test_lars.py::test_variable_without_gradient_is_unchanged": "warns through a logger",
+    "test_lars.py::test_buffers_have_keras_names": _PATHS,
+    "test_lars.py::test_building_twice_keeps_buffers": "counts Keras 3's variables",
+    "test_lars.py::test_invalid_arguments_raise[{'learning_rate'": "Keras 2's own error",
+    "test_lars.py::test_invalid_arguments_raise[{'eta'": "Keras 2's own error",
     "test_lars_fit.py::test_sparse_gradients_in_fit[option2": _OTHERS_DO,
     "test_lars_fit.py::test_sparse_gradients_with_accumulation": _OTHERS_DO,
-    "test_lars_fit.py::test_accumulation_is_one_large_batch": _OTHERS_DO,
-    "test_lars_fit.py::test_moving_average_of_the_weights": (
+    "test_lars_fit.py::test_accumulation_equals_one_large_batch": _OTHERS_DO,
+    "test_lars_fit.py::test_moving_average_of_weights": (
         "the average of Keras 2 begins with the weights before the first update"
     ),
     "test_lars_fit.py::test_mixed_precision": _OTHERS_DO,
     "test_lars_fit.py::test_dynamic_loss_scaling": _OTHERS_DO,
-    "test_lars_fit.py::test_training_goes_on_bit_for_bit_after_loading[average": (
+    "test_lars_fit.py::test_training_after_loading_is_bit_equal[average": (_OTHERS_DO),
+    "test_large_batch_optimizer.py::test_invalid_arguments_raise[<lambda>-ValueError-pass `accum": (
         _OTHERS_DO
     ),
-    "test_large_batch_optimizer.py::test_refusals[<lambda>-ValueError-pass `accum": (
+    "test_large_batch_optimizer.py::test_invalid_arguments_raise[<lambda>-ValueError-`loss_scal": (
         _OTHERS_DO
     ),
-    "test_large_batch_optimizer.py::test_refusals[<lambda>-ValueError-`loss_scal": (
-        _OTHERS_DO
-    ),
-    "test_schedules.py::test_drives_an_optimizer": (
+    "test_schedules.py::test_schedule_sets_the_rate_of_an_optimizer": (
         "`learning_rate` of Keras 2 is that of the update before"
     ),
-    "test_batch_growth.py::test_every_example_counts_once_in_every_epoch"
-    "[2-as_unknown_length": (
+    "test_batch_growth.py::test_growth_equals_separate_fits[2-as_unknown_length": (
         "Keras 2 refuses unknown lengths with several steps an execution"
     ),
     "test_torus_strategy.py::test_a_saved_model_continues_training_identically": (
@@ -85,10 +82,10 @@ LEFT_OUT = {
     "test_torus_strategy.py::test_replica_0_draws_the_random_numbers_of_one_device": (
         "Keras 2 seeds an operation by its place in the graph"
     ),
-    "test_trust_ratio_monitor.py::test_means_of_every_epoch": _PATHS,
-    "test_trust_ratio_monitor.py::test_without_it_nothing_is_computed": _PATHS,
+    "test_trust_ratio_monitor.py::test_means_equal_numpy": _PATHS,
+    "test_trust_ratio_monitor.py::test_training_without_the_monitor_records_nothing": _PATHS,
     "test_trust_ratio_monitor.py::test_skipped_updates_are_left_out": _PATHS,
-    "test_trust_ratio_monitor.py::test_tensorboard_gets_every_log": _PATHS,
+    "test_trust_ratio_monitor.py::test_tensorboard_writes_every_log": _PATHS,
 }
 """How the ids of tests begin that do not run with Keras 2, and the reason."""
 
