@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+from keras_fastnet._keras.keras_api import IS_KERAS_2
 from tests.distributed import jobs
 
 CLUSTERS = ("two_workers", "one_by_two", "two_mpi")
@@ -73,6 +74,12 @@ def _micro_batches(**settings: Any) -> Way:
         apart=("optimizer",),
         clusters=(*CLUSTERS, "one_device"),
     )
+
+
+def _growing(settings: dict[str, Any]) -> Way:
+    # TensorFlow 2.15 rounds differently for other sizes of a batch.
+    rtol = 1e-3 if IS_KERAS_2 else 1e-5
+    return Way("fit_growing", settings, {}, apart=("optimizer",), rtol=rtol)
 
 
 def _xla(way: Way, **options: Any) -> Way:
@@ -181,16 +188,9 @@ MICRO_BATCHES = {
         _xla(_micro_batches(optimizer="lars")), clusters=("one_device",)
     ),
     "micro-batches, run_eagerly": _micro_batches(compile_options={"run_eagerly": True}),
-    "a batch that grows": Way("fit_growing", apart=("optimizer",)),
-    "a batch that grows by micro-batches first": Way(
-        "fit_growing", {"max_device_batch": 16}, {}, apart=("optimizer",)
-    ),
-    "a batch that grows on devices": Way(
-        "fit_growing",
-        {"max_device_batch": 32},
-        {},
-        apart=("optimizer",),
-    ),
+    "a batch that grows": _growing({}),
+    "a batch that grows by micro-batches first": _growing({"max_device_batch": 16}),
+    "a batch that grows on devices": _growing({"max_device_batch": 32}),
 }
 
 OWN_STEPS = {
