@@ -23,7 +23,7 @@ demo: $(VENV)/examples.stamp  ## Train digits on four workers, global batch up t
 test: $(VENV)/dev.stamp  ## Run unit tests and a smoke of every distributed way: minutes.
 	$(VENV)/bin/python -m pytest -m "not slow and (smoke or not distributed)"
 
-test-all: $(VENV)/dev.stamp  ## Run all tests that CI runs: half an hour.
+test-all: $(VENV)/dev.stamp  ## Run all tests that CI runs: under an hour.
 	$(VENV)/bin/python -m pytest -m "not slow"
 
 test-slow: $(VENV)/dev.stamp  ## Run what CI does not: twenty kills, every fix switched off.

@@ -1,8 +1,9 @@
 """Training on N workers gives the same weight updates as training on one device.
 
 A table of ways to train and of clusters. `make test` runs its diagonal: every way on
-one cluster, every cluster with some ways. `make test-all` runs all of it but the
-variants of a way, which it runs on one cluster; `make test-slow` runs those too.
+one cluster, every cluster with some ways. `make test-all` adds all ways on two workers
+and on two devices, variants of a way on two workers only. `make test-slow` runs the
+rest, which is mostly over MPI.
 """
 
 import functools
@@ -23,9 +24,11 @@ def cells():
     for number, (name, way) in enumerate(WAYS.items()):
         for cluster in way.clusters:
             marks = []
-            if way.slow or (way.variant and cluster != CLUSTERS[0]):
+            diagonal = cluster == CLUSTERS[number % len(CLUSTERS)] and not way.variant
+            doubled = cluster == "two_mpi" or (way.variant and cluster != CLUSTERS[0])
+            if way.slow or (doubled and not diagonal):
                 marks.append(pytest.mark.slow)
-            elif cluster == CLUSTERS[number % len(CLUSTERS)] and not way.variant:
+            elif diagonal:
                 marks.append(pytest.mark.smoke)
             if IS_KERAS_2 and (way.keras_3 or cluster == "two_mpi"):
                 reason = way.keras_3 or "MPI is tested with Keras 3"
