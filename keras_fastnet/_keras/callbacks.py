@@ -31,7 +31,7 @@ _WRITERS = (
     keras.callbacks.CallbackList,
     "__init__",
     stock=(
-        "Each worker stops by itself, and all write the same files "
+        "Workers stop independently, and all write the same files "
         "(tensorflow#38635); optimizers are not told when an epoch ends."
     ),
     until="Keras has a strategy hook for stopping and for files.",

@@ -3,6 +3,7 @@
 import contextlib
 import contextvars
 import fcntl
+import functools
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -19,15 +20,19 @@ _INDICES = (".json", ".pb", ".index")
 _writing = contextvars.ContextVar("_writing", default=False)
 
 
-# Scripts save on all workers, most of which share a disk: TensorFlow would write one
-# file from all of them at once. Each writes its own beside it, and then puts it in
-# place. A value that is a sum over the workers is still one: they save together.
-@wrap(
-    checkpoint.TrackableSaver,
-    "save",
+# Scripts save on all workers, most of which share a disk: TensorFlow and Keras would
+# write one file from all of them at once. Each writes its own beside it, and then puts
+# it in place.
+wrap_writer = functools.partial(
+    wrap,
     stock="Every worker writes the same path (tensorflow#38635): damaged files.",
     until="Files are written elsewhere and then moved into place.",
 )
+"""Registers a wrapper, as `wrap`, of a function that writes files."""
+
+
+# A value that is a sum over the workers is still one: they save together.
+@wrap_writer(checkpoint.TrackableSaver, "save")
 def _save_checkpoint(original, saver, file_prefix, *args, **kwargs):
     numbered = bool(args) or kwargs.get("checkpoint_number") is not None
     if not tf.executing_eagerly() or numbered or not isinstance(file_prefix, str):
@@ -41,12 +46,7 @@ def _save_checkpoint(original, saver, file_prefix, *args, **kwargs):
     return tf.constant(file_prefix)
 
 
-@wrap(
-    saved_model,
-    "save_and_return_nodes",
-    stock="Every worker writes the same path (tensorflow#38635): damaged files.",
-    until="Files are written elsewhere and then moved into place.",
-)
+@wrap_writer(saved_model, "save_and_return_nodes")
 def _save_saved_model(original, trackable, export_dir, *args, **kwargs):
     return save_whole(
         lambda path: original(trackable, path, *args, **kwargs),

@@ -22,7 +22,7 @@ def batches_per_update(optimizer: Any, data: TrainingData | None) -> int:
 
     Args:
         optimizer: A Keras optimizer.
-        data: The training data; `None` if Keras iterates over them by itself.
+        data: The training data; `None` if keras_fastnet does not provide them.
     """
     if data is None or not isinstance(optimizer, LargeBatchOptimizer):
         return 1

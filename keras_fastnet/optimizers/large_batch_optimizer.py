@@ -62,7 +62,7 @@ class LargeBatchOptimizer(optimizers.LossScaleOptimizer):
     Raises:
         TypeError: If `inner_optimizer` is not a Keras optimizer, or
             `accumulation_steps` is not an integer.
-        ValueError: If the inner optimizer accumulates or scales by itself, or
+        ValueError: If the inner optimizer itself accumulates or scales, or
             `accumulation_steps` is below 1.
 
     Example:

@@ -25,7 +25,7 @@ from keras_fastnet._keras.wrapping import extend, extension, wrap
         "With a seed, arrays are shuffled in the same order in every epoch, also on "
         "one device."
     ),
-    until="Keras's `fit` runs on several workers by itself (keras#20585).",
+    until="Keras's `fit` runs on several workers (keras#20585).",
 )
 def _make_iterator(original, iterator, *args, **kwargs):
     strategy = kwargs.get("distribute_strategy")

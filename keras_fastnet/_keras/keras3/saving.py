@@ -8,18 +8,12 @@ from keras_fastnet._keras.saving import (
     is_chief,
     save_whole,
     several_workers,
+    wrap_writer,
 )
 from keras_fastnet._keras.wrapping import wrap
 
 
-# Scripts save on all workers, most of which share a disk: Keras would write one file
-# from all of them at once. Each writes its own beside it, and then puts it in place.
-@wrap(
-    saving_lib,
-    "save_model",
-    stock="Every worker writes the same path (tensorflow#38635): damaged files.",
-    until="Files are written elsewhere and then moved into place.",
-)
+@wrap_writer(saving_lib, "save_model")
 def _save_model(original, model, filepath, *args, **kwargs):
     zipped = str(filepath).endswith(".keras")
     return save_whole(
@@ -29,22 +23,12 @@ def _save_model(original, model, filepath, *args, **kwargs):
     )
 
 
-@wrap(
-    saving_lib,
-    "save_weights_only",
-    stock="Every worker writes the same path (tensorflow#38635): damaged files.",
-    until="Files are written elsewhere and then moved into place.",
-)
+@wrap_writer(saving_lib, "save_weights_only")
 def _save_weights(original, model, filepath, *args, **kwargs):
     return save_whole(lambda path: original(model, path, *args, **kwargs), filepath)
 
 
-@wrap(
-    legacy_h5_format,
-    "save_model_to_hdf5",
-    stock="Every worker writes the same path (tensorflow#38635): damaged files.",
-    until="Files are written elsewhere and then moved into place.",
-)
+@wrap_writer(legacy_h5_format, "save_model_to_hdf5")
 def _save_hdf5(original, model, filepath, *args, **kwargs):
     return save_whole(
         lambda path: original(model, path, *args, **kwargs),
