@@ -218,12 +218,13 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
         return devices, kind
 
 
-def describe(extended: TorusExtended, source: str) -> str:
+def describe(extended: TorusExtended, source: str, wait_timeout: float) -> str:
     """Returns a text about the replicas and their all-reduce.
 
     Args:
         extended: The extended half of a strategy.
         source: Where the cluster is described.
+        wait_timeout: Seconds that a worker waits for another one.
 
     Returns:
         Some lines of text.
@@ -253,6 +254,7 @@ def describe(extended: TorusExtended, source: str) -> str:
         ("transport", f"{carrier}; {travels}"),
         ("buckets", f"{reduction.bucket_bytes:,} bytes"),
         *(("sums", line) for line in _algorithms(extended.choice)),
+        ("waits", f"up to {wait_timeout:g} s for another worker"),
     ]
     return "\n".join(f"{name:<10} {text}" for name, text in entries)
 

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet._keras.adapters import install_changes
+from keras_fastnet.arguments import checked_number
 from keras_fastnet.cluster.discovery import (
     Membership,
     check_described_in_time,
@@ -61,6 +62,9 @@ class TorusStrategy(tf.distribute.MultiWorkerMirroredStrategy, metaclass=OnePerP
             over its examples, or their `"sum"`. Defaults to `"mean"`.
         start_timeout: Seconds within which all workers must have started.
             Defaults to `300.0`, which covers a container image being pulled.
+        wait_timeout: Seconds that a worker waits for another one, for example in a
+            sum, before it raises `ClusterError`. It must exceed the longest time that
+            one worker spends alone, such as the chief in saving. Defaults to `600.0`.
 
     Raises:
         ClusterError: If the cluster is described wrongly, the port of this worker is
@@ -83,6 +87,7 @@ class TorusStrategy(tf.distribute.MultiWorkerMirroredStrategy, metaclass=OnePerP
 
     extended: TorusExtended
     fit_support: FitSupport
+    wait_timeout: float
     membership: Membership
 
     def __init__(
@@ -96,8 +101,10 @@ class TorusStrategy(tf.distribute.MultiWorkerMirroredStrategy, metaclass=OnePerP
         transport: Literal["auto", "mpi", "tensorflow"] = "auto",
         scalar_losses: Literal["mean", "sum"] = "mean",
         start_timeout: float = 300.0,
+        wait_timeout: float = 600.0,
     ):
         scalar_losses = checked_scalar_losses(scalar_losses)
+        self.wait_timeout = checked_number("wait_timeout", wait_timeout, above=0.0)
         reduction = check_options(
             grid, wire_dtype, bucket_bytes, transport, communication_options
         )
@@ -143,7 +150,7 @@ class TorusStrategy(tf.distribute.MultiWorkerMirroredStrategy, metaclass=OnePerP
 
     def describe(self) -> str:
         """Returns the ranks, cluster source, hosts, grid and transport, as a text."""
-        return describe(self.extended, self.membership.source)
+        return describe(self.extended, self.membership.source, self.wait_timeout)
 
     def check_unchanged(self) -> None:
         """Checks that the cluster is still as it was when the strategy was made.
