@@ -34,3 +34,16 @@ def count(number: int, singular: str, plural: str | None = None) -> str:
         plural: The noun in the plural. Defaults to `None`: `singular` with an s.
     """
     return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
+
+
+def listed(singular: str, numbers: Sequence[int]) -> str:
+    """Returns numbered things, such as `"rank 2"` or `"ranks 0, 1 and 3"`.
+
+    Args:
+        singular: The noun in the singular.
+        numbers: The numbers, at least one.
+    """
+    *first, last = map(str, numbers)
+    if not first:
+        return f"{singular} {last}"
+    return f"{singular}s {', '.join(first)} and {last}"

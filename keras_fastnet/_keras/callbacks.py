@@ -1,6 +1,7 @@
 """Lists of callbacks: ends of epochs, files with one writer, and stopping together."""
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -82,12 +83,19 @@ def _optimizer_of(model: Any) -> MicroBatchOptimizer | None:
     return optimizer if isinstance(optimizer, MicroBatchOptimizer) else None
 
 
+def _nothing(*_: Any) -> None:
+    """Takes the place of a strategy's `note`."""
+
+
 @extension
 class WorkersCallbackList(keras.callbacks.CallbackList):
     """The callbacks of a model with a keras_fastnet strategy or optimizer."""
 
     _in_epoch = False
     _stop_wanted = False
+    # From 1 within `fit`, otherwise 0.
+    _epoch = 0
+    _note: Callable[..., None] | None = None
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Tells the strategy that training begins, after all callbacks.
@@ -95,6 +103,7 @@ class WorkersCallbackList(keras.callbacks.CallbackList):
         Args:
             logs: Passed on.
         """
+        self._record("the beginning of `fit`")
         super().on_train_begin(logs)
         strategy = strategy_of(self.model)
         data = data_of(self.model)
@@ -110,6 +119,8 @@ class WorkersCallbackList(keras.callbacks.CallbackList):
             logs: Passed on.
         """
         self._in_epoch = True
+        self._epoch = epoch + 1
+        self._record("the beginning of epoch {}", self._epoch)
         if optimizer := _optimizer_of(self.model):
             optimizer.begin_epoch()
         super().on_epoch_begin(epoch, logs)
@@ -121,7 +132,63 @@ class WorkersCallbackList(keras.callbacks.CallbackList):
             logs: Passed on.
         """
         self._end_epoch()
+        self._record_test("")
         super().on_test_begin(logs)
+
+    def on_test_batch_begin(
+        self, batch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        """Records which step begins.
+
+        Args:
+            batch: Passed on.
+            logs: Passed on.
+        """
+        self._record_test(", step {}", batch + 1)
+        super().on_test_batch_begin(batch, logs)
+
+    def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Records the end of an evaluation.
+
+        Args:
+            logs: Passed on.
+        """
+        self._record_test(", callbacks at its end")
+        super().on_test_end(logs)
+        if not self._epoch:
+            self._record("the program, after `evaluate`")
+
+    def on_predict_batch_begin(
+        self, batch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        """Records which step begins.
+
+        Args:
+            batch: Passed on.
+            logs: Passed on.
+        """
+        self._record("`predict`, step {}", batch + 1)
+        super().on_predict_batch_begin(batch, logs)
+
+    def on_predict_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Records the end of a prediction.
+
+        Args:
+            logs: Passed on.
+        """
+        super().on_predict_end(logs)
+        self._record("the program, after `predict`")
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Records the end of training.
+
+        Args:
+            logs: Passed on.
+        """
+        self._epoch = 0
+        self._record("callbacks at the end of `fit`")
+        super().on_train_end(logs)
+        self._record("the program, after `fit`")
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Ends the epoch, and has all workers stop if one of them wants to.
@@ -131,12 +198,26 @@ class WorkersCallbackList(keras.callbacks.CallbackList):
             logs: Passed on.
         """
         self._end_epoch()
+        self._record("callbacks at the end of epoch {}", epoch + 1)
         super().on_epoch_end(epoch, logs)
+        self._record("the end of epoch {}", epoch + 1)
         strategy = strategy_of(self.model)
         if strategy is not None and strategy.num_workers > 1:
             wanted = self.model.stop_training or self._stop_wanted
             self._stop_wanted = False
             self.model.stop_training = strategy.fit_support.workers.any(wanted)
+
+    def on_train_batch_begin(
+        self, batch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        """Records which step begins.
+
+        Args:
+            batch: Passed on.
+            logs: Passed on.
+        """
+        super().on_train_batch_begin(batch, logs)
+        self._record("epoch {}, step {}", self._epoch, batch + 1)
 
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
@@ -149,6 +230,9 @@ class WorkersCallbackList(keras.callbacks.CallbackList):
             batch: Passed on.
             logs: Passed on.
         """
+        self._record(
+            "epoch {}, callbacks or data after step {}", self._epoch, batch + 1
+        )
         super().on_train_batch_end(batch, logs)
         strategy = strategy_of(self.model)
         if strategy is None or strategy.num_workers < 2:
@@ -164,6 +248,20 @@ class WorkersCallbackList(keras.callbacks.CallbackList):
             for callback in self.callbacks
         )
         return watched and not np.isfinite((logs or {}).get("loss", 0.0))
+
+    def _record_test(self, text: str, *numbers: int) -> None:
+        if not self._epoch:
+            self._record(f"`evaluate`{text}", *numbers)
+        else:
+            self._record(f"validation of epoch {{}}{text}", self._epoch, *numbers)
+
+    def _record(self, text: str, *numbers: int) -> None:
+        """Has the strategy record what this worker is doing."""
+        if self._note is None:
+            # Kept, since it is called in each step, and looking takes 20 microseconds.
+            strategy = strategy_of(self.model)
+            self._note = _nothing if strategy is None else strategy.fit_support.note
+        self._note(text, *numbers)
 
     def _end_epoch(self) -> None:
         optimizer = _optimizer_of(self.model)

@@ -91,6 +91,9 @@ class FitSupport(Protocol):
         """Whether XLA compiles each step as a whole, as on TPUs, with static shapes."""
         ...
 
+    def note(self, text: str, *numbers: int) -> None:
+        """Records what this worker is doing: a text, with `{}` for each number."""
+
     def begin_fit(self, model: Any, data: Any, verbose: bool) -> None:
         """Checks a training before its first step; the chief prints a summary."""
 

@@ -138,6 +138,47 @@ class EpochOrder:
         return tf.random.experimental.stateless_shuffle(value, seeds)
 
 
+def post_text(key: str, text: str) -> None:
+    """Leaves a text for the other workers, on the chief's coordination service.
+
+    Args:
+        key: Its key, which has no text yet.
+        text: The text.
+    """
+    context.context().set_config_key_value(key, text)
+
+
+def awaited_text(key: str) -> str:
+    """Returns a text that a worker leaves, and waits for it without a limit.
+
+    Args:
+        key: Its key.
+    """
+    return context.context().get_config_key_value(key)
+
+
+def has_text(key: str) -> bool:
+    """Returns whether there is a text.
+
+    Args:
+        key: Its key.
+    """
+    try:
+        context.context().get_config_key_value(key, timeout_in_ms=1)
+    except tf.errors.DeadlineExceededError:
+        return False
+    return True
+
+
+def remove_text(key: str) -> None:
+    """Removes a text.
+
+    Args:
+        key: Its key.
+    """
+    context.context().delete_config_key_value(key)
+
+
 def worker_dataset(distributed: Any) -> tf.data.Dataset:
     """Returns what this worker reads of a distributed dataset.
 
@@ -282,3 +323,25 @@ def tpu_strategy_with_extended(strategy: tf.distribute.Strategy, extended: Any) 
     strategy_with_extended(strategy, extended)
     # As TensorFlow's does: functions get one handle for all cores' variables.
     strategy._enable_packed_variable_in_eager_mode = True
+
+
+def text_within(key: str, seconds: float) -> str | None:
+    """Returns a text that a worker has left, or `None` if it cannot be read in time.
+
+    Args:
+        key: Its key.
+        seconds: How long to wait for it, at least a millisecond.
+    """
+    try:
+        return context.context().get_config_key_value(key, int(1000 * seconds))
+    except tf.errors.OpError:
+        return None
+
+
+def abort_collectives(message: str) -> None:
+    """Ends the collectives in which this worker waits, and all later ones.
+
+    Args:
+        message: A part of the message of the errors that they raise.
+    """
+    context.context().abort_collective_ops(tf.errors.DEADLINE_EXCEEDED, message)

@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -106,6 +106,7 @@ class MpiWorld:
         # Kept as an attribute: the sends do not wait until MPI has read it.
         self._exit_message: Any = bytearray(1)
         self._exit_seen_at: float | None = None
+        self._poll: Callable[[float], None] = lambda seconds: None
         self._previous_hook = sys.excepthook
         sys.excepthook = self._abort
         atexit.register(self._announce_exit)
@@ -153,12 +154,25 @@ class MpiWorld:
         if processes is not None:
             print(f"keras_fastnet: MPI ranks {', '.join(processes)}", flush=True)
 
-    def check_peers(self) -> None:
+    def watch_by(self, poll: Callable[[float], None]) -> None:
+        """Has waits for other ranks polled.
+
+        Args:
+            poll: Called with the seconds that this rank has waited; raises to end it.
+        """
+        self._poll = poll
+
+    def check_peers(self, seconds: float) -> None:
         """Raises an error if another rank has exited. Polled while waiting.
 
+        Args:
+            seconds: How long this rank has waited.
+
         Raises:
+            ClusterError: If another rank is late, or does not answer.
             RuntimeError: If a rank exited more than two seconds ago.
         """
+        self._poll(seconds)
         status = self._mpi.Status()
         if not self._exits.Iprobe(tag=_EXITED, status=status):
             return
@@ -191,5 +205,8 @@ class MpiWorld:
             flush=True,
         )
         sys.stdout.flush()
+        if isinstance(error, ClusterError):
+            # The other ranks that wait for the same one report it as well.
+            time.sleep(_PATIENCE_SECONDS)
         # Otherwise MPI waits for the other ranks, and they wait for this one.
         self.communicator.Abort(1)

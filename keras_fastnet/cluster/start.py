@@ -11,8 +11,6 @@ import contextlib
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 
@@ -23,6 +21,7 @@ from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.cluster.cluster_spec import Cluster, hosts_of
 from keras_fastnet.cluster.discovery import Membership, check_nothing_ran
 from keras_fastnet.cluster.rendezvous import meet
+from keras_fastnet.cluster.watchdog import killed_after
 from keras_fastnet.text import count
 from keras_fastnet.version import __version__
 
@@ -30,21 +29,6 @@ from keras_fastnet.version import __version__
 _LEAST_CONNECT_SECONDS = 60.0
 # Ranks with the same value share a machine, whatever their addresses: pods, containers.
 _NODE = "FASTNET_NODE"
-
-_WATCHDOG = """
-import os
-import select
-import signal
-import sys
-
-pid, seconds, text = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-# The pipe is closed when the watched process ends or leaves the context.
-ended = select.select([0], [], [], seconds)[0]
-if not ended and os.getppid() == pid:
-    print(text, file=sys.stderr, flush=True)
-    os.kill(pid, signal.SIGKILL)
-"""
 
 
 def meet_workers(membership: Membership, start_timeout: float) -> list[str]:
@@ -111,30 +95,14 @@ def server_start(cluster: Cluster | None, start_timeout: float) -> Iterator[None
     # A short `start_timeout` means that workers start together, not that they are fast.
     seconds = max(start_timeout, _LEAST_CONNECT_SECONDS)
     try:
-        with killed_after(seconds, _stuck(cluster, seconds)):
+        stuck = _stuck(cluster, seconds)
+        with killed_after(seconds, stuck, cluster.addresses, cluster.rank):
             yield
     finally:
         for number, handler in own_handlers.items():
             if in_main_thread and handler is not None:
                 # TensorFlow treats SIGTERM as a notice of preemption and continues.
                 signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def killed_after(seconds: float, text: str) -> Iterator[None]:
-    """A context that kills this process if it takes too long.
-
-    Args:
-        seconds: How long it may take.
-        text: The message that is then written to stderr.
-    """
-    command = [sys.executable, "-I", "-S", "-c", _WATCHDOG]
-    with subprocess.Popen(
-        [*command, str(os.getpid()), str(seconds), text],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-    ):
-        yield
 
 
 def _stuck(cluster: Cluster, seconds: float) -> str:

@@ -45,10 +45,11 @@ class MpiGroup:
 
     Args:
         communicator: An `mpi4py.MPI.Comm` that nothing else uses.
-        check_peers: Polled while waiting; raises if a peer has exited.
+        check_peers: Called with the seconds that this rank has waited, every half a
+            second; raises if a peer has exited or is late.
     """
 
-    def __init__(self, communicator: Any, check_peers: Callable[[], None]):
+    def __init__(self, communicator: Any, check_peers: Callable[[float], None]):
         # Imported here, since only MPI clusters need mpi4py.
         from mpi4py import MPI
 
@@ -121,11 +122,12 @@ class MpiGroup:
 
     def _wait(self, request: Any) -> None:
         """Waits, and yields the core to ranks that are still computing."""
-        check_at = time.monotonic() + _CHECK_SECONDS
+        begun = time.monotonic()
+        check_at = begun + _CHECK_SECONDS
         while not request.Test():
             os.sched_yield()
             if time.monotonic() > check_at:
-                self._check_peers()
+                self._check_peers(time.monotonic() - begun)
                 check_at = time.monotonic() + _CHECK_SECONDS
 
 

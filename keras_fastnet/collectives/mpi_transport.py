@@ -29,7 +29,7 @@ class MpiTransport:
         grid: The grid of all ranks.
         hosts: Each rank's host, by rank.
         communicator: An `mpi4py.MPI.Comm` of all ranks.
-        check_peers: Polled while waiting; raises if a peer has exited.
+        check_peers: See `MpiGroup`.
 
     Attributes:
         ranks_by_row: The ranks in every row of the grid, by column.
@@ -40,7 +40,7 @@ class MpiTransport:
         grid: Grid,
         hosts: Sequence[str],
         communicator: Any,
-        check_peers: Callable[[], None],
+        check_peers: Callable[[float], None],
     ):
         self.ranks_by_row = rows_of_ranks(grid, hosts)
         order = [rank for row in self.ranks_by_row for rank in row]

@@ -6,6 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_fastnet.collectives.collective_mark import CollectiveMark
+
 _HALVES = (tf.float16, tf.bfloat16)
 _SUM = {"merge_op": "Add", "final_op": "Id"}
 _KEYS = 2**31
@@ -53,6 +55,7 @@ class TensorFlowGroup:
         with tf.init_scope(), tf.device(device):
             # TensorFlow runs operations that share a resource in program order.
             self._order = tf.Variable(0.0, trainable=False)
+        self.mark = CollectiveMark(device)
         self._settings = {
             "group_size": size,
             "group_key": zlib.crc32(name.encode()) % _KEYS,
@@ -118,13 +121,16 @@ class TensorFlowGroup:
             return tf.cast(total, parts.dtype)
 
     def _run(self, operation: Any, value: tf.Tensor, **options: Any) -> tf.Tensor:
-        with tf.device(self._device):
-            return operation(
-                input=value,
-                instance_key=_key_of(operation.__name__, value),
-                **self._settings,
-                **options,
-            )
+        def collective() -> tf.Tensor:
+            with tf.device(self._device):
+                return operation(
+                    input=value,
+                    instance_key=_key_of(operation.__name__, value),
+                    **self._settings,
+                    **options,
+                )
+
+        return self.mark.around(value, collective)
 
 
 def _key_of(operation: str, value: tf.Tensor) -> int | tf.Tensor:

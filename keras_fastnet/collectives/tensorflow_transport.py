@@ -24,6 +24,8 @@ class TensorFlowTransport:
         nccl: Whether NCCL connects the ranks. Defaults to `False`.
         timeout_seconds: Seconds that a collective waits for the other ranks; 0.0 for no
             limit. Defaults to `0.0`.
+        watch: Called with a clock of each group, which returns for how many seconds it
+            has waited. Defaults to nothing.
 
     Attributes:
         ranks_by_row: The ranks in every row of the grid, by column.
@@ -38,14 +40,18 @@ class TensorFlowTransport:
         *,
         nccl: bool = False,
         timeout_seconds: float = 0.0,
+        watch: Callable[[Callable[[], float]], None] = lambda clock: None,
     ):
         def groups(names: Sequence[str], size: int) -> list[TensorFlowGroup]:
-            return [
+            made = [
                 TensorFlowGroup(
                     name, size, device, nccl=nccl, timeout_seconds=timeout_seconds
                 )
                 for name, device in zip(names, devices, strict=True)
             ]
+            for group in made:
+                watch(group.mark.waited)
+            return made
 
         layout = rows_of_ranks(grid, hosts)
         ranks = range(first_rank, first_rank + len(devices))

@@ -2,8 +2,6 @@
 
 import contextlib
 import contextvars
-import sys
-import threading
 from collections.abc import Iterator
 
 import tensorflow as tf
@@ -11,9 +9,14 @@ import tensorflow as tf
 from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet._keras.replica_step import keras_step
 from keras_fastnet.batches.distributed_input import distribute_shares
+from keras_fastnet.cluster.flight_recorder import FlightRecorder
 
 _POLICY = tf.data.experimental.AutoShardPolicy
-_PATIENCE_SECONDS = 30.0
+_TO_MAKE = (
+    "for the other workers to make the variable {!r} as well. Within "
+    "`strategy.scope()` a model must be built, compiled or loaded on all workers. Let "
+    "all do so, or do it outside of the scope on this one"
+)
 
 _alone: contextvars.ContextVar[bool]
 _alone = contextvars.ContextVar("_alone", default=False)
@@ -36,6 +39,7 @@ class FitExtended(tf.distribute.StrategyExtended):
     """
 
     worker_devices: tuple[str, ...]
+    recorder: FlightRecorder | None = None
 
     @property
     def rank(self) -> int:
@@ -69,30 +73,11 @@ class FitExtended(tf.distribute.StrategyExtended):
             # Moving statistics, which steps leave equal on all replicas. A mean at
             # each reading would be a collective: saving on one worker would deadlock.
             kwargs["aggregation"] = tf.VariableAggregation.ONLY_FIRST_REPLICA
-        with self._warns_of_waiting(kwargs.get("name")):
+        if self.recorder is None:
             return super()._create_variable(next_creator, **kwargs)
-
-    @contextlib.contextmanager
-    def _warns_of_waiting(self, name: str | None) -> Iterator[None]:
-        """Prints a warning if the other workers do not make a variable too."""
-        if self.workers < 2:
-            yield
-            return
-        text = (
-            f"fastnet: worker {self.rank} has waited {_PATIENCE_SECONDS:g} seconds for "
-            f"the other workers to make the variable {name!r} as well. Within "
-            "`strategy.scope()` a model must be built, compiled or loaded on all "
-            "workers. Let all do so, or do it outside of the scope on this one."
-        )
-        timer = threading.Timer(
-            _PATIENCE_SECONDS, lambda: print(text, file=sys.stderr, flush=True)
-        )
-        timer.daemon = True
-        timer.start()
-        try:
-            yield
-        finally:
-            timer.cancel()
+        purpose = _TO_MAKE.format(kwargs.get("name"))
+        with self.recorder.waiting(purpose), self.recorder.named_errors():
+            return super()._create_variable(next_creator, **kwargs)
 
     def position(self, local_replica: int) -> int:
         """Returns which share of a global batch a local replica takes.

@@ -21,6 +21,7 @@ from keras_fastnet.batches.global_batch import (
     with_examples,
     without_optionals,
 )
+from keras_fastnet.cluster.flight_recorder import FlightRecorder
 from keras_fastnet.strategies.extended import alone
 from keras_fastnet.strategies.fit_steps import differentiable_sums, run_step
 from keras_fastnet.strategies.worker_exchange import WorkerExchange
@@ -44,6 +45,7 @@ class FitSupport:
         check_fit: Called before the first step of `fit`; raises if it cannot train.
         scalar_losses: What a scalar is that a loss function returns: the `"mean"` over
             the examples it was given, or their `"sum"`.
+        recorder: Records what this worker does. Defaults to `None`.
 
     Attributes:
         workers: Exchanges values between the workers.
@@ -61,8 +63,10 @@ class FitSupport:
         trained_by: Callable[[], str],
         check_fit: Callable[[], None] = lambda: None,
         scalar_losses: Literal["mean", "sum"] = "mean",
+        recorder: FlightRecorder | None = None,
     ):
         self.strategy = strategy
+        self.recorder = recorder
         self.scalar_losses = scalar_losses
         self.workers = WorkerExchange(strategy)
         self.data = DistributedInput(strategy, self.workers, self.compiles_all)
@@ -176,6 +180,14 @@ class FitSupport:
 
         return tf.nest.map_structure(reduce_one, value)
 
+    def named_errors(self) -> AbstractContextManager[None]:
+        """Returns a context that names the worker that an error comes from."""
+        return (
+            contextlib.nullcontext()
+            if self.recorder is None
+            else self.recorder.named_errors()
+        )
+
     def begin_fit(self, model: keras.Model, data: TrainingData, verbose: bool) -> None:
         """Checks a training before its first step; the chief prints a summary.
 
@@ -195,6 +207,16 @@ class FitSupport:
         line = fit_summary(self._trained_by(), replicas, model, data)
         if verbose and self.strategy.rank == 0:
             print(f"fastnet: {line}", flush=True)
+
+    def note(self, text: str, *numbers: int) -> None:
+        """Records what this worker is doing; see `FlightRecorder.note`.
+
+        Args:
+            text: A text, with `{}` for each number.
+            *numbers: The numbers.
+        """
+        if self.recorder is not None:
+            self.recorder.note(text, *numbers)
 
     def note_scalar_loss(self) -> None:
         """Prints once how a scalar from a loss function is interpreted."""

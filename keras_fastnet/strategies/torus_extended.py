@@ -7,8 +7,10 @@ from typing import Any
 import tensorflow as tf
 
 from keras_fastnet._keras import tensorflow as upstream
+from keras_fastnet.cluster.flight_recorder import FlightRecorder
 from keras_fastnet.cluster.mpi import MpiWorld
 from keras_fastnet.collectives.all_reducer import AllReducer
+from keras_fastnet.collectives.collective_mark import CollectiveMark
 from keras_fastnet.collectives.cost_model import Algorithm
 from keras_fastnet.collectives.grid import Grid
 from keras_fastnet.collectives.grid_choice import Engine, GridChoice, choose_grid
@@ -31,12 +33,21 @@ class TorusCrossDeviceOps(upstream.CollectiveAllReduce):
 
     Args:
         reducers: An all-reducer for each of this worker's devices.
+        watch: Called with clocks of the waits in TensorFlow's gathers.
         **kwargs: Arguments of TensorFlow's `CollectiveAllReduce`.
     """
 
-    def __init__(self, reducers: Sequence[AllReducer], **kwargs: Any):
+    def __init__(
+        self,
+        reducers: Sequence[AllReducer],
+        watch: Callable[[Callable[[], float]], None],
+        **kwargs: Any,
+    ):
         super().__init__(**kwargs)
         self._reducers = reducers
+        self._marks = [CollectiveMark(device) for device in self._devices]
+        for mark in self._marks:
+            watch(mark.waited)
 
     def _all_reduce(self, reduce_op, value, replica_id, options):
         values = tf.nest.flatten(value)
@@ -44,8 +55,10 @@ class TorusCrossDeviceOps(upstream.CollectiveAllReduce):
         dense = [i for i in range(len(values)) if i not in set(sparse)]
         results = list(values)
         if sparse:
-            gathered = super()._all_reduce(
-                reduce_op, [values[i] for i in sparse], replica_id, options
+            sum_sparse = super()._all_reduce
+            slices = [values[i] for i in sparse]
+            gathered = self._marks[replica_id].around(
+                slices, lambda: sum_sparse(reduce_op, slices, replica_id, options)
             )
             for i, result in zip(sparse, gathered, strict=True):
                 results[i] = result
@@ -70,6 +83,7 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
         reduction: Options of the all-reduce.
         mpi: The MPI world of the workers; `None` to reduce on TensorFlow's
             collectives.
+        recorder: Records what this worker does; `None` for a single worker.
     """
 
     def __init__(
@@ -80,12 +94,18 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
         hosts: Sequence[str],
         reduction: ReductionOptions,
         mpi: MpiWorld | None = None,
+        recorder: FlightRecorder | None = None,
     ):
         super().__init__(
             strategy,
             cluster_resolver=cluster_resolver,
             communication_options=communication_options,
         )
+        self.recorder = recorder
+        if recorder is not None:
+            recorder.start()
+            if mpi is not None:
+                mpi.watch_by(recorder.poll)
         self.reduction = reduction
         self.mpi = mpi if self._suits_mpi(reduction.transport) else None
         devices = len(self.worker_devices)
@@ -161,6 +181,7 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
             self.rank * len(devices),
             nccl=self._uses_nccl,
             timeout_seconds=self._communication_options.timeout_seconds or 0.0,
+            watch=self._watch,
         )
 
     def operations_on(
@@ -183,6 +204,7 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
                 )
                 for sums in transport.sums(algorithm_for)
             ],
+            self._watch,
             **self.collective_settings,
         )
 
@@ -195,6 +217,10 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
             "options": self._communication_options,
             "collective_keys": self._collective_keys,
         }
+
+    def _watch(self, clock: Callable[[], float]) -> None:
+        if self.recorder is not None:
+            self.recorder.watch(clock)
 
     @property
     def rank(self) -> int:

@@ -1,5 +1,6 @@
 """TorusStrategy: Keras 3's `model.fit` on several TensorFlow workers."""
 
+from contextlib import nullcontext
 from typing import Any, Literal
 
 import tensorflow as tf
@@ -12,6 +13,7 @@ from keras_fastnet.cluster.discovery import (
     check_described_in_time,
     find_cluster,
 )
+from keras_fastnet.cluster.flight_recorder import FlightRecorder
 from keras_fastnet.cluster.start import meet_workers, server_start
 from keras_fastnet.collectives.grid import Grid
 from keras_fastnet.strategies.fit_support import FitSupport, checked_scalar_losses
@@ -111,7 +113,11 @@ class TorusStrategy(tf.distribute.MultiWorkerMirroredStrategy, metaclass=OnePerP
         self.membership = found = find_cluster(cluster_resolver, transport)
         let_memory_grow()
         nodes = meet_workers(found, start_timeout)
-        with server_start(found.cluster, start_timeout):
+        recorder = None
+        if found.cluster is not None and found.cluster.size > 1:
+            recorder = FlightRecorder(found.cluster, self.wait_timeout)
+        named_errors = recorder.named_errors() if recorder else nullcontext()
+        with server_start(found.cluster, start_timeout), named_errors:
             extended = TorusExtended(
                 self,
                 found.resolver,
@@ -120,6 +126,7 @@ class TorusStrategy(tf.distribute.MultiWorkerMirroredStrategy, metaclass=OnePerP
                 nodes,
                 reduction,
                 found.mpi,
+                recorder,
             )
             upstream.strategy_with_extended(self, extended)
         self.fit_support = FitSupport(
@@ -128,10 +135,12 @@ class TorusStrategy(tf.distribute.MultiWorkerMirroredStrategy, metaclass=OnePerP
             trained_by=self._trained_by,
             check_fit=self.check_unchanged,
             scalar_losses=scalar_losses,
+            recorder=recorder,
         )
         if not any("GPU" in device for device in extended.worker_devices):
             keep_freed_memory()
         install_changes(self)
+        self.fit_support.note("the program, outside of `fit`")
 
     @property
     def rank(self) -> int:
@@ -171,7 +180,8 @@ class TorusStrategy(tf.distribute.MultiWorkerMirroredStrategy, metaclass=OnePerP
             kwargs: Its keyword arguments.
             options: `tf.distribute.RunOptions`.
         """
-        return self.fit_support.run(fn, args, kwargs, options)
+        with self.fit_support.named_errors():
+            return self.fit_support.run(fn, args, kwargs, options)
 
     def reduce(self, reduce_op, value, axis=None):
         """Reduces `value` across replicas, as `tf.distribute.Strategy.reduce`.

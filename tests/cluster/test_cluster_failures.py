@@ -128,7 +128,7 @@ import keras_fastnet
 from keras_fastnet.cluster import start
 
 meet, kill = start.meet, start.killed_after
-start.killed_after = lambda seconds, text: kill(4.0, text)
+start.killed_after = lambda seconds, *words: kill(4.0, *words)
 
 def meet_and_die(*arguments):
     agreed = meet(*arguments)
@@ -279,3 +279,4 @@ def test_watchdog_kills_a_worker_whose_server_cannot_connect(start):
         text = survivor.errors.read_text()
         assert "TensorFlow's servers must connect within 300 s" in text
         assert cluster["worker"][0] in text
+        assert "These ranks do not answer: 1." in text

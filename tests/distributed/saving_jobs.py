@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet.strategies import extended
+from keras_fastnet.cluster import flight_recorder
 from tests.distributed.jobs import compiled_network, examples, scope
 
 _FILES = {
@@ -252,12 +252,12 @@ def build_late(strategy: Any) -> str:
     """Returns what a worker says that makes a variable long before the other does."""
     said = io.StringIO()
     with (
-        mock.patch.object(extended, "_PATIENCE_SECONDS", 0.5),
+        mock.patch.object(flight_recorder, "_PATIENCE_SECONDS", 1.0),
         contextlib.redirect_stderr(said),
         strategy.scope(),
     ):
         if strategy.rank:
-            time.sleep(2.0)
+            time.sleep(4.0)
         keras.Variable(0.0, name="late")
     return said.getvalue()
 

@@ -1,0 +1,90 @@
+"""Which workers answer, and a helper process that ends a worker whose start hangs.
+
+The helper runs this file as a script, without the package: it starts within
+milliseconds, and TensorFlow, which holds Python's global lock during its own start,
+cannot hold it up.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+# A gRPC server sends its settings as soon as a client is connected. The system accepts
+# connections for a suspended process, too, but then nothing follows.
+_ANSWER_SECONDS = 5.0
+_PROBES_AT_ONCE = 32
+
+
+def silent_ranks(
+    addresses: Sequence[str], own: int, seconds: float = _ANSWER_SECONDS
+) -> list[int]:
+    """Returns the workers whose TensorFlow server does not answer.
+
+    Such a worker has ended, is suspended, or cannot be reached. One that is busy in
+    Python or in a long computation answers.
+
+    Args:
+        addresses: `host:port` of each worker, by rank.
+        own: This worker's rank, which is not asked.
+        seconds: How long a worker may take to answer. Defaults to `5.0`.
+    """
+    others = [rank for rank in range(len(addresses)) if rank != own]
+    if not others:
+        return []
+    with ThreadPoolExecutor(min(_PROBES_AT_ONCE, len(others))) as threads:
+        answers = threads.map(lambda rank: _answers(addresses[rank], seconds), others)
+        return [rank for rank, good in zip(others, answers, strict=True) if not good]
+
+
+def _answers(address: str, seconds: float) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), seconds) as line:
+            return bool(line.recv(1))
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def killed_after(
+    seconds: float, text: str, addresses: Sequence[str] = (), own: int = 0
+) -> Iterator[None]:
+    """A context that kills this process if it takes too long.
+
+    Args:
+        seconds: How long it may take.
+        text: The message that is then written to stderr.
+        addresses: The workers that are then asked, by rank; the message ends with those
+            that do not answer. Defaults to none.
+        own: This worker's rank. Defaults to `0`.
+    """
+    words = [str(os.getpid()), str(seconds), text, str(own), *addresses]
+    with subprocess.Popen(
+        [sys.executable, "-I", "-S", __file__, *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+    ):
+        yield
+
+
+def _watch(pid: str, seconds: str, text: str, own: str, *addresses: str) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # The pipe is closed when the watched process ends or leaves the context.
+    ended = select.select([0], [], [], float(seconds))[0]
+    if ended or os.getppid() != int(pid):
+        return
+    silent = silent_ranks(addresses, int(own))
+    if silent:
+        text += f" These ranks do not answer: {', '.join(map(str, silent))}."
+    print(text, file=sys.stderr, flush=True)
+    os.kill(int(pid), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    _watch(*sys.argv[1:])
