@@ -19,6 +19,7 @@ from collections.abc import Mapping, MutableMapping
 import tensorflow as tf
 
 from keras_fastnet._keras import tensorflow as upstream
+from keras_fastnet.arguments import checked_number
 from keras_fastnet.cluster.cluster_spec import Cluster, make_cluster, read_tf_config
 from keras_fastnet.cluster.environment import scheduler_ranks
 from keras_fastnet.cluster.gpus import slurm_task_gpus
@@ -26,16 +27,30 @@ from keras_fastnet.cluster.kubernetes import (
     check_workers_are_counted,
     kubernetes_addresses,
 )
-from keras_fastnet.cluster.mpi import MpiWorld, mpi4py_is_installed, started_by_mpi
+from keras_fastnet.cluster.mpi import (
+    MpiWorld,
+    mpi4py_is_installed,
+    mpi_rank,
+    started_by_mpi,
+)
 from keras_fastnet.cluster.slurm import (
     slurm_addresses,
     slurm_rank,
     tasks_without_step,
 )
 from keras_fastnet.cluster.variables import ProcessRank
+from keras_fastnet.cluster.watchdog import killed_after
 from keras_fastnet.errors import ClusterError
 
 _RESOLVER = "the `cluster_resolver`"
+_STUCK = (
+    "keras_fastnet: MPI must connect all ranks within {1:g} s. Received: rank {0} "
+    "still waits, and is killed with SIGKILL. Another rank has not started, has ended "
+    "or is suspended; MPI does not say which: look at the output of each. A larger "
+    "`start_timeout` allows more time."
+)
+# Longer than `start_timeout`: a rank that is missing is then named.
+_REPORT_SECONDS = 10.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,20 +73,24 @@ class Membership:
 
 
 def find_cluster(
-    resolver: tf.distribute.cluster_resolver.ClusterResolver | None, transport: str
+    resolver: tf.distribute.cluster_resolver.ClusterResolver | None,
+    transport: str,
+    start_timeout: float = 300.0,
 ) -> Membership:
     """Finds and checks the cluster that this process belongs to.
 
     Args:
         resolver: A `tf.distribute.cluster_resolver.ClusterResolver`, or `None`.
         transport: `"mpi"`, `"tensorflow"` or `"auto"`.
+        start_timeout: Seconds within which MPI's ranks must have started. Defaults to
+            `300.0`.
 
     Returns:
         The cluster, and the source that described it.
 
     Raises:
-        ClusterError: If a description is wrong, or two sources describe different
-            clusters.
+        ClusterError: If a description is wrong, two sources describe different
+            clusters, or a rank of MPI does not start in time.
     """
     described = _described(resolver)
     ranks = scheduler_ranks(os.environ)
@@ -89,7 +108,11 @@ def find_cluster(
         _check_same(ranks[0], ranks[1:])
     _hide_gpus_of_other_tasks(os.environ, ranks)
     if _uses_mpi(described, ranks, transport):
-        return _by_mpi(described)
+        check_nothing_ran()
+        checked_number("start_timeout", start_timeout, above=0.0)
+        stuck = _STUCK.format(mpi_rank(os.environ), start_timeout)
+        with killed_after(start_timeout + _REPORT_SECONDS, stuck):
+            return _by_mpi(described, start_timeout)
     if described is not None:
         return described
     if not ranks:
@@ -151,9 +174,8 @@ def _uses_mpi(
     return transport == "mpi" or not known or mpi4py_is_installed()
 
 
-def _by_mpi(described: Membership | None) -> Membership:
-    check_nothing_ran()
-    world = MpiWorld()
+def _by_mpi(described: Membership | None, start_timeout: float) -> Membership:
+    world = MpiWorld(start_timeout)
     _use_gpus(world.own_gpus(len(tf.config.get_visible_devices("GPU"))))
     cluster = described.cluster if described is not None else None
     if described is None or cluster is None:

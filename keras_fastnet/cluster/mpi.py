@@ -15,11 +15,13 @@ from keras_fastnet.cluster.cluster_spec import Cluster
 from keras_fastnet.cluster.gpus import mpi_process_gpus
 from keras_fastnet.cluster.ports import port_socket, reserve_any_port
 from keras_fastnet.errors import ClusterError
+from keras_fastnet.text import listed
 
 # MPICH, Intel MPI and Slurm's PMI; Open MPI; PMIx.
 _RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK")
 _SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
-_EXITED = 1
+_EXITED, _PRESENT = 1, 2
+_LOOK_SECONDS = 0.01
 _PATIENCE_SECONDS = 2.0
 
 
@@ -70,6 +72,10 @@ class MpiWorld:
     Creating it is itself a collective operation. Afterwards an exception that ends this
     process ends all ranks, and ranks that wait for one that has exited report it.
 
+    Args:
+        start_timeout: Seconds within which all ranks must have started. Defaults to
+            `300.0`.
+
     Attributes:
         communicator: A communicator of all ranks, which nothing else uses.
         rank: This process's rank.
@@ -77,10 +83,10 @@ class MpiWorld:
 
     Raises:
         ClusterError: If mpi4py cannot be loaded, or uses another MPI library than the
-            one that started this process.
+            one that started this process, or a rank does not start in time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, start_timeout: float = 300.0) -> None:
         try:
             from mpi4py import MPI
         except (ImportError, RuntimeError) as error:
@@ -90,9 +96,8 @@ class MpiWorld:
                 "both; with the MPI of your cluster, `pip install mpi4py` alone."
             ) from error
         self._mpi = MPI
-        self.communicator = MPI.COMM_WORLD.Dup()
-        self.rank: int = self.communicator.rank
-        self.size: int = self.communicator.size
+        self.rank: int = MPI.COMM_WORLD.rank
+        self.size: int = MPI.COMM_WORLD.size
         expected = mpi_size(os.environ)
         if expected not in (None, self.size):
             raise ClusterError(
@@ -102,6 +107,8 @@ class MpiWorld:
                 "`mpiexec` of that library, install mpi4py for the other, or do "
                 'without MPI: TF_CONFIG and `transport="tensorflow"`.'
             )
+        self._call_roll(start_timeout)
+        self.communicator = MPI.COMM_WORLD.Dup()
         self._exits = MPI.COMM_WORLD.Dup()
         # Kept as an attribute: the sends do not wait until MPI has read it.
         self._exit_message: Any = bytearray(1)
@@ -110,6 +117,32 @@ class MpiWorld:
         self._previous_hook = sys.excepthook
         sys.excepthook = self._abort
         atexit.register(self._announce_exit)
+
+    def _call_roll(self, seconds: float) -> None:
+        """Waits for a message of each rank; a collective could not name a missing one.
+
+        Args:
+            seconds: How long to wait.
+        """
+        world = self._mpi.COMM_WORLD
+        missing = set(range(self.size)) - {self.rank}
+        sent = [world.Isend(bytearray(1), rank, _PRESENT) for rank in missing]
+        status = self._mpi.Status()
+        end = time.monotonic() + seconds
+        while missing and time.monotonic() < end:
+            if world.Iprobe(tag=_PRESENT, status=status):
+                world.Recv(bytearray(1), status.Get_source(), _PRESENT)
+                missing.remove(status.Get_source())
+            else:
+                time.sleep(_LOOK_SECONDS)
+        if missing:
+            raise ClusterError(
+                f"All {self.size} ranks must start within {seconds:g} s of one "
+                f"another. Received: rank {self.rank} has no message of "
+                f"{listed('rank', sorted(missing))}. Look at the output there. A "
+                "larger `start_timeout` allows more time."
+            )
+        self._mpi.Request.Waitall(sent)
 
     def cluster(self) -> Cluster:
         """Returns the addresses for TensorFlow's servers. Collective."""

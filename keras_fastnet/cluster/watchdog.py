@@ -13,7 +13,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 # A gRPC server sends its settings as soon as a client is connected. The system accepts
 # connections for a suspended process, too, but then nothing follows.
@@ -37,6 +36,9 @@ def silent_ranks(
     others = [rank for rank in range(len(addresses)) if rank != own]
     if not others:
         return []
+    # Here, since the helper process rarely needs it, and starts with every worker.
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(min(_PROBES_AT_ONCE, len(others))) as threads:
         answers = threads.map(lambda rank: _answers(addresses[rank], seconds), others)
         return [rank for rank, good in zip(others, answers, strict=True) if not good]

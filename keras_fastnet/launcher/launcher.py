@@ -134,13 +134,16 @@ def run(
         failed = supervisor.first_failure
         if failed is not None:
             lines = supervisor.last_lines(failed.rank)
-            for line in _report(failed, lines, log_path):
+            for line in _report(failed, lines, supervisor.suspended, log_path):
                 display.print_line("stderr", line)
         return exit_code
 
 
 def _report(
-    worker: WorkerProcess, lines: Sequence[str], log_path: Path | None
+    worker: WorkerProcess,
+    lines: Sequence[str],
+    suspended: Sequence[int],
+    log_path: Path | None,
 ) -> list[str]:
     ending = describe_exit(worker.exit_code or 0)
     hint = " (the kernel does this when memory runs out)" if "SIGKILL" in ending else ""
@@ -155,6 +158,11 @@ def _report(
         f"fastnet: worker {worker.rank} failed first: {ending}{hint}; {heading}"
         + (":" if lines else ""),
         *(f"[{worker.rank}] {line}" for line in lines),
+        *(
+            f"fastnet: worker {rank} was suspended, as by SIGSTOP: the others waited "
+            "for it"
+            for rank in suspended
+        ),
         f"fastnet: the other workers were ended. {where}",
     ]
 

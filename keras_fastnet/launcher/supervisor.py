@@ -35,10 +35,12 @@ class Supervisor:
     Attributes:
         first_failure: The worker that failed first, or `None`. Workers that the
             supervisor ended do not count.
+        suspended: The ranks of the workers that were suspended then.
     """
 
     def __init__(self, display: Display, grace_seconds: float) -> None:
         self.first_failure: WorkerProcess | None = None
+        self.suspended: list[int] = []
         self._display = display
         self._grace_seconds = grace_seconds
         self._workers: list[WorkerProcess] = []
@@ -136,6 +138,7 @@ class Supervisor:
             self._read(worker.rank, stream, _READS_OF_A_FULL_PIPE)
         if worker.exit_code != 0 and not self._stopping:
             self.first_failure = worker
+            self.suspended = [w.rank for w in self._workers if w.is_suspended]
             self._display.print_line(
                 "stderr",
                 f"fastnet: worker {worker.rank} failed, ending the others",

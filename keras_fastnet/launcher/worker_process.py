@@ -90,6 +90,11 @@ class WorkerProcess:
         """Returns a descriptor that becomes readable when the process ends."""
         return self._exit_descriptor
 
+    @property
+    def is_suspended(self) -> bool:
+        """Whether the process is stopped, as by SIGSTOP."""
+        return self.exit_code is None and _state_and_group(self.pid)[0] == "T"
+
     def note_exit(self) -> None:
         """Sets `exit_code`. Call it once the descriptor is readable."""
         result = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
@@ -150,15 +155,21 @@ def living_groups() -> set[int]:
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit():
             continue
-        try:
-            status = Path(entry.path, "stat").read_text(errors="replace")
-        except OSError:
-            continue  # The process has ended since /proc was read.
-        # The name, in parentheses, may itself hold spaces and parentheses.
-        state, _, group, *_ = status.rpartition(")")[2].split()
+        state, group = _state_and_group(int(entry.name))
         if state not in "ZX":
-            groups.add(int(group))
+            groups.add(group)
     return groups
+
+
+def _state_and_group(pid: int) -> tuple[str, int]:
+    """Returns a process's state, X if it has ended, and its process group."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return "X", 0
+    # The name, in parentheses, may itself hold spaces and parentheses.
+    state, _, group, *_ = status.rpartition(")")[2].split()
+    return state, int(group)
 
 
 def _exit_descriptor(pid: int) -> int:

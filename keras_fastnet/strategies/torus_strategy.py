@@ -110,7 +110,9 @@ class TorusStrategy(tf.distribute.MultiWorkerMirroredStrategy, metaclass=OnePerP
         reduction = check_options(
             grid, wire_dtype, bucket_bytes, transport, communication_options
         )
-        self.membership = found = find_cluster(cluster_resolver, transport)
+        self.membership = found = find_cluster(
+            cluster_resolver, transport, start_timeout
+        )
         let_memory_grow()
         nodes = meet_workers(found, start_timeout)
         recorder = None

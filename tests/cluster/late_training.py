@@ -1,0 +1,81 @@
+"""Trains a small model; one rank is suspended, sleeps or makes another call."""
+
+import json
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+import keras_fastnet
+from keras_fastnet._keras.keras_api import keras
+from keras_fastnet.strategies import torus_strategy
+
+ACTION, PLACE, VICTIM, OPTIONS = sys.argv[1:]
+EXAMPLES = np.ones([8, 4], "float32")
+
+
+def act(place: str, rank: int) -> None:
+    """Suspends the victim, or has it sleep, at its place."""
+    if place != PLACE or rank != int(VICTIM):
+        return
+    print("the victim", os.getpid(), flush=True)
+    if ACTION == "suspend":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    else:
+        time.sleep(1000)
+
+
+class Act(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if self.params["epochs"] > 2:
+            act("training", strategy.rank)
+
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        act("validation", strategy.rank)
+
+
+def sum_of(size: int) -> None:
+    context = tf.distribute.get_replica_context
+    total = tf.function(
+        lambda: strategy.run(lambda: context().all_reduce("SUM", tf.ones([size])))
+    )
+    total()
+
+
+def rank_outside() -> int:
+    """Returns this process's rank before a strategy knows it."""
+    config = json.loads(os.environ.get("TF_CONFIG", "{}"))
+    return int(os.environ.get("PMI_RANK", config.get("task", {}).get("index", 0)))
+
+
+meet = torus_strategy.meet_workers
+
+
+def meet_and_act(*arguments: Any) -> Any:
+    nodes = meet(*arguments)
+    act("servers", rank_outside())
+    return nodes
+
+
+torus_strategy.meet_workers = meet_and_act
+act("meeting", rank_outside())
+strategy = keras_fastnet.TorusStrategy(**json.loads(OPTIONS))
+act("building", strategy.rank)
+with strategy.scope():
+    model = keras.Sequential([keras.Input([4]), keras.layers.Dense(1)])
+    model.compile(optimizer="sgd", loss="mse")
+if ACTION == "other":
+    # Another sum on the victim.
+    sum_of(8 if strategy.rank == int(VICTIM) else 4)
+model.fit(
+    *(EXAMPLES, EXAMPLES[:, :1]),
+    validation_data=(EXAMPLES, EXAMPLES[:, :1]),
+    batch_size=4,
+    epochs=10**9,
+    verbose=0,
+    callbacks=[Act()],
+)
