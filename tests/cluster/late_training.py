@@ -23,6 +23,8 @@ def act(place: str, rank: int) -> None:
     if place != PLACE or rank != int(VICTIM):
         return
     print("the victim", os.getpid(), flush=True)
+    # What it is doing is left for the others every two seconds.
+    time.sleep(5.0)
     if ACTION == "suspend":
         os.kill(os.getpid(), signal.SIGSTOP)
     else:
