@@ -3,7 +3,6 @@
 import atexit
 import contextlib
 import json
-import re
 import sys
 import threading
 import time
@@ -32,10 +31,14 @@ _LINGER_SECONDS = 3.0
 _READ_SECONDS = 1.0
 _FOLDER = "keras_fastnet/doing"
 _VERDICT = "keras_fastnet/late"
-# In messages of TensorFlow that another worker is the cause of.
-_OF_PEERS = re.compile(
-    "Collective ops is aborted|CoordinationService|unhealthy|remote target|RecvBuf"
-    "|Socket closed|Connection re|[Ff]ailed to connect|GetKeyValue"
+# Errors of TensorFlow that another worker may be the cause of.
+_OF_PEERS = (
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.InternalError,
+    tf.errors.UnavailableError,
+    tf.errors.UnknownError,
 )
 
 
@@ -182,7 +185,7 @@ class FlightRecorder:
         Returns:
             The error, or `None` if all workers answer.
         """
-        if self.failure is None and _OF_PEERS.search(error.message):
+        if self.failure is None and isinstance(error, _OF_PEERS):
             silent = self._silent()
             verdict = None if 0 in silent else self._read(_VERDICT)
             if verdict is not None:
