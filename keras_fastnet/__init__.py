@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     )
     from keras_fastnet._keras.keras_api import keras
     from keras_fastnet._keras.scopes import train_alone
+    from keras_fastnet.batches.early_shares import by_example
     from keras_fastnet.optimizers import LARS, LargeBatchOptimizer
     from keras_fastnet.strategies import TorusStrategy, TPUStrategy, strategy
 
@@ -33,6 +34,7 @@ _HOME = {
     "LargeBatchOptimizer": "keras_fastnet.optimizers",
     "TPUStrategy": "keras_fastnet.strategies",
     "TorusStrategy": "keras_fastnet.strategies",
+    "by_example": "keras_fastnet.batches.early_shares",
     "strategy": "keras_fastnet.strategies",
     "keras": "keras_fastnet._keras.keras_api",
     "train_alone": "keras_fastnet._keras.scopes",
@@ -43,6 +45,7 @@ __all__ = [
     "LargeBatchOptimizer",
     "TPUStrategy",
     "TorusStrategy",
+    "by_example",
     "callbacks",
     "checks",
     "datasets",

@@ -1,30 +1,59 @@
 """Distributes the data of Keras's loops over the replicas."""
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from keras_fastnet._keras.protocols import WorkerExchange
+from keras_fastnet._keras.protocols import WorkerExchange, seed_offset
 from keras_fastnet._keras.tensorflow import (
     empty_batch,
     without_end_of_data_agreement,
     worker_dataset,
 )
+from keras_fastnet.batches.early_shares import early_shares
 from keras_fastnet.batches.epoch_data import EpochData
 from keras_fastnet.batches.global_batch import (
     GlobalBatch,
     count_examples,
     dealt_evenly,
     fill_if_empty,
+    fingerprint,
     joined_shares,
-    take_share,
     tell_the_same,
     with_examples,
     without_optionals,
 )
+from keras_fastnet.batches.input_costs import (
+    OWN,
+    WHOLE,
+    early_sharding,
+    explained,
+)
 from keras_fastnet.errors import ShardingError
+
+SHARED_POLICIES = (
+    tf.data.experimental.AutoShardPolicy.AUTO,
+    tf.data.experimental.AutoShardPolicy.DATA,
+)
+"""Policies by which all workers share the batches of one dataset."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Shares:
+    """This worker's shares of the batches of a dataset.
+
+    Attributes:
+        dataset: Each share as a `GlobalBatch`, those of the worker's devices in turn.
+        whole: The user's dataset, of global batches.
+        early: Whether the shares are taken before the functions of `Dataset.map` run.
+    """
+
+    dataset: tf.data.Dataset
+    whole: tf.data.Dataset
+    early: bool
 
 
 def distribute_shares(
@@ -43,45 +72,77 @@ def distribute_shares(
 
     Returns:
         TensorFlow's dataset, for loops of the user's own. Its attribute
-        `global_batches` has each share as a `GlobalBatch`, for Keras's steps.
+        `global_batches` has the same as `Shares`, for Keras's steps.
     """
-    shares = _shares(dataset, positions, replicas, take_share)
-    distributed = without_end_of_data_agreement(distribute(lambda _: shares))
-    distributed.global_batches = _shares(
-        dataset, positions, replicas, with_examples
-    ).prefetch(2 * len(positions))
+    shares = shares_of(dataset, positions, replicas)
+    own = shares.dataset.map(lambda share: share.data)
+    distributed = without_end_of_data_agreement(distribute(lambda _: own))
+    distributed.global_batches = dataclasses.replace(
+        shares, dataset=shares.dataset.prefetch(2 * len(positions))
+    )
     return distributed
 
 
-def _shares(
+def shares_of(
+    dataset: tf.data.Dataset, positions: Sequence[int], replicas: int
+) -> Shares:
+    """Returns this worker's shares of the batches of a dataset.
+
+    Args:
+        dataset: A dataset of global batches, the same on every worker.
+        positions: Which shares of a batch this worker's devices take.
+        replicas: Number of replicas.
+    """
+    # With one worker, its part is the whole batch.
+    early = early_shares(dataset) if len(positions) < replicas else ""
+    if isinstance(early, str):
+        unpack = isinstance(dataset.element_spec, tuple)
+
+        def late(*batch: Any) -> list[GlobalBatch]:
+            data = batch if unpack else batch[0]
+            return [with_examples(data, position, replicas) for position in positions]
+
+        return Shares(_in_turn(dataset, late, len(positions)), dataset, False)
+    parts = early.parts(positions, replicas, seed_offset(positions[0]))
+    parts = parts.with_options(dataset.options())
+
+    @tf.autograph.experimental.do_not_convert
+    def cut(part: Any, header: tf.Tensor) -> list[GlobalBatch]:
+        return early.cut(part, header, positions, replicas)
+
+    batches = dataset.cardinality()
+    if batches >= 0:
+        parts = parts.apply(tf.data.experimental.assert_cardinality(batches))
+    return Shares(_in_turn(parts, cut, len(positions)), dataset, True)
+
+
+def _in_turn(
     dataset: tf.data.Dataset,
-    positions: Sequence[int],
-    replicas: int,
-    take: Callable[[Any, int, int], Any],
+    shares: Callable[..., list[GlobalBatch]],
+    devices: int,
 ) -> tf.data.Dataset:
-    """Returns this worker's shares, those of its devices in turn."""
-    unpack = isinstance(dataset.element_spec, tuple)
+    """Returns the shares of a worker's devices in turn.
 
-    def shares(*batch: Any) -> list[Any]:
-        data = batch if unpack else batch[0]
-        return [take(data, position, replicas) for position in positions]
+    Args:
+        dataset: Elements of which each has a share for every device.
+        shares: Returns them, given an element.
+        devices: Number of devices.
+    """
 
-    def in_turn(*batch: Any) -> tf.data.Dataset:
-        parts = [tf.data.Dataset.from_tensors(part) for part in shares(*batch)]
+    def in_turn(*element: Any) -> tf.data.Dataset:
+        parts = [tf.data.Dataset.from_tensors(part) for part in shares(*element)]
         joined = parts[0]
         for part in parts[1:]:
             joined = joined.concatenate(part)
         return joined
 
-    if len(positions) == 1:
-        return dataset.map(lambda *batch: shares(*batch)[0])
+    if devices == 1:
+        return dataset.map(lambda *element: shares(*element)[0])
     local = dataset.flat_map(in_turn)
     batches = dataset.cardinality()
     if batches < 0:
         return local
-    return local.apply(
-        tf.data.experimental.assert_cardinality(batches * len(positions))
-    )
+    return local.apply(tf.data.experimental.assert_cardinality(batches * devices))
 
 
 class DistributedInput:
@@ -120,14 +181,35 @@ class DistributedInput:
             return EpochData(
                 lambda: self._own_steps(own),
                 join=self._join,
-                sharding="each worker reads its own data",
+                sharding=OWN,
             )
         return EpochData(
-            lambda: self._steps(shares),
-            self._check_same_data,
+            lambda: self._steps(shares.dataset),
+            lambda batch: self._check_same_data(batch, shares),
             join=self._join,
-            sharding="every worker reads all data and takes its share",
+            sharding=early_sharding(self._strategy.num_workers)
+            if shares.early
+            else WHOLE,
         )
+
+    def explained(self, dataset: tf.data.Dataset) -> str:
+        """Returns what each stage of a pipeline costs a worker, as a text.
+
+        Args:
+            dataset: A dataset of global batches.
+
+        Raises:
+            TypeError: If it is no `tf.data.Dataset`.
+        """
+        if not isinstance(dataset, tf.data.Dataset):
+            raise TypeError(
+                "`dataset` must be a `tf.data.Dataset`. Received: "
+                f"{type(dataset).__name__}. Pass the dataset that `fit` is given."
+            )
+        policy = dataset.options().experimental_distribute.auto_shard_policy
+        if policy not in SHARED_POLICIES:
+            return OWN
+        return explained(dataset, self._strategy.num_workers)
 
     def _steps(self, shares: tf.data.Dataset) -> Iterator[GlobalBatch]:
         """Fetches the shares of this worker's devices, step by step.
@@ -201,11 +283,15 @@ class DistributedInput:
             batch = local_results(self._strategy, batch.data)[0]
         return without_optionals(batch)
 
-    def _check_same_data(self, batch: GlobalBatch) -> None:
+    def _check_same_data(self, batch: GlobalBatch, shares: Shares) -> None:
         if self._strategy.num_workers < 2:
             return
         own = self._strategy.experimental_local_results(batch.fingerprint)[0]
         seen = self._workers.values_of_all(own)
+        if shares.early and not tell_the_same(seen):
+            # The sources may differ where the data do not, as paths of files do.
+            (whole,) = shares.whole.take(1)
+            seen = self._workers.values_of_all(fingerprint(whole))
         if not tell_the_same(seen):
             raise ShardingError(
                 "All workers must see the same global batches, of which each takes "
@@ -255,6 +341,6 @@ def per_replica(strategy: tf.distribute.Strategy, values: list[Any]) -> Any:
     )
 
 
-def _global_batches(dataset: Any) -> Any:
-    """Returns the shares as `GlobalBatch`; `None` if each worker has its own data."""
+def _global_batches(dataset: Any) -> Shares | None:
+    """Returns this worker's shares; `None` if each worker has its own data."""
     return getattr(dataset, "global_batches", None)

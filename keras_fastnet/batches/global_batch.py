@@ -238,6 +238,32 @@ def fingerprint(data: Any) -> tf.Tensor:
     return tf.stack([_mark(leaf, examples) for leaf in _leaves(data)])
 
 
+def fingerprint_of_samples(samples: list[Any], examples: tf.Tensor) -> tf.Tensor:
+    """Returns a hash of each component of a source of examples.
+
+    Args:
+        samples: For each component, that of some examples of the global batch; `None`
+            where they cannot be compared.
+        examples: Number of examples in the global batch.
+
+    Returns:
+        As `fingerprint`.
+    """
+    text = tf.strings.as_string(examples)
+    return tf.stack([_mark(_shortened(leaf), text) for leaf in samples])
+
+
+def _shortened(leaf: Any) -> Any:
+    """Returns strings by their lengths and last bytes: they may be whole files."""
+    if leaf is None or leaf.dtype != tf.string:
+        return leaf
+    length = tf.strings.length(leaf)
+    last = tf.minimum(length, 64)
+    return tf.strings.join(
+        [tf.strings.as_string(length), tf.strings.substr(leaf, -last, last)]
+    )
+
+
 def _mark(leaf: Any, examples: tf.Tensor) -> tf.Tensor:
     if isinstance(leaf, tf.RaggedTensor):
         leaf = leaf.flat_values

@@ -8,10 +8,9 @@ import tensorflow as tf
 
 from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet._keras.replica_step import keras_step
-from keras_fastnet.batches.distributed_input import distribute_shares
+from keras_fastnet.batches.distributed_input import SHARED_POLICIES, distribute_shares
 from keras_fastnet.cluster.flight_recorder import FlightRecorder
 
-_POLICY = tf.data.experimental.AutoShardPolicy
 _TO_MAKE = (
     "for the other workers to make the variable {!r} as well. Within "
     "`strategy.scope()` a model must be built, compiled or loaded on all workers. Let "
@@ -103,7 +102,7 @@ class FitExtended(tf.distribute.StrategyExtended):
 
     def _experimental_distribute_dataset(self, dataset, options):
         policy = dataset.options().experimental_distribute.auto_shard_policy
-        if policy not in (_POLICY.AUTO, _POLICY.DATA) or self._num_replicas_in_sync < 2:
+        if policy not in SHARED_POLICIES or self._num_replicas_in_sync < 2:
             return upstream.without_wrong_cardinality(
                 super()._experimental_distribute_dataset(dataset, options)
             )

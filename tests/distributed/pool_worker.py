@@ -5,7 +5,7 @@ import os
 import traceback
 from multiprocessing.connection import Client
 
-_JOBS = ("jobs", "reduction_jobs")
+_JOBS = ("data_jobs", "jobs", "reduction_jobs")
 _KERAS_3_JOBS = ("program_jobs", "saving_jobs", "scope_jobs", "step_jobs")
 
 

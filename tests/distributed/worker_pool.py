@@ -2,7 +2,7 @@
 
 Starting TensorFlow costs seconds of processor time, so the distributed tests share
 pools. Each worker makes its strategy once and then runs the
-functions of `jobs.py` and `reduction_jobs.py` that it is told to.
+functions of the modules `*jobs.py` that it is told to.
 """
 
 import json
@@ -65,7 +65,7 @@ class WorkerPool:
         self._folder: tempfile.TemporaryDirectory | None = None
 
     def run(self, job: str, **kwargs: Any) -> list[Any]:
-        """Runs a function of `jobs.py` or `reduction_jobs.py` on all workers.
+        """Runs a function of a module `*jobs.py` on all workers.
 
         Args:
             job: Its name.

@@ -129,6 +129,8 @@ DATA = {
     "class weights": _fit(fit_options={"class_weight": {0: 1.0, 1: 3.0}}, count=70),
     "nested inputs, weights, metrics": Way("fit_structures", {"count": 70}),
     "nested inputs that divide": Way("fit_structures", {"count": 64}, slow=True),
+    "image files": Way("fit_pipeline", {"kind": "image files"}),
+    "records in a cache": Way("fit_pipeline", {"kind": "records"}),
     "train_on_batch": Way("on_batch"),
     "a custom loop": Way("custom_loop"),
 }
@@ -266,11 +268,13 @@ _MORE_CLUSTERS = {
         "arrays that do not divide",
         "a last batch of one example",
         "a masked loss",
+        "records in a cache",
         "micro-batches, LARS",
     ],
     "three_workers": [
         "arrays that do not divide",
         "a last batch of one example",
+        "image files",
         "micro-batches, LARS",
         "two optimizers without a call",
         "own test step, traced",

@@ -1,0 +1,396 @@
+"""Takes a worker's share of each batch before the functions of `Dataset.map` run.
+
+A pipeline such as `source.map(load).shuffle(n).batch(b)` is taken apart into a source,
+`source.shuffle(n)`, and the stages that its elements then pass one by one, in order. Of
+every `b` elements of the source, only those of the worker's shares pass the stages.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from keras_fastnet._keras import datasets as upstream
+from keras_fastnet.batches.global_batch import (
+    GlobalBatch,
+    bounds,
+    count_examples,
+    fingerprint_of_samples,
+    rows_of,
+)
+
+_BY_EXAMPLE = "_fastnet_by_example"
+# Functions of Keras that compute each row of a batch from the same row, by the ends of
+# their qualified names.
+_KERAS_BY_EXAMPLE = ("class_weights_map_fn",)
+_IN_ORDER = ("prefetch", "options", "shuffle", "repeat", "take", "skip")
+"""Kinds of datasets that pass elements on as they are."""
+_SAMPLES = 64
+
+
+def by_example(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Marks a function for `Dataset.map` behind `batch` as one of single examples.
+
+    Each worker then applies it to its part of the batch alone. Each row of its results
+    must depend on the same row of its arguments only, and there must be as many.
+
+    Args:
+        function: The function, of a batch.
+
+    Returns:
+        A function that does the same.
+
+    Example:
+        ```python
+        dataset.batch(64).map(keras_fastnet.by_example(lambda x, y: (x / 255, y)))
+        ```
+    """
+
+    def of_examples(*batch: Any) -> Any:
+        return function(*batch)
+
+    setattr(of_examples, _BY_EXAMPLE, True)
+    of_examples.__name__ = upstream.function_name(function)
+    return of_examples
+
+
+def _is_by_example(function: upstream.MapFunction) -> bool:
+    name = getattr(function.python, "__qualname__", "")
+    return hasattr(function.python, _BY_EXAMPLE) or name.endswith(_KERAS_BY_EXAMPLE)
+
+
+@dataclasses.dataclass(frozen=True)
+class Passed:
+    """A stage that elements pass one by one in order, after the share was taken.
+
+    Attributes:
+        stage: The user's dataset.
+        change: Changes an element, given the offset of seeds; `None` for a stage that
+            does not look into elements.
+        parallel_calls: The argument of `Dataset.map`.
+    """
+
+    stage: tf.data.Dataset
+    change: Callable[[Any, int], Any] | None = None
+    parallel_calls: int | None = None
+
+    def apply(self, pairs: tf.data.Dataset, offset: int) -> tf.data.Dataset:
+        """Returns the elements after the stage.
+
+        Args:
+            pairs: Elements and what is carried along with each.
+            offset: Added to the seeds of random operations.
+        """
+        if self.change is None:
+            return upstream.again(self.stage, pairs)
+        change = self.change
+
+        @tf.autograph.experimental.do_not_convert
+        def changed(element: Any, header: tf.Tensor) -> Any:
+            return change(element, offset), header
+
+        if self.parallel_calls is None:
+            return pairs.map(changed)
+        # In order, also where the user allows another: shares are told apart by it.
+        return pairs.map(changed, self.parallel_calls, deterministic=True)
+
+
+@dataclasses.dataclass
+class Split:
+    """A dataset as a source and the stages that its elements then pass.
+
+    Attributes:
+        source: The dataset whose elements every worker reads.
+        passed: The stages, in order.
+        reasons: Why a stage is not among them, by the stage's `id`.
+    """
+
+    source: tf.data.Dataset
+    passed: list[Passed] = dataclasses.field(default_factory=list)
+    reasons: dict[int, str] = dataclasses.field(default_factory=dict)
+
+
+def split(dataset: tf.data.Dataset) -> Split:
+    """Takes a dataset of examples apart.
+
+    Args:
+        dataset: The dataset.
+    """
+    kind = upstream.kind(dataset)
+    if kind == "map":
+        function = upstream.MapFunction(dataset)
+        reason = _reason_to_stay(function)
+        if reason:
+            return Split(dataset, reasons={id(dataset): reason})
+        inner = split(*upstream.inputs(dataset))
+        stage = Passed(dataset, function.call, function.parallel_calls)
+        return Split(inner.source, [*inner.passed, stage], inner.reasons)
+    if kind == "zip":
+        return _split_zip(dataset)
+    if kind in _IN_ORDER:
+        inner = split(*upstream.inputs(dataset))
+        if not inner.passed:
+            # As it is: a `shuffle` goes on where the user's own iterators left it.
+            return Split(dataset, reasons=inner.reasons)
+        if kind == "prefetch":
+            return dataclasses.replace(inner, passed=[*inner.passed, Passed(dataset)])
+        source = _once(dataset, None, lambda: upstream.again(dataset, inner.source))
+        return dataclasses.replace(inner, source=source)
+    return Split(dataset)
+
+
+def _split_zip(dataset: tf.data.Dataset) -> Split:
+    parts = [split(part) for part in upstream.inputs(dataset)]
+    reasons = {key: text for part in parts for key, text in part.reasons.items()}
+    if not any(part.passed for part in parts):
+        return Split(dataset, reasons=reasons)
+
+    def changed(number: int, change: Callable[[Any, int], Any]) -> Any:
+        return lambda element, offset: upstream.with_component(
+            dataset, element, number, lambda part: change(part, offset)
+        )
+
+    return Split(
+        upstream.zipped(dataset, [part.source for part in parts]),
+        [
+            dataclasses.replace(passed, change=changed(number, passed.change))
+            if passed.change
+            else passed
+            for number, part in enumerate(parts)
+            for passed in part.passed
+        ],
+        reasons,
+    )
+
+
+def _once(
+    stage: tf.data.Dataset, key: Any, make: Callable[[], tf.data.Dataset]
+) -> tf.data.Dataset:
+    """Returns the dataset in the place of a stage, the same for every training.
+
+    A `shuffle` has another order whenever it is begun, a `cache` keeps what was read.
+
+    Args:
+        stage: The user's dataset.
+        key: What else the dataset in its place depends on.
+        make: Returns the dataset.
+    """
+    made = vars(stage).setdefault("_fastnet_moved", {})
+    if key not in made:
+        made[key] = make()
+    return made[key]
+
+
+def _reason_to_stay(function: upstream.MapFunction) -> str:
+    """Returns why a function must see all elements on every worker; `""` if not."""
+    operations = function.order_dependent()
+    if not operations:
+        return ""
+    return f"{', '.join(operations)} may depend on the elements' order"
+
+
+@dataclasses.dataclass
+class EarlyShares:
+    """How the workers take their shares of a pipeline's batches early.
+
+    Attributes:
+        examples: The pipeline up to `batch`, taken apart.
+        batch: The arguments of `batch`.
+        after: The stages behind it, in order.
+    """
+
+    examples: Split
+    batch: upstream.BatchArguments
+    after: list[Passed]
+
+    def passes(self, stage: tf.data.Dataset) -> bool:
+        """Returns whether a stage before `batch` sees the worker's elements alone.
+
+        Args:
+            stage: The user's dataset.
+        """
+        return any(passed.stage is stage for passed in self.examples.passed)
+
+    def parts(
+        self, positions: Sequence[int], replicas: int, offset: int
+    ) -> tf.data.Dataset:
+        """Returns this worker's part of every batch.
+
+        Args:
+            positions: Which shares the worker's devices take.
+            replicas: Number of replicas.
+            offset: Added to the seeds of random operations.
+
+        Returns:
+            The examples of the shares, one share after the other; and, for each of
+            them, a header for `cut`.
+        """
+        source = self.examples.source
+        unpack = isinstance(source.element_spec, tuple)
+        size = _most(self.batch, positions, replicas)
+
+        @tf.autograph.experimental.do_not_convert
+        def taken(*window: Any) -> tf.data.Dataset:
+            window = window if unpack else window[0]
+            return _taken(window, positions, replicas, self.batch.size, size)
+
+        pairs = source.window(
+            self.batch.size, drop_remainder=self.batch.drop_remainder
+        ).flat_map(taken)
+        for stage in self.examples.passed:
+            pairs = stage.apply(pairs, offset)
+        pairs = pairs.batch(
+            size,
+            self.batch.drop_remainder,
+            self.batch.parallel_calls,
+            None if self.batch.parallel_calls is None else True,
+        )
+        key = tuple(positions), replicas, offset
+        for stage in self.after:
+            read = pairs
+            pairs = _once(stage.stage, key, lambda: stage.apply(read, offset))  # noqa: B023
+        return pairs
+
+    def cut(
+        self, part: Any, header: tf.Tensor, positions: Sequence[int], replicas: int
+    ) -> list[GlobalBatch]:
+        """Returns the shares of this worker's devices, in a graph.
+
+        Args:
+            part: The examples of all of them.
+            header: What `parts` yields with them.
+            positions: Which shares they are.
+            replicas: Number of replicas.
+        """
+        rows: Any = header[0, 0]
+        own: Any = self.batch.size if self.batch.drop_remainder else rows
+        sizes = _sizes(own, positions, replicas)
+        most = _most(self.batch, positions, replicas)
+        full = most == sum(_sizes(self.batch.size, positions, replicas))
+        if any(stage.change for stage in self.after):
+            made = tf.cast(sum(sizes), tf.int64)
+            made = tf.where(rows == self.batch.size, np.int64(most), made)
+            tf.debugging.assert_equal(
+                count_examples(part),
+                made,
+                "A function that is marked with `keras_fastnet.by_example` must return "
+                "a row for each row that it is given.",
+            )
+        shares, first = [], 0
+        for position, size in zip(positions, sizes, strict=True):
+            start, stop = bounds(rows, position, replicas)
+            alone = full and len(positions) == 1
+            data = part if alone else rows_of(part, first, first + size)
+            shares.append(GlobalBatch(data, stop - start, rows, header[0, 1:]))
+            first += size
+        return shares
+
+
+def early_shares(dataset: tf.data.Dataset) -> EarlyShares | str:
+    """Returns how shares of a dataset's batches are taken early.
+
+    Args:
+        dataset: A dataset of global batches.
+
+    Returns:
+        A text that says why not, where they cannot or where it would save nothing.
+    """
+    if not tf.executing_eagerly():
+        return "the pipeline is made within a tf.function"
+    after: list[Passed] = []
+    stage = dataset
+    while (kind := upstream.kind(stage)) != "batch":
+        stage_input = (upstream.inputs(stage) or [None])[0]
+        if kind == "map":
+            function = upstream.MapFunction(stage)
+            if not _is_by_example(function):
+                return f"map ({function.name}) behind batch may look at whole batches"
+            reason = _reason_to_stay(function)
+            if reason:
+                return f"{reason} in map ({function.name})"
+            if any(map(_is_fixed, upstream.components(stage_input.element_spec))):
+                return f"map ({function.name}) was traced for whole batches alone"
+            after.append(Passed(stage, function.call, function.parallel_calls))
+        elif kind in _IN_ORDER or (kind == "cache" and upstream.in_memory(stage)):
+            after.append(Passed(stage))
+        else:
+            return f"{upstream.class_name(stage)} stands behind the last batch"
+        stage = stage_input
+    (before,) = upstream.inputs(stage)
+    examples = split(before)
+    if not any(passed.change for passed in [*examples.passed, *after]):
+        nothing = "no function of map could run on a part of the batch alone"
+        return "; ".join([nothing, *examples.reasons.values()])
+    for spec in (before.element_spec, examples.source.element_spec):
+        for leaf in upstream.components(spec):
+            if type(leaf) not in (tf.TensorSpec, tf.RaggedTensorSpec):
+                return f"elements hold a {type(leaf).__name__}"
+    return EarlyShares(examples, upstream.batch_arguments(stage), after[::-1])
+
+
+def _is_fixed(spec: Any) -> bool:
+    """Returns whether batches that a specification describes have one size."""
+    return spec.shape.rank is not None and spec.shape[0] is not None
+
+
+def _sizes(rows: Any, positions: Sequence[int], replicas: int) -> list[Any]:
+    """Returns the numbers of examples that shares are made of, fillers included."""
+    sizes = []
+    for position in positions:
+        start, stop = bounds(rows, position, replicas)
+        larger = tf.maximum if isinstance(rows, tf.Tensor) else np.maximum
+        sizes.append(larger(stop - start, 1))
+    return sizes
+
+
+def _most(
+    arguments: upstream.BatchArguments, positions: Sequence[int], replicas: int
+) -> int:
+    """Returns the largest number of examples that a worker makes for a batch.
+
+    It may be that of the last batch, which is smaller: of 8 examples the second of
+    three replicas takes 3, of 7 examples the third.
+    """
+    first = arguments.size if arguments.drop_remainder else 1
+    rows = np.arange(first, arguments.size + 1)
+    return int(np.max(sum(_sizes(rows, positions, replicas))))
+
+
+def _taken(
+    window: Any, positions: Sequence[int], replicas: int, batch: int, most: int
+) -> tf.data.Dataset:
+    """Returns the source's elements for this worker's shares of one batch, in a graph.
+
+    Args:
+        window: The elements of the batch, as datasets of their components.
+        positions: Which shares the worker's devices take.
+        replicas: Number of replicas.
+        batch: Number of examples in a whole batch.
+        most: Number of elements to return for a whole batch; there may be one to cut
+            off, so that `batch` joins as many of every batch but the last.
+    """
+    parts = upstream.components(window)
+    rows = parts[0].cardinality()
+    elements = tf.data.Dataset.zip(window)
+    sizes = _sizes(rows, positions, replicas)
+    own = elements.take(0)
+    for position, size in zip(positions, sizes, strict=True):
+        start, _ = bounds(rows, position, replicas)
+        own = own.concatenate(elements.skip(start).take(size))
+    if most > sum(_sizes(batch, positions, replicas)):
+        more = tf.where(rows == batch, most - sum(sizes), 0)
+        own = own.concatenate(elements.take(more))
+    stride = tf.maximum(-(-rows // _SAMPLES), 1)
+    samples = [_sample(part, stride) for part in parts]
+    header = tf.concat([[rows], fingerprint_of_samples(samples, rows)], 0)
+    return tf.data.Dataset.zip((own, tf.data.Dataset.from_tensors(header).repeat()))
+
+
+def _sample(part: tf.data.Dataset, stride: tf.Tensor) -> tf.Tensor | None:
+    """Returns some elements of one component; `None` if they may differ in shape."""
+    spec = part.element_spec
+    if not (isinstance(spec, tf.TensorSpec) and spec.shape.is_fully_defined()):
+        return None
+    return part.shard(stride, 0).batch(_SAMPLES).get_single_element()

@@ -1,0 +1,302 @@
+"""Shares that are taken before the functions of `Dataset.map` run, without replicas."""
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from keras_fastnet.batches.distributed_input import shares_of
+from keras_fastnet.batches.early_shares import by_example
+from keras_fastnet.batches.input_costs import explained
+
+EPOCHS, MOST_BATCHES = 2, 7
+
+
+def on_leaves(function):
+    return lambda *element: tf.nest.map_structure(
+        function, element if len(element) > 1 else element[0]
+    )
+
+
+def first_leaf(*element):
+    return tf.reduce_sum(tf.nest.flatten(element)[0])
+
+
+double = on_leaves(lambda leaf: 2 * leaf + 1)
+total = on_leaves(tf.reduce_sum)
+
+
+def as_dict(*element):
+    return {"a": element, "b": first_leaf(*element)}
+
+
+# Of examples. Some change their shape or structure; all work on any.
+EXAMPLES = {
+    "map": lambda data, n: data.map(double),
+    "parallel map": lambda data, n: data.map(double, num_parallel_calls=n + 1),
+    "autotuned map": lambda data, n: data.map(double, tf.data.AUTOTUNE),
+    "unequal shapes": lambda data, n: data.map(
+        on_leaves(lambda leaf: tf.range(tf.reduce_sum(leaf) % 4))
+    ),
+    "dict": lambda data, n: data.map(as_dict),
+    "shuffle": lambda data, n: data.shuffle(n + 1, seed=n),
+    "shuffle once": lambda data, n: data.shuffle(
+        n + 1, seed=n, reshuffle_each_iteration=False
+    ),
+    "repeat": lambda data, n: data.repeat(n % 3),
+    "endless": lambda data, n: data.repeat(),
+    "take": lambda data, n: data.take(n),
+    "skip": lambda data, n: data.skip(n),
+    "prefetch": lambda data, n: data.prefetch(n),
+    "enumerate": lambda data, n: data.enumerate(n),
+    "zip": lambda data, n: tf.data.Dataset.zip(
+        (data, {"more": tf.data.Dataset.range(n, 100).map(double)})
+    ),
+    "filter": lambda data, n: data.filter(
+        lambda *element: first_leaf(*element) % 3 != n % 3
+    ).take(40),
+    "flat_map": lambda data, n: data.flat_map(
+        lambda *element: tf.data.Dataset.from_tensors(element).repeat(2)
+    ),
+    "cache": lambda data, n: data.take(40).cache(),
+    "concatenate": lambda data, n: data.take(20).concatenate(data),
+    "options": lambda data, n: data.with_options(tf.data.Options()),
+    "unbatch": lambda data, n: data.map(total).batch(n + 1).unbatch(),
+    "window": lambda data, n: (
+        data.map(first_leaf).window(n + 1).flat_map(lambda window: window.take(2))
+    ),
+    "interleave": lambda data, n: data.interleave(
+        lambda *element: tf.data.Dataset.from_tensors(element), cycle_length=2
+    ),
+}
+# Of batches.
+BATCHES = {
+    "batch shuffle": lambda data, n: data.shuffle(n + 1, seed=n),
+    "batch repeat": lambda data, n: data.repeat(1 + n % 3),
+    "batch take": lambda data, n: data.take(n),
+    "batch skip": lambda data, n: data.skip(n % 3),
+    "batch cache": lambda data, n: data.take(9).cache(),
+    "batch prefetch": lambda data, n: data.prefetch(n),
+    "batch by example": lambda data, n: data.map(by_example(double)),
+    "batch map": lambda data, n: data.map(double),
+    "batch filter": lambda data, n: data.filter(lambda *batch: True),
+}
+
+
+def stages(kinds, often, most):
+    """Returns up to so many stages: half of them of the kinds that come often."""
+    names = st.one_of(st.sampled_from(often), st.sampled_from(sorted(kinds)))
+    return st.lists(st.tuples(names, st.integers(0, 12)), max_size=most)
+
+
+@st.composite
+def pipelines(draw):
+    """Returns a function that makes the same pipeline of up to 8 stages each time."""
+    rows = draw(st.integers(0, 30))
+    batch = draw(st.integers(1, 12))
+    before = draw(stages(EXAMPLES, ["map", "dict", "shuffle", "take"], 5))
+    after = draw(stages(BATCHES, ["batch prefetch", "batch by example"], 2))
+    options = draw(
+        st.sampled_from([{}, {"drop_remainder": True}, {"num_parallel_calls": 2}])
+    )
+
+    def make():
+        data = tf.data.Dataset.range(rows)
+        for name, n in before:
+            data = EXAMPLES[name](data, n)
+        if any(name == "unequal shapes" for name, _ in before):
+            data = data.map(total)
+        data = data.batch(batch, **options)
+        for name, n in after:
+            data = BATCHES[name](data, n)
+        return data
+
+    make.stages = (rows, *before, batch, options, *after)
+    return make
+
+
+def values(batch):
+    return [np.array(leaf) for leaf in tf.nest.flatten(batch)]
+
+
+def assert_union_is_that_of_one_device(make, workers, devices):
+    replicas = workers * devices
+    one = make()
+    parts = [
+        shares_of(make(), range(rank, replicas, workers), replicas).dataset
+        for rank in range(workers)
+    ]
+    # One process begins each epoch of all, as each process begins its own.
+    for _ in range(EPOCHS):
+        expected = list(one.take(MOST_BATCHES))
+        seen = [list(part.take(MOST_BATCHES * devices)) for part in parts]
+        assert {len(shares) for shares in seen} == {len(expected) * devices}
+        for step, batch in enumerate(expected):
+            # Share `device * workers + rank` is that of a worker's device.
+            shares = [
+                seen[rank][step * devices + device]
+                for device in range(devices)
+                for rank in range(workers)
+            ]
+            rows = len(values(batch)[0])
+            assert {int(share.examples) for share in shares} == {rows}
+            sizes = [int(share.own) for share in shares]
+            assert max(sizes) - min(sizes) <= 1
+            assert len({str(share.fingerprint.numpy()) for share in shares}) == 1
+            for share in shares:
+                tf.nest.assert_same_structure(share.data, batch)
+            own = [
+                [leaf[: int(share.own)] for leaf in values(share.data)]
+                for share in shares
+            ]
+            for leaf, *of_shares in zip(values(batch), *own, strict=True):
+                together = np.concatenate(of_shares)
+                assert together.dtype == leaf.dtype
+                np.testing.assert_array_equal(together, leaf)
+
+
+def check_pipelines(examples):
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(
+        pipelines(),
+        st.sampled_from([(2, 1), (3, 1), (4, 1), (5, 1), (1, 2), (2, 2)]),
+    )
+    def check(make, cluster):
+        assert_union_is_that_of_one_device(make, *cluster)
+
+    check()
+
+
+@pytest.mark.parametrize("examples", [15, pytest.param(300, marks=pytest.mark.slow)])
+def test_the_union_of_the_shares_is_the_batch_of_one_device(examples):
+    check_pipelines(examples)
+
+
+def own_rows(make, workers, rank):
+    shares = shares_of(make(), [rank], workers)
+    assert shares.early
+    return [share.data.numpy().tolist() for share in shares.dataset]
+
+
+@pytest.fixture
+def seeded():
+    tf.random.set_seed(7)
+    yield
+    tf.random.set_seed(None)
+
+
+@pytest.mark.parametrize("op_seed", [None, 3])
+def test_workers_draw_random_numbers_of_their_own_by_the_seed(seeded, op_seed):
+    def drawn(example):
+        # Within a branch: a function of its own in the graph.
+        return tf.cond(
+            example >= 0,
+            lambda: tf.random.uniform([], seed=op_seed),
+            lambda: 0.0,
+        )
+
+    data = tf.data.Dataset.range(24).map(drawn).batch(8)
+    first = [own_rows(lambda: data, 3, rank) for rank in range(3)]
+    again = [own_rows(lambda: data, 3, rank) for rank in range(3)]
+    assert first == again
+    numbers = [list(itertools.chain(*rows)) for rows in first]
+    assert len({*itertools.chain(*numbers)}) == 24
+    # Rank 0 draws as one device does.
+    alone = np.concatenate(list(data.as_numpy_iterator()))
+    assert numbers[0] == alone[: len(numbers[0])].tolist()
+
+
+def test_a_function_runs_for_the_examples_of_the_share_alone():
+    loaded = []
+
+    def load(number):
+        loaded.append(int(number))
+        return number
+
+    data = tf.data.Dataset.range(20).map(
+        lambda x: tf.numpy_function(load, [x], tf.int64, stateful=False)
+    )
+    list(shares_of(data.map(tf.abs).batch(10), [1], 2).dataset)
+    assert sorted(loaded) == [*range(5, 10), *range(15, 20)]
+
+
+def test_a_moved_shuffle_goes_on_in_the_next_training():
+    """As the user's own would: another order in every epoch, of every `fit`."""
+
+    def make():
+        return tf.data.Dataset.range(30).map(double).shuffle(30, seed=4).batch(10)
+
+    one, shared = make(), make()
+    for _ in range(3):
+        expected = np.concatenate(list(one))
+        assert own_rows(lambda: shared, 2, 0) == [
+            expected[i : i + 5].tolist() for i in range(0, 30, 10)
+        ]
+
+
+def test_examples_whose_order_is_free_keep_it():
+    """A batch could otherwise hold examples of two batches of one device."""
+    data = tf.data.Dataset.range(200).map(
+        double, num_parallel_calls=8, deterministic=False
+    )
+    expected = np.arange(200) * 2 + 1
+    rows = own_rows(lambda: data.batch(7), 2, 1)
+    assert rows == [
+        expected[i + min(7, 200 - i) // 2 : i + 7].tolist() for i in range(0, 200, 7)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda data: data.map(lambda x: tf.py_function(abs, [x], x.dtype)), "EagerPy"),
+        (
+            lambda data: data.map(double).filter(lambda x: x[0] > 3),
+            "no function of map",
+        ),
+        (lambda data: data.map(double).ignore_errors(), "no function of map"),
+        (lambda data: data.map(double).cache(), "no function of map"),
+        (lambda data: data.map(tf.sparse.from_dense), "SparseTensorSpec"),
+    ],
+    ids=["py_function", "filter", "ignore_errors", "cache", "sparse"],
+)
+def test_where_it_may_not_hold_every_worker_maps_all(change, reason):
+    data = change(tf.data.Dataset.from_tensor_slices(np.arange(9)[:, None])).batch(3)
+    assert not shares_of(data, [0], 2).early
+    assert reason in explained(data, 2)
+
+
+def test_a_function_that_is_not_by_example_raises():
+    data = tf.data.Dataset.range(8).batch(4).map(by_example(lambda x: x[:1]))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="a row for each row"):
+        list(shares_of(data, [0], 2).dataset)
+
+
+def test_costs_of_stages():
+    images = tf.data.Dataset.range(9).filter(lambda x: x > 2).map(double)
+    data = (
+        tf.data.Dataset.zip((images, tf.data.Dataset.range(5)))
+        .shuffle(9)
+        .batch(4)
+        .prefetch(1)
+    )
+    assert explained(data, 4).splitlines() == [
+        "each worker maps 1/4 of each batch (source read whole)",
+        "A stage's cost to a worker, where it is 1 to one device:",
+        "  1       Range",
+        "  1       Filter",
+        "  1/4     map (lambda)",
+        "  1       Range",
+        "  1     zip",
+        "  1     shuffle",
+        "  1/4   batch of 4",
+        "  1/4   prefetch",
+    ]

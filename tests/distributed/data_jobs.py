@@ -1,0 +1,81 @@
+"""Trainings on `tf.data` pipelines of which each worker maps its share."""
+
+import pathlib
+import tempfile
+from typing import Any
+
+import tensorflow as tf
+
+import keras_fastnet
+from keras_fastnet._keras.keras_api import keras
+from keras_fastnet.batches.early_shares import EarlyShares, early_shares
+from tests.distributed.jobs import compiled_network, examples, state
+
+
+def fit_pipeline(strategy: Any, *, kind: str, count: int = 70) -> dict[str, Any]:
+    """Trains on a pipeline of which each worker maps its share."""
+    with tempfile.TemporaryDirectory() as folder:
+        training = _PIPELINES[kind](pathlib.Path(folder), count)
+        assert isinstance(early_shares(training), EarlyShares)
+        model = compiled_network(strategy)
+        history = model.fit(training, validation_data=training, epochs=2, verbose=0)
+        return {
+            **state(model),
+            "history": history.history,
+            "predict": model.predict(training.map(lambda x, y: x), verbose=0),
+        }
+
+
+def _image_files(folder: pathlib.Path, count: int) -> tf.data.Dataset:
+    # Each worker has a folder of its own: the same files under other paths.
+    x, y = examples(count)
+    for number, (image, label) in enumerate(zip(x, y, strict=True)):
+        place = folder / str(label)
+        place.mkdir(exist_ok=True)
+        keras.utils.save_img(place / f"{number:03}.png", image)
+    # One order in all epochs: Keras on one device begins the data twice in each.
+    return keras.utils.image_dataset_from_directory(
+        folder,
+        color_mode="grayscale",
+        image_size=(8, 8),
+        batch_size=32,
+        shuffle=False,
+        verbose=False,
+    ).prefetch(2)
+
+
+def _records(folder: pathlib.Path, count: int) -> tf.data.Dataset:
+    """TFRecords by `parse -> shuffle -> map -> batch`, drawn from in one order."""
+    features = {
+        "image": tf.io.FixedLenFeature([64], tf.float32),
+        "label": tf.io.FixedLenFeature([], tf.int64),
+    }
+    path = str(folder / "records")
+    with tf.io.TFRecordWriter(path) as writer:
+        for image, label in zip(*examples(count), strict=True):
+            record = tf.train.Example()
+            record.features.feature["image"].float_list.value.extend(image.ravel())
+            record.features.feature["label"].int64_list.value.append(int(label))
+            writer.write(record.SerializeToString())
+
+    def parsed(record: tf.Tensor) -> dict[str, tf.Tensor]:
+        return tf.io.parse_single_example(record, features)
+
+    def decoded(record: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+        return tf.reshape(record["image"], (8, 8, 1)), record["label"]
+
+    return (
+        tf.data.TFRecordDataset(path)
+        # Keras on one device counts an update for the end of data of unknown length.
+        .apply(tf.data.experimental.assert_cardinality(count))
+        .map(parsed, num_parallel_calls=tf.data.AUTOTUNE)
+        .shuffle(20, seed=5, reshuffle_each_iteration=False)
+        .map(decoded, num_parallel_calls=2)
+        .batch(32)
+        .cache()
+        .map(keras_fastnet.by_example(lambda x, y: (2 * x, y)))
+        .prefetch(tf.data.AUTOTUNE)
+    )
+
+
+_PIPELINES = {"image files": _image_files, "records": _records}
