@@ -1,14 +1,18 @@
 """Trainings on `tf.data` pipelines of which each worker maps its share."""
 
+import contextlib
+import io
 import pathlib
 import tempfile
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 import keras_fastnet
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.batches.early_shares import EarlyShares, early_shares
+from keras_fastnet.errors import ShardingError
 from tests.distributed.jobs import compiled_network, examples, state
 
 
@@ -79,3 +83,38 @@ def _records(folder: pathlib.Path, count: int) -> tf.data.Dataset:
 
 
 _PIPELINES = {"image files": _image_files, "records": _records}
+
+
+def fit_unlike_sources(strategy: Any, *, labelled: bool) -> str:
+    """Trains on sources in another order on each worker; returns the error's text."""
+    x, y = examples(64)
+    number = np.random.default_rng(strategy.rank).permutation(64)
+    source = (x[number], y[number] if labelled else np.zeros(64, "int64"))
+    dataset = tf.data.Dataset.from_tensor_slices(source).map(lambda x, y: (2 * x, y))
+    model = compiled_network(strategy)
+    try:
+        model.fit(dataset.batch(32), verbose=0)
+    except ShardingError as error:
+        return str(error)
+    return ""
+
+
+def printed_about_data(strategy: Any) -> dict[str, str]:
+    """Returns what is printed about a pipeline, and the error for other data."""
+    printed = {}
+    with tempfile.TemporaryDirectory() as folder:
+        training = _records(pathlib.Path(folder), 70)
+        model = compiled_network(strategy)
+        for name, show in (
+            ("explain_data", lambda: strategy.explain_data(training)),
+            ("fit", lambda: model.fit(training, verbose=2)),
+        ):
+            output = io.StringIO()
+            with contextlib.redirect_stdout(output):
+                show()
+            printed[name] = output.getvalue()
+    try:
+        strategy.explain_data(np.zeros(3))
+    except TypeError as error:
+        printed["error"] = str(error)
+    return printed

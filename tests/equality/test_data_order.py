@@ -77,3 +77,17 @@ def test_augmentation_is_each_workers_own_and_new_in_every_epoch(request, cluste
         for row in step
     ]
     assert len(drawn) == len(set(drawn)) == COUNT * EPOCHS
+
+
+def test_seeded_augmentation_is_each_workers_own_and_repeatable(two_workers):
+    def drawn():
+        results = two_workers.run("shares_seen", data="augmented", seed=7, count=COUNT)
+        # `Dataset.map` repeats its random numbers in every epoch.
+        return [
+            sorted(row[1] for step in result["seen"][0] for row in step)
+            for result in results
+        ]
+
+    first = drawn()
+    assert len({*itertools.chain(*first)}) == COUNT
+    assert drawn() == first

@@ -112,3 +112,30 @@ def test_the_chief_prints_a_summary_of_fit(request, cluster, settings, words):
     assert "fastnet" not in other
     silent, _ = workers.run("printed_by_fit", fit_options={"verbose": 0}, **settings)
     assert "fastnet" not in silent
+
+
+def test_the_chief_says_what_each_stage_of_a_pipeline_costs(two_workers):
+    chief, other = two_workers.run("printed_about_data")
+    first, _, *stages = chief["explain_data"].splitlines()
+    assert first == "each worker maps 1/2 of each batch (source read whole)"
+    assert [stage.split(maxsplit=1) for stage in stages] == [
+        ["1", "TensorSlice"],
+        ["1", "TFRecord"],
+        ["1", "AssertCardinality"],
+        ["1/2", "map (parsed)"],
+        ["1", "shuffle"],
+        ["1/2", "map (decoded)"],
+        ["1/2", "batch of 32"],
+        ["1/2", "cache"],
+        ["1/2", "map (lambda)"],
+        ["1/2", "prefetch"],
+    ]
+    assert f"; {first}; " in chief["fit"]
+    assert other["explain_data"] == ""
+    assert "must be a `tf.data.Dataset`. Received: ndarray" in other["error"]
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_unlike_sources_raise_before_a_step(two_workers, labelled):
+    for text in two_workers.run("fit_unlike_sources", labelled=labelled):
+        assert "must see the same global batches" in text

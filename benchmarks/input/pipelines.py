@@ -1,0 +1,106 @@
+"""The pipelines that are timed, over files that are made once."""
+
+import pathlib
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+IMAGES, LINES, FILES = 1024, 32_768, 8
+BATCH = {"images": 64, "records": 64, "text": 256}
+_WORDS = 5_000
+
+
+def make_files(folder: pathlib.Path) -> None:
+    """Writes JPEGs of 256 x 256, the same as TFRecords, and lines of text.
+
+    Args:
+        folder: Where; nothing is done if it exists.
+    """
+    if folder.exists():
+        return
+    generator = np.random.default_rng(0)
+    for label in range(4):
+        (folder / "images" / str(label)).mkdir(parents=True)
+    writers = [
+        tf.io.TFRecordWriter(str(folder / f"{number}.records"))
+        for number in range(FILES)
+    ]
+    for number in range(IMAGES):
+        coarse = generator.uniform(0, 255, (32, 32, 3))
+        image = tf.image.resize(coarse, (256, 256), "bicubic")
+        image = tf.saturate_cast(image + generator.normal(0, 8, image.shape), tf.uint8)
+        data = tf.io.encode_jpeg(image).numpy()
+        (folder / "images" / str(number % 4) / f"{number:05}.jpg").write_bytes(data)
+        record = tf.train.Example()
+        record.features.feature["image"].bytes_list.value.append(data)
+        record.features.feature["label"].int64_list.value.append(number % 4)
+        writers[number % FILES].write(record.SerializeToString())
+    for writer in writers:
+        writer.close()
+    words = [f"Word{number}," for number in range(_WORDS)]
+    for number in range(FILES):
+        lines = generator.choice(words, (LINES // FILES, 60))
+        text = "".join(" ".join(line) + "\n" for line in lines)
+        (folder / f"{number}.txt").write_text(text)
+
+
+def images(folder: pathlib.Path) -> tf.data.Dataset:
+    """Returns images from a directory, decoded and resized."""
+    return keras.utils.image_dataset_from_directory(
+        folder / "images",
+        image_size=(224, 224),
+        batch_size=BATCH["images"],
+        seed=0,
+        verbose=False,
+    )
+
+
+def records(folder: pathlib.Path) -> tf.data.Dataset:
+    """Returns images from TFRecords: parse, shuffle, decode and augment, batch."""
+    features = {
+        "image": tf.io.FixedLenFeature([], tf.string),
+        "label": tf.io.FixedLenFeature([], tf.int64),
+    }
+
+    def augmented(record: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+        image = tf.io.decode_jpeg(record["image"], channels=3)
+        image = tf.image.random_crop(image, (224, 224, 3))
+        image = tf.image.random_flip_left_right(image)
+        return tf.cast(image, tf.float32) / 255.0, record["label"]
+
+    files = sorted(map(str, folder.glob("*.records")))
+    return (
+        tf.data.TFRecordDataset(files)
+        .map(lambda record: tf.io.parse_single_example(record, features))
+        .shuffle(256, seed=0)
+        .map(augmented, num_parallel_calls=tf.data.AUTOTUNE)
+        .batch(BATCH["records"])
+        .prefetch(tf.data.AUTOTUNE)
+    )
+
+
+def text(folder: pathlib.Path) -> tf.data.Dataset:
+    """Returns lines of text as word numbers."""
+    words = tf.constant([f"word{number}" for number in range(_WORDS)])
+    table = tf.lookup.StaticHashTable(
+        tf.lookup.KeyValueTensorInitializer(words, tf.range(_WORDS)), -1
+    )
+
+    def numbers(line: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        line = tf.strings.regex_replace(tf.strings.lower(line), "[^a-z0-9 ]", "")
+        row = table.lookup(tf.strings.split(line))[:64]
+        row = tf.pad(row, [[0, 64 - tf.size(row)]])
+        return tf.ensure_shape(row, [64]), tf.reduce_sum(row) % 2
+
+    files = sorted(map(str, folder.glob("*.txt")))
+    return (
+        tf.data.TextLineDataset(files)
+        .shuffle(4096, seed=0)
+        .map(numbers, num_parallel_calls=tf.data.AUTOTUNE)
+        .batch(BATCH["text"])
+        .prefetch(tf.data.AUTOTUNE)
+    )
+
+
+PIPELINES = {"images": images, "records": records, "text": text}

@@ -1,0 +1,118 @@
+"""Times input pipelines in one pinned process and in two workers with a core each.
+
+python benchmarks/input/run.py
+"""
+
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+
+import keras
+import tensorflow as tf
+
+HERE = pathlib.Path(__file__).parent
+sys.path.insert(0, str(HERE.parents[1]))
+
+from benchmarks.input.pipelines import BATCH, PIPELINES, make_files  # noqa: E402
+from benchmarks.input.worker import STEPS  # noqa: E402
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def measured(workers: int, files: pathlib.Path) -> dict[str, float]:
+    """Returns the seconds of each pipeline and way, those of the slowest worker."""
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(workers)]
+    with tempfile.TemporaryDirectory() as folder:
+        results = [pathlib.Path(folder, str(rank)) for rank in range(workers)]
+        processes = []
+        for rank, result in enumerate(results):
+            environment = {
+                **os.environ,
+                "PYTHONPATH": str(HERE.parents[1]),
+                "TF_CPP_MIN_LOG_LEVEL": "2",
+            }
+            if workers > 1:
+                task = {"type": "worker", "index": rank}
+                environment["TF_CONFIG"] = json.dumps(
+                    {"cluster": {"worker": addresses}, "task": task}
+                )
+            module = [sys.executable, "-m", "benchmarks.input.worker"]
+            command = ["taskset", "-c", str(rank), *module, str(files), str(result)]
+            processes.append(subprocess.Popen(command, env=environment))
+        for process in processes:
+            if process.wait(timeout=900):
+                raise RuntimeError(f"A worker ended with {process.returncode}.")
+        seconds = [json.loads(result.read_text()) for result in results]
+    return {name: max(each[name] for each in seconds) for name in seconds[0]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--output", type=pathlib.Path, default=HERE / "result.json")
+    arguments = parser.parse_args()
+    load = os.getloadavg()[0]
+    files = pathlib.Path(tempfile.gettempdir(), "keras_fastnet_input")
+    make_files(files)
+    rounds = []
+    for number in range(arguments.rounds):
+        order = (1, 2) if number % 2 == 0 else (2, 1)
+        found: dict[str, float] = {}
+        for workers in order:
+            found.update(measured(workers, files))
+        rates = {}
+        for name, seconds in found.items():
+            pipeline = name.split(",")[0]
+            rates[name] = BATCH[pipeline] * STEPS[pipeline] / seconds
+        rounds.append({"examples_per_second": rates, "load": os.getloadavg()[0]})
+        print(rounds[-1], flush=True)
+    result = {
+        "date": datetime.date.today().isoformat(),
+        "tensorflow": tf.__version__,
+        "keras": keras.__version__,
+        "cores": os.cpu_count(),
+        "load_before": load,
+        "rounds": rounds,
+    }
+    arguments.output.write_text(json.dumps(result, indent=1) + "\n")
+    print(table(result))
+
+
+def table(result: dict) -> str:
+    """Returns the medians of a result, and the ratios taken within each round."""
+    rows = [
+        "| pipeline | way | examples/s | times one process (least to most) |",
+        "|---|---|---|---|",
+    ]
+    rates = [each["examples_per_second"] for each in result["rounds"]]
+    for pipeline in PIPELINES:
+        one = f"{pipeline}, one process"
+        for name in [
+            one,
+            *(n for n in rates[0] if n.startswith(pipeline) and n != one),
+        ]:
+            ratios = [each[name] / each[one] for each in rates]
+            rows.append(
+                f"| {pipeline} | {name.split(', ')[1]} "
+                f"| {statistics.median(each[name] for each in rates):,.0f} "
+                f"| {statistics.median(ratios):.2f} "
+                f"({min(ratios):.2f} to {max(ratios):.2f}) |"
+            )
+    return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    main()
