@@ -6,7 +6,7 @@ import time
 import pytest
 
 from keras_fastnet.cluster import ports
-from keras_fastnet.cluster.rendezvous import connections, follower, leader
+from keras_fastnet.cluster.rendezvous import connections, dialer, follower, leader
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def addresses():
 @pytest.fixture
 def nothing_left(monkeypatch):
     """Checks after the test that all threads have ended."""
-    monkeypatch.setattr(connections, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(dialer, "RETRY_SECONDS", 0.05)
     yield
     end = time.monotonic() + 10
     while threading.active_count() > 1 and time.monotonic() < end:
@@ -32,5 +32,6 @@ def soon(monkeypatch):
     monkeypatch.setattr(leader, "LINGER_SECONDS", 0.2)
     monkeypatch.setattr(connections, "ANSWER_SECONDS", 0.3)
     monkeypatch.setattr(leader, "ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(dialer, "ANSWER_SECONDS", 0.3)
     monkeypatch.setattr(follower, "VERDICT_SECONDS", 1.5)
     monkeypatch.setattr(ports, "BUSY_SECONDS", 0.2)

@@ -1,10 +1,12 @@
 """Runs workers of a rendezvous in threads of a test, without TensorFlow."""
 
+import contextlib
 import json
 import socket
 import threading
 import time
 
+from keras_fastnet.cluster import ports
 from keras_fastnet.cluster.cluster_spec import Cluster
 from keras_fastnet.cluster.rendezvous import meet
 from keras_fastnet.errors import ClusterError
@@ -17,14 +19,22 @@ class Worker(threading.Thread):
     """Runs `meet` in a thread."""
 
     def __init__(
-        self, addresses, rank, *, facts=FACTS, proposal=7, timeout=20.0, after=0.0
+        self,
+        addresses,
+        rank,
+        *,
+        facts=FACTS,
+        proposal=7,
+        timeout=20.0,
+        after=0.0,
+        token=None,
     ):
         super().__init__()
         self.result = None
         self.seconds = None
         self._after = after
         cluster = Cluster(tuple(addresses), rank)
-        self._arguments = (cluster, facts, proposal, timeout, f"node{rank}")
+        self._arguments = (cluster, facts, proposal, timeout, f"node{rank}", token)
         self.nodes = None
         self.start()
 
@@ -69,3 +79,17 @@ def say(connection, value):
 def hello(addresses, rank):
     facts = {"workers": list(addresses), **FACTS}
     return {"hello": rank, "facts": facts, "node": "a", "patience": 30}
+
+
+@contextlib.contextmanager
+def accepted_follower(addresses, rank):
+    """Does what rank 0 sees of a worker until the worker is accepted."""
+    port = int(addresses[rank].split(":")[1])
+    with ports.listening_socket(port) as listener, connect(addresses[0]) as connection:
+        say(connection, hello(addresses, rank))
+        with listener.accept()[0] as call, call.makefile() as lines:
+            say(connection, {"echo": json.loads(lines.readline())})
+        with connection.makefile() as lines:
+            assert "heard" in lines.readline()
+            assert "welcome" in lines.readline()
+            yield connection

@@ -11,7 +11,14 @@ import pytest
 
 from keras_fastnet.cluster import ports
 from keras_fastnet.cluster.rendezvous import connections, follower
-from tests.cluster.rendezvous_worker import Worker, connect, hello, outcomes, say
+from tests.cluster.rendezvous_worker import (
+    Worker,
+    accepted_follower,
+    connect,
+    hello,
+    outcomes,
+    say,
+)
 
 pytest_plugins = ["tests.cluster.rendezvous_fixtures"]
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -91,16 +98,10 @@ meet(Cluster(tuple(addresses), int(rank)), {"tensorflow": "2.21"}, 7, 60.0, "a")
 """
 
 
-def start_and_die(addresses, rank):
-    """Does what rank 0 sees of a worker that dies during the rendezvous."""
-    with connect(addresses[0]) as connection:
-        say(connection, hello(addresses, rank))
-        assert "welcome" in connection.makefile().readline()
-
-
 def test_follower_may_be_restarted(addresses):
     leader = Worker(addresses[:3], 0)
-    start_and_die(addresses[:3], 1)
+    with accepted_follower(addresses[:3], 1):
+        pass
     again = [Worker(addresses[:3], rank) for rank in (1, 2)]
     assert outcomes(leader, *again) == [7] * 3
 
@@ -108,7 +109,8 @@ def test_follower_may_be_restarted(addresses):
 def test_follower_that_died_is_named_on_all_ranks(addresses, soon):
     leader = Worker(addresses[:3], 0, timeout=1.0)
     follower = Worker(addresses[:3], 2, timeout=20.0)
-    start_and_die(addresses[:3], 1)
+    with accepted_follower(addresses[:3], 1):
+        pass
     for text in outcomes(leader, follower):
         assert f"ranks: 1 ({addresses[1]}, which came and ended again)" in text
     assert follower.seconds < 6

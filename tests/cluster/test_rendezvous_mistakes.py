@@ -5,7 +5,14 @@ import json
 import pytest
 
 from keras_fastnet.cluster import ports
-from tests.cluster.rendezvous_worker import Worker, connect, hello, outcomes, say
+from tests.cluster.rendezvous_worker import (
+    Worker,
+    accepted_follower,
+    connect,
+    hello,
+    outcomes,
+    say,
+)
 
 pytest_plugins = ["tests.cluster.rendezvous_fixtures"]
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -37,9 +44,11 @@ def test_different_numbers_of_workers_are_named(addresses, soon, sizes):
 
 
 def test_rank_outside_the_cluster_of_rank_0_is_reported(addresses, soon):
-    workers = [Worker(addresses[:2], 0), Worker(addresses[:3], 2)]
-    for text in outcomes(*workers):
+    leader = Worker(addresses[:2], 0, timeout=1.0)
+    other = Worker(addresses[:3], 2)
+    for text in outcomes(leader, other):
         assert "'2 workers' on rank 0, '3 workers' on rank 2" in text
+    assert "missing ranks: 1" in leader.outcome()
 
 
 def test_workers_that_start_after_the_error_report_it(addresses):
@@ -53,30 +62,35 @@ def test_workers_that_start_after_the_error_report_it(addresses):
 
 def test_same_index_on_two_hosts_is_reported(addresses, soon):
     """On one host the second process could not listen on the port."""
-    leader = Worker(addresses[:3], 0)
-    worker = Worker(addresses[:3], 1)
-    with connect(addresses[0]) as twin:
-        say(twin, hello(addresses[:3], 1))
-        # A welcome comes before, where the twin was faster.
-        heard = next(line for line in twin.makefile() if "error" in line)
-    for text in [heard, *outcomes(leader, worker)]:
-        assert "two processes with rank 1" in text
+    leader = Worker(addresses[:3], 0, timeout=1.0)
+    with (
+        accepted_follower(addresses[:3], 1),
+        connect(addresses[0]) as second,
+        second.makefile() as lines,
+    ):
+        say(second, hello(addresses[:3], 1))
+        heard = lines.readline()
+        for text in (heard, leader.outcome()):
+            assert "two processes with rank 1" in text
+    assert "missing ranks: 2" in leader.outcome()
 
 
 def test_two_ranks_0_are_reported(addresses, soon):
-    leader, worker = Worker(addresses[:3], 0), Worker(addresses[:3], 1)
-    with connect(addresses[0]) as twin:
-        say(twin, {"call": 0, "leader": "twin"})
-        heard = json.loads(twin.makefile().readline())["error"]
+    leader = Worker(addresses[:3], 0, timeout=1.0)
+    worker = Worker(addresses[:3], 1)
+    with connect(addresses[0]) as twin, twin.makefile() as lines:
+        say(twin, {"call": 0, "id": "twin"})
+        heard = json.loads(lines.readline())["error"]
     for text in [heard, *outcomes(leader, worker)]:
         assert "two processes with rank 0" in text
+    assert "missing ranks: 2" in leader.outcome()
 
 
 def test_rank_0_at_the_address_of_another_rank_0_is_reported(
     addresses, soon, monkeypatch
 ):
     """Listens on another port than its address has, as a process on a second host."""
-    first = Worker(addresses[:2], 0)
+    first = Worker(addresses[:2], 0, timeout=1.5)
     connect(addresses[0]).close()
     listen = ports.listening_socket
     other_port = int(addresses[3].split(":")[1])
