@@ -8,9 +8,11 @@ import importlib
 import os
 import sys
 from importlib import metadata
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 OLDEST_KERAS_3 = (3, 10)
+_OTHER_BACKENDS = ("jax", "torch", "openvino")
 
 
 def keras_2_is_asked_for() -> bool:
@@ -88,11 +90,29 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:2])
 
 
+def _imported(name: str) -> ModuleType:
+    """Returns Keras, which imports its backend at once."""
+    try:
+        module = importlib.import_module(name)
+        backend = module.backend.backend()
+    except ModuleNotFoundError as error:
+        if error.name not in _OTHER_BACKENDS:
+            raise
+        backend = error.name
+    if backend != "tensorflow":
+        raise ImportError(
+            "keras_fastnet needs Keras's TensorFlow backend. Received: the backend "
+            f"{backend}. Set KERAS_BACKEND=tensorflow before Keras is imported, or "
+            '"backend": "tensorflow" in ~/.keras/keras.json.'
+        )
+    return module
+
+
 if TYPE_CHECKING:
     import keras
 else:
     _check_versions(_name())
-    keras = importlib.import_module(_name())
+    keras = _imported(_name())
 
 IS_KERAS_2 = keras.__version__.startswith("2.")
 

@@ -6,7 +6,7 @@ from typing import Any
 from keras_fastnet._keras.adapters import optimizers
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.training import data_of
-from keras_fastnet.arguments import checked_bool, checked_number
+from keras_fastnet.arguments import checked_bool, checked_integer, checked_number
 from keras_fastnet.callbacks.learning_rate import (
     MomentumCorrection,
     learning_rate_of,
@@ -86,6 +86,14 @@ class LearningRateWarmup(keras.callbacks.Callback):
                 "`start` must be below `peak`. "
                 f"Received: start={start}, peak={peak}. Lower `start`."
             )
+        if then is not None and not callable(then):
+            raise TypeError(
+                "`then` must be a decay of `keras_fastnet.schedules`, or a function "
+                f"from epochs to a factor. Received: then={then!r}. Pass, for example, "
+                "`then=schedules.Cosine(85)`."
+            )
+        if steps_per_epoch is not None:
+            checked_integer("steps_per_epoch", steps_per_epoch, at_least=1)
         self.then: Callable[[float], float] = Constant() if then is None else then
         self.steps_per_epoch = steps_per_epoch
         self.momentum_correction = checked_bool(

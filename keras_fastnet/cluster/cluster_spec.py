@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import ipaddress
 import json
 import os
 import re
@@ -150,6 +151,22 @@ def hosts_of(cluster: Cluster | None) -> list[str]:
     if cluster is None:
         return ["localhost"]
     return [_normalized(address)[0] for address in cluster.addresses]
+
+
+def is_loopback(cluster: Cluster) -> bool:
+    """Returns whether all addresses of a cluster are loopback addresses.
+
+    Args:
+        cluster: The cluster.
+    """
+    return all(map(_is_loopback, hosts_of(cluster)))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -91,7 +91,15 @@ def find_cluster(
     Raises:
         ClusterError: If a description is wrong, two sources describe different
             clusters, or a rank of MPI does not start in time.
+        ValueError: If `resolver` is no cluster resolver.
     """
+    kind = tf.distribute.cluster_resolver.ClusterResolver
+    if resolver is not None and not isinstance(resolver, kind):
+        raise ValueError(
+            "`cluster_resolver` must be a "
+            "`tf.distribute.cluster_resolver.ClusterResolver`. Received: "
+            f"{resolver!r}. Leave it out to use TF_CONFIG, MPI, Slurm or Kubernetes."
+        )
     described = _described(resolver)
     ranks = scheduler_ranks(os.environ)
     if transport == "mpi" and not started_by_mpi():

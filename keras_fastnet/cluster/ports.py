@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from keras_fastnet.cluster.cluster_spec import Cluster, split_address
+from keras_fastnet.cluster.cluster_spec import Cluster, is_loopback, split_address
 from keras_fastnet.cluster.variables import integer_variable
 from keras_fastnet.errors import ClusterError, UsageError
 
@@ -24,6 +24,7 @@ _TIME_WAIT = "06"  # in /proc/net/tcp
 # An earlier process may need a moment to release the port.
 BUSY_SECONDS = 2.0
 _RETRY_SECONDS = 0.2
+LOOPBACK = "lo"
 
 
 def slurm_ports(environment: Mapping[str, str], tasks: int) -> list[int]:
@@ -169,7 +170,12 @@ def listen(cluster: Cluster) -> socket.socket:
     end = time.monotonic() + BUSY_SECONDS
     while True:
         try:
-            return listening_socket(port)
+            listener = listening_socket(port)
+            if is_loopback(cluster):
+                # Where the system allows it; otherwise strangers are ignored.
+                with contextlib.suppress(OSError):
+                    keep_to_interface(listener, LOOPBACK)
+            return listener
         except OSError as error:
             if error.errno == errno.EADDRINUSE and time.monotonic() < end:
                 time.sleep(_RETRY_SECONDS)
@@ -197,4 +203,19 @@ def listening_socket(port: int) -> socket.socket:
         family=socket.AF_INET6 if dual else socket.AF_INET,
         backlog=socket.SOMAXCONN,
         dualstack_ipv6=dual,
+    )
+
+
+def keep_to_interface(opened: socket.socket, interface: str) -> None:
+    """Restricts a socket to one network interface.
+
+    Args:
+        opened: The socket.
+        interface: The name of the interface, such as `LOOPBACK`.
+
+    Raises:
+        OSError: If the system does not allow it.
+    """
+    opened.setsockopt(
+        socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode() + b"\0"
     )

@@ -20,7 +20,9 @@ from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.cluster.cluster_spec import Cluster, hosts_of
 from keras_fastnet.cluster.discovery import Membership, check_nothing_ran
+from keras_fastnet.cluster.loopback import kept_to_loopback
 from keras_fastnet.cluster.rendezvous import meet
+from keras_fastnet.cluster.variables import TOKEN
 from keras_fastnet.cluster.watchdog import killed_after
 from keras_fastnet.text import count
 from keras_fastnet.version import __version__
@@ -58,7 +60,8 @@ def meet_workers(membership: Membership, start_timeout: float) -> list[str]:
     }
     proposal = random.SystemRandom().randrange(2**31)
     node = os.environ.get(_NODE) or hosts_of(cluster)[cluster.rank]
-    agreed, nodes = meet(cluster, facts, proposal, start_timeout, node)
+    token = os.environ.get(TOKEN)
+    agreed, nodes = meet(cluster, facts, proposal, start_timeout, node, token)
     if cluster.rank == 0 and cluster.size > 1:
         hosts = count(len(set(nodes)), "host")
         print(
@@ -78,7 +81,8 @@ def meet_workers(membership: Membership, start_timeout: float) -> list[str]:
 def server_start(cluster: Cluster | None, start_timeout: float) -> Iterator[None]:
     """A context in which TensorFlow's server starts; kills the process if it hangs.
 
-    The wait is in C++ and cannot be interrupted by an exception.
+    The wait is in C++ and cannot be interrupted by an exception. If all addresses of
+    the cluster are loopback addresses, other machines cannot reach the server.
 
     Args:
         cluster: The cluster; `None` if there is none, and no server to wait for.
@@ -96,7 +100,10 @@ def server_start(cluster: Cluster | None, start_timeout: float) -> Iterator[None
     seconds = max(start_timeout, _LEAST_CONNECT_SECONDS)
     try:
         stuck = _stuck(cluster, seconds)
-        with killed_after(seconds, stuck, cluster.addresses, cluster.rank):
+        with (
+            killed_after(seconds, stuck, cluster.addresses, cluster.rank),
+            kept_to_loopback(cluster),
+        ):
             yield
     finally:
         for number, handler in own_handlers.items():

@@ -1,6 +1,9 @@
 """`run`, which runs a Python program in several local TensorFlow workers."""
 
+import contextlib
 import os
+import resource
+import secrets
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,6 +13,7 @@ from typing import IO, TextIO
 
 from keras_fastnet.arguments import checked_integer, checked_number
 from keras_fastnet.cluster.ports import reserved_ports
+from keras_fastnet.cluster.variables import TOKEN
 from keras_fastnet.errors import UsageError
 from keras_fastnet.launcher.machine import available_cpus, visible_gpus
 from keras_fastnet.launcher.mpiexec import MpiRank, mpi_ranks
@@ -21,6 +25,9 @@ from keras_fastnet.launcher.worker_process import WorkerProcess, describe_exit
 
 # Long enough to close files, short enough to wait for after a Ctrl-C.
 DEFAULT_GRACE_SECONDS = 5.0
+# A port, two pipes, a process, a log and what MPI adds; and the launcher's own.
+_OPEN_FILES_PER_WORKER = 8
+_OPEN_FILES = 32
 
 
 def run(
@@ -81,6 +88,7 @@ def run(
     stderr = stderr or sys.stderr
     environment = os.environ if environment is None else environment
     checked_integer("workers", workers, at_least=1)
+    _check_open_files(workers)
     if threads_per_worker is not None:
         checked_integer("threads_per_worker", threads_per_worker, at_least=1)
     if gpus_per_worker is not None:
@@ -107,12 +115,16 @@ def run(
             stdout.write(_describe(variables, command, mpi))
             stdout.flush()
             return 0
+        # Not part of what a dry run prints.
+        environment = {TOKEN: secrets.token_hex(32), **environment}
         ranks_of_mpi = [MpiRank()] * workers
         if mpi:
             ranks_of_mpi = stack.enter_context(mpi_ranks(workers))
         logs: list[IO[str] | None] = [None] * workers
         if log_path is not None:
-            logs = [stack.enter_context(_open_log(log_path, r)) for r in range(workers)]
+            for rank in range(workers):
+                logs[rank] = log = _open_log(log_path, rank)
+                stack.callback(_close, log)
 
         display = Display(stdout, stderr)
         supervisor = Supervisor(display, grace_seconds)
@@ -190,6 +202,19 @@ def _check_no_cluster(environment: Mapping[str, str]) -> None:
         )
 
 
+def _check_open_files(workers: int) -> None:
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    needed = _OPEN_FILES + _OPEN_FILES_PER_WORKER * workers
+    if limit != resource.RLIM_INFINITY and needed > limit:
+        most = max(0, limit - _OPEN_FILES) // _OPEN_FILES_PER_WORKER
+        raise UsageError(
+            "--workers N must fit the number of files that a process may open, "
+            f"{_OPEN_FILES_PER_WORKER} for each worker. Received: {workers}, with a "
+            f"limit of {limit} files. Start at most {most} workers, or raise the limit "
+            f"with `ulimit -n {needed}`."
+        )
+
+
 def _check_log_directory(path: Path) -> None:
     existing = path
     while not existing.exists() and existing != existing.parent:
@@ -204,6 +229,12 @@ def _open_log(path: Path, rank: int) -> IO[str]:
         return (path / f"rank-{rank}.log").open("w", encoding="utf-8")
     except OSError as error:
         raise _log_directory_error(path, str(error)) from error
+
+
+def _close(log: IO[str]) -> None:
+    # On a full disk the last lines fail again; `WorkerOutput` has reported it.
+    with contextlib.suppress(OSError):
+        log.close()
 
 
 def _log_directory_error(path: Path, reason: str) -> UsageError:

@@ -97,12 +97,19 @@ class Display:
         try:
             stream.write(text.encode(encoding, "replace").decode(encoding))
             stream.flush()
-        except BrokenPipeError:
-            self.broken = True
+        except OSError as error:
+            self.broken = self.broken or isinstance(error, BrokenPipeError)
             # Text that is still buffered would raise again when the launcher exits.
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, stream.fileno())
             os.close(null)
+            if not isinstance(error, BrokenPipeError):
+                other = "stderr" if name == "stdout" else "stdout"
+                self._write(
+                    other,
+                    f"fastnet: {name} cannot be written ({error.strerror}); it ends "
+                    "here, training goes on\n",
+                )
 
 
 class WorkerOutput:
@@ -147,14 +154,26 @@ class WorkerOutput:
             self._display.erase(stream)
         for line in lines:
             self.last_lines.append(line.plain)
-            if self._log is not None:
-                self._log.write(f"{line.plain}\n")
             if self._is_shown(stream, line):
                 self._display.print_worker_line(stream, self.rank, line)
-        if self._log is not None and lines:
-            self._log.flush()
+        self._write_log(lines)
         if self.rank == 0:
             self._display.draw(stream, self.rank, editor)
+
+    def _write_log(self, lines: list[Line]) -> None:
+        if self._log is None or not lines:
+            return
+        try:
+            self._log.write("".join(f"{line.plain}\n" for line in lines))
+            self._log.flush()
+        except OSError as error:
+            # Training is worth more than its log.
+            self._log = None
+            self._display.print_line(
+                "stderr",
+                f"fastnet: the log of worker {self.rank} cannot be written "
+                f"({error.strerror}); it ends here, training goes on",
+            )
 
     def _is_shown(self, stream: str, line: Line) -> bool:
         if self._shown_whole:

@@ -1,6 +1,7 @@
 """The LARS optimizer."""
 
 from collections.abc import Callable
+from numbers import Real
 from typing import Any
 
 import tensorflow as tf
@@ -119,6 +120,16 @@ class LARS(optimizers.Optimizer):
         name: str = "lars",
         **kwargs: Any,
     ):
+        if isinstance(learning_rate, Real):
+            checked_number("learning_rate", learning_rate, at_least=0.0)
+        for argument, limit in (
+            ("clipnorm", clipnorm),
+            ("clipvalue", clipvalue),
+            ("global_clipnorm", global_clipnorm),
+        ):
+            if limit is not None:
+                # Keras would not clip.
+                checked_number(argument, limit, at_least=0.0)
         super().__init__(
             learning_rate=learning_rate,
             weight_decay=None,

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from keras_fastnet.collectives.grid_choice import DEFAULT_BUCKET_BYTES
 
-_WIRE_DTYPES = {"bfloat16": tf.bfloat16, "float16": tf.float16}
+_WIRE_DTYPES = (tf.bfloat16, tf.float16)
 
 _TRANSPORTS = ("auto", "mpi", "tensorflow")
 
@@ -55,11 +55,7 @@ def check_options(
             '`grid` must be "auto", "ring" or `(rows, columns)`. '
             f'Received: {grid!r}. Leave it out for "auto".'
         )
-    if wire_dtype not in (None, *_WIRE_DTYPES):
-        raise ValueError(
-            '`wire_dtype` must be `None`, "bfloat16" or "float16". '
-            f"Received: {wire_dtype!r}. Leave it out to send `float32`."
-        )
+    travels_as = _checked_wire_dtype(wire_dtype)
     if not isinstance(transport, str) or transport not in _TRANSPORTS:
         raise ValueError(
             '`transport` must be "auto", "mpi" or "tensorflow". '
@@ -76,11 +72,34 @@ def check_options(
             "`bucket_bytes` must be a positive integer. "
             f"Received: {bucket_bytes!r}. Leave it out for {DEFAULT_BUCKET_BYTES:,}."
         )
+    if communication_options is not None and not hasattr(
+        communication_options, "bytes_per_pack"
+    ):
+        raise ValueError(
+            "`communication_options` must be a "
+            "`tf.distribute.experimental.CommunicationOptions`. Received: "
+            f"{communication_options!r}. Leave it out for TensorFlow's."
+        )
     if communication_options is not None and communication_options.bytes_per_pack:
         raise ValueError(
             "The size of a bucket is given by `bucket_bytes`. Received: "
             "`communication_options` with `bytes_per_pack="
             f"{communication_options.bytes_per_pack}`. Move it to `bucket_bytes`."
         )
-    travels_as = _WIRE_DTYPES[str(wire_dtype)] if wire_dtype else None
     return ReductionOptions(grid, travels_as, bucket_bytes, transport)
+
+
+def _checked_wire_dtype(value: Any) -> tf.DType | None:
+    """Returns the dtype, given by its name or as one of TensorFlow's or NumPy's."""
+    if value is None:
+        return None
+    try:
+        dtype = tf.as_dtype(value)
+    except TypeError:
+        dtype = None
+    if dtype not in _WIRE_DTYPES:
+        raise ValueError(
+            '`wire_dtype` must be `None`, "bfloat16" or "float16". '
+            f"Received: {value!r}. Leave it out to send `float32`."
+        )
+    return dtype

@@ -52,8 +52,9 @@ class TorusStrategy(tf.distribute.MultiWorkerMirroredStrategy, metaclass=OnePerP
             of the lowest cost by the cost model, and for the faster of ring and torus
             for each bucket. Defaults to `"auto"`.
         wire_dtype: Dtype that `float32` values are rounded to for sending:
-            `"bfloat16"` or `"float16"`, for half the bytes. Sums are computed in
-            `float32`. `float16` overflows at 65,504. Defaults to `None`: no rounding.
+            `"bfloat16"` or `"float16"` (or TensorFlow's or NumPy's dtype of that
+            name), for half the bytes. Sums are computed in `float32`. `float16`
+            overflows at 65,504. Defaults to `None`: no rounding.
         bucket_bytes: Gradients are sent in buckets of this size. Defaults to
             `None`: 16 MiB.
         transport: Library that sends gradients and metrics: `"mpi"`, for processes
@@ -98,7 +99,7 @@ class TorusStrategy(tf.distribute.MultiWorkerMirroredStrategy, metaclass=OnePerP
         communication_options: Any = None,
         *,
         grid: Literal["auto", "ring"] | tuple[int, int] = "auto",
-        wire_dtype: Literal["bfloat16", "float16"] | None = None,
+        wire_dtype: Literal["bfloat16", "float16"] | tf.DType | None = None,
         bucket_bytes: int | None = None,
         transport: Literal["auto", "mpi", "tensorflow"] = "auto",
         scalar_losses: Literal["mean", "sum"] = "mean",

@@ -47,6 +47,13 @@ def test_it_is_that_of_tensorflow(same_choice):
     assert "Error" not in run(program, same_choice)
 
 
+@pytest.mark.skipif(IS_KERAS_2, reason="Keras 2 has no other backend")
+def test_another_backend_is_an_error(environment):
+    program = "import keras_fastnet; keras_fastnet.LARS"
+    message = run(program, environment, KERAS_BACKEND="jax")
+    assert "needs Keras's TensorFlow backend. Received: the backend jax. Set" in message
+
+
 @needs_both
 @pytest.mark.parametrize("wrap", ["{}", "fastnet.LargeBatchOptimizer({})"])
 def test_a_model_of_the_other_keras_is_refused(same_choice, wrap):

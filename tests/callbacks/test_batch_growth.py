@@ -166,6 +166,18 @@ def test_max_device_batch_that_does_not_suit_the_data_raises(form, device_batch,
         compiled(LargeBatchOptimizer(LARS(1.0))).fit(**form(*data(256)), **options)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"then": "cosine"}, TypeError, "must be a decay .* Received: then='cosine'"),
+        ({"steps_per_epoch": 0}, ValueError, "Received: steps_per_epoch=0"),
+    ],
+)
+def test_invalid_warm_up_raises_before_training(arguments, error, words):
+    with pytest.raises(error, match=words):
+        LearningRateWarmup(0.1, 5, **arguments)
+
+
 def test_max_device_batch_must_be_an_integer():
     with pytest.raises(TypeError, match=r"max_device_batch=1\.5"):
         BatchGrowth({0: 64}, max_device_batch=1.5)

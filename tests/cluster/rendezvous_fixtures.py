@@ -35,3 +35,4 @@ def soon(monkeypatch):
     monkeypatch.setattr(dialer, "ANSWER_SECONDS", 0.3)
     monkeypatch.setattr(follower, "VERDICT_SECONDS", 1.5)
     monkeypatch.setattr(ports, "BUSY_SECONDS", 0.2)
+    monkeypatch.setattr(follower, "REFUSED_SECONDS", 0.2)

@@ -149,3 +149,63 @@ def test_lost_host_ends_all_workers_in_fit(network, four_hosts, lost):
     for rank in range(4):
         (report,) = (r for r in reports if r.startswith(f"{rank}:\n"))
         assert "UnavailableError" in report or "DeadlineExceededError" in report
+
+
+TRAIN_AND_REACH = """
+import json, os, socket
+import keras, numpy as np
+import keras_fastnet
+
+strategy = keras_fastnet.TorusStrategy()
+with strategy.scope():
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+model.fit(np.ones((8, 2)), np.ones(8), batch_size=8, verbose=0)
+config = json.loads(os.environ["TF_CONFIG"])
+for address in config["cluster"]["worker"]:
+    host, port = address.split(":")
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(b"PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n" + bytes(9))
+        assert connection.recv(1)
+"""
+
+REACH_UNTIL_TOLD = """
+import select, socket, sys, time
+attempts = 0
+while not select.select([sys.stdin], [], [], 0.01)[0]:
+    for port in map(int, sys.argv[2:]):
+        try:
+            with socket.create_connection((sys.argv[1], port), timeout=0.2) as server:
+                server.sendall(b"PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n" + bytes(9))
+                if server.recv(1):
+                    print("answered", flush=True)
+        except OSError:
+            attempts += 1
+print("attempts without an answer:", attempts > 100)
+"""
+
+
+def test_other_hosts_never_reach_workers_of_fastnet_run(network, tmp_path, environment):
+    script = tmp_path / "train.py"
+    script.write_text(TRAIN_AND_REACH)
+    words = ["--workers", "2", "--port", "20500", str(script)]
+    # As a user who is not root.
+    plain = ["setpriv", "--bounding-set=-net_raw", "--inh-caps=-net_raw"]
+    fastnet = [*plain, sys.executable, "-m", "keras_fastnet.cli", "run", *words]
+    probe = [sys.executable, "-c", REACH_UNTIL_TOLD, network.address(0)]
+    with subprocess.Popen(
+        [*network.wrapper(1), *probe, "20500", "20501"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as stranger:
+        result = subprocess.run(
+            [*network.wrapper(0), *fastnet],
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        seen, _ = stranger.communicate("enough\n", timeout=60)
+    assert result.returncode == 0, result.stderr
+    assert "loopback" not in result.stderr
+    assert seen == "attempts without an answer: True\n"

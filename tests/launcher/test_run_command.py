@@ -193,6 +193,55 @@ def test_log_directory_has_the_whole_output_of_each_worker(fastnet, tmp_path):
     assert log.endswith("the end\n")
 
 
+def test_full_log_disk_does_not_end_training(fastnet, tmp_path):
+    (tmp_path / "warn").touch()
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    (logs / "rank-1.log").symlink_to("/dev/full")
+    orders = ("1=warn bar unended",)
+    result = fastnet("--workers", 2, "--log-dir", logs, ACT, tmp_path, *orders)
+    assert result.returncode == 0
+    ends = "fastnet: the log of worker 1 cannot be written (No space left on device)"
+    assert result.stderr.count(ends) == 1
+    assert "[1] careful" in result.stderr
+    assert (logs / "rank-0.log").read_text() == "rank 0 says hello\n"
+
+
+def test_full_disk_for_stdout_does_not_end_training(start, tmp_path):
+    (tmp_path / "warn").touch()
+    with open("/dev/full", "w") as full:
+        process = start("--workers", 2, ACT, tmp_path, "1=warn bar", stdout=full)
+        _, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0
+    ends = b"fastnet: stdout cannot be written (No space left on device)"
+    assert errors.count(ends) == 1
+    assert b"[1] careful" in errors
+
+
+def test_workers_get_the_same_secret_token(fastnet, tmp_path):
+    script = tmp_path / "show.py"
+    script.write_text(
+        "import os, pathlib\n"
+        "token = os.environ['FASTNET_TOKEN']\n"
+        "commands = [f'/proc/{p}/cmdline' for p in (os.getpid(), os.getppid())]\n"
+        "assert not any(token in pathlib.Path(c).read_text() for c in commands)\n"
+        f"file = pathlib.Path({str(tmp_path)!r}, str(os.getpid()))\n"
+        "file.with_suffix('.token').write_text(token)\n"
+    )
+    logs = tmp_path / "logs"
+    words = ("--workers", 2, "--log-dir", logs, "--all-output", script)
+    result = fastnet(*words)
+    assert result.returncode == 0, result.stderr
+    first, second = (p.read_text() for p in tmp_path.glob("*.token"))
+    assert first == second and len(first) == 64
+    shown = fastnet("--dry-run", *words).stdout + result.stdout + result.stderr
+    shown += "".join(log.read_text() for log in logs.iterdir())
+    assert first not in shown and "FASTNET_TOKEN" not in shown
+    own = "a token of the user's"
+    assert fastnet(*words, FASTNET_TOKEN=own).returncode == 0
+    assert own in {p.read_text() for p in tmp_path.glob("*.token")}
+
+
 def test_pipe_shows_only_the_final_state_of_the_bar(fastnet, tmp_path):
     result = fastnet("--workers", 2, ACT, tmp_path, "0=bar", "1=bar")
     assert result.stdout == "[0] rank 0 says hello\n[0] 2/2 ━━\n"

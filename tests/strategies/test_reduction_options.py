@@ -1,6 +1,7 @@
 """What a user may ask of the all-reduce, and what is chosen by itself."""
 
 import hypothesis
+import numpy as np
 import pytest
 import tensorflow as tf
 from hypothesis import strategies as st
@@ -9,6 +10,7 @@ from keras_fastnet import TorusStrategy
 from keras_fastnet.collectives.buckets import plan_buckets
 from keras_fastnet.collectives.grid import Grid, rows_of_ranks
 from keras_fastnet.collectives.grid_choice import choose_grid
+from keras_fastnet.strategies.reduction_options import check_options
 
 BUCKET = 2**22
 
@@ -23,6 +25,9 @@ BUCKET = 2**22
         ({"grid": (True, 1)}, ["two positive integers"]),
         ({"wire_dtype": "int8"}, ['"bfloat16" or "float16"', "'int8'"]),
         ({"wire_dtype": []}, ['"bfloat16" or "float16"', "[]"]),
+        ({"wire_dtype": tf.int8}, ['"bfloat16" or "float16"', "tf.int8"]),
+        ({"cluster_resolver": "x"}, ["cluster_resolver.ClusterResolver`", "'x'"]),
+        ({"communication_options": "x"}, ["CommunicationOptions`", "'x'"]),
         ({"bucket_bytes": 0}, ["positive integer", "0"]),
         ({"bucket_bytes": 1.5}, ["positive integer", "1.5"]),
         (
@@ -43,6 +48,21 @@ def test_wrong_options_raise_value_error(options, words, monkeypatch):
         TorusStrategy(**options)
     for word in ["Received: ", *words]:
         assert word in str(info.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "dtype"),
+    [
+        (None, None),
+        ("bfloat16", tf.bfloat16),
+        (tf.bfloat16, tf.bfloat16),
+        (tf.bfloat16.as_numpy_dtype, tf.bfloat16),
+        (np.float16, tf.float16),
+        (np.dtype("float16"), tf.float16),
+    ],
+)
+def test_wire_dtype_may_be_a_name_or_a_dtype(given, dtype):
+    assert check_options("auto", given, None, "auto", None).wire_dtype == dtype
 
 
 @pytest.mark.parametrize(

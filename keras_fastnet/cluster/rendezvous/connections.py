@@ -189,6 +189,7 @@ class Connection:
     def _refuse(self, refusal: str, rank: int) -> dict[str, Any]:
         self._refused_it = True
         self._write(json.dumps({"refused": refusal}).encode())
+        self.finish()
         return {"refused": refusal, "rank": rank}
 
     def _write(self, line: bytes) -> None:
