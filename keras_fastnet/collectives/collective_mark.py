@@ -8,12 +8,12 @@ import tensorflow as tf
 
 
 class CollectiveMark:
-    """Counts beginnings and ends of collectives that run one after the other.
+    """Numbers collectives that run one after the other, and records their ends.
 
     TensorFlow cannot say whether a collective waits. Its own time limit for each
     collective, `timeout_seconds`, keeps a thread for as long as the limit is: hundreds
-    of sums a second would need tens of thousands of threads. Two additions to a
-    variable take some microseconds.
+    of sums a second would need tens of thousands of threads. Two marks take a
+    microsecond or two.
 
     Args:
         device: The device of the tensors. The marks are on its worker's CPU.
@@ -25,7 +25,8 @@ class CollectiveMark:
         )
         self._device = cpu.to_string()
         with tf.init_scope(), tf.device(self._device):
-            self._count = tf.Variable(0, dtype=tf.int64, trainable=False)
+            self._begun = tf.Variable(0, dtype=tf.int64, trainable=False)
+            self._ended = tf.Variable(0, dtype=tf.int64, trainable=False)
         self._seen = 0
         self._seen_at = 0.0
 
@@ -39,12 +40,15 @@ class CollectiveMark:
         Returns:
             The result of `collective`.
         """
-        with tf.control_dependencies(tf.nest.flatten(values, expand_composites=True)):
-            begun = self._add_one()
-        with tf.control_dependencies([begun]):
+        with tf.control_dependencies(_tensors(values)), tf.device(self._device):
+            self._begun.assign_add(1, read_value=False)
+            number = self._begun.read_value()
+        with tf.control_dependencies([number]):
             results = collective()
-        with tf.control_dependencies(tf.nest.flatten(results, expand_composites=True)):
-            self._add_one()
+        with tf.control_dependencies(_tensors(results)), tf.device(self._device):
+            # The number, and not one more: after a collective that failed the next one
+            # sets this right.
+            self._ended.assign(number, read_value=False)
         return results
 
     def waited(self) -> float:
@@ -52,15 +56,12 @@ class CollectiveMark:
 
         It counts from the first call that found it running.
         """
-        count = int(self._count.numpy())
+        begun, ended = int(self._begun.numpy()), int(self._ended.numpy())
         now = time.monotonic()
-        if count != self._seen:
-            self._seen, self._seen_at = count, now
-        # Odd: begun and not ended.
-        return now - self._seen_at if count % 2 else 0.0
+        if begun != self._seen:
+            self._seen, self._seen_at = begun, now
+        return 0.0 if begun == ended else now - self._seen_at
 
-    def _add_one(self) -> Any:
-        with tf.device(self._device):
-            add = self._count.assign_add(1, read_value=False)
-        # Eager operations have run when they return.
-        return tf.no_op() if add is None else add
+
+def _tensors(values: Any) -> list[tf.Tensor]:
+    return tf.nest.flatten(values, expand_composites=True)
