@@ -18,6 +18,8 @@ from collections.abc import Iterator, Sequence
 # connections for a suspended process, too, but then nothing follows.
 _ANSWER_SECONDS = 5.0
 _PROBES_AT_ONCE = 32
+# A worker that is killed does not answer the others, which ask at about the same time.
+_LINGER_SECONDS = 15.0
 
 
 def silent_ranks(
@@ -85,7 +87,8 @@ def _watch(pid: str, seconds: str, text: str, own: str, *addresses: str) -> None
     if silent:
         text += f" These ranks do not answer: {', '.join(map(str, silent))}."
     print(text, file=sys.stderr, flush=True)
-    os.kill(int(pid), signal.SIGKILL)
+    if not select.select([0], [], [], _LINGER_SECONDS)[0]:
+        os.kill(int(pid), signal.SIGKILL)
 
 
 if __name__ == "__main__":
