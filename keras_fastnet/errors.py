@@ -9,6 +9,13 @@ class ShardingError(RuntimeError):
     """The workers do not have the data that a global batch needs."""
 
 
+class MismatchError(RuntimeError):
+    """The workers differ in what must be equal: calls, models, settings or weights.
+
+    All workers raise it. The message names what differs, and the value on each rank.
+    """
+
+
 class UsageError(ValueError):
     """An option or argument of a command is invalid.
 

@@ -7,7 +7,7 @@ here. When they are imported they register their changes to Keras, which
 
 from typing import TYPE_CHECKING
 
-from keras_fastnet._keras import callbacks, losses, tensorflow
+from keras_fastnet._keras import callbacks, calls, losses, tensorflow
 from keras_fastnet._keras.keras_api import IS_KERAS_2
 from keras_fastnet._keras.protocols import FastnetStrategy
 from keras_fastnet._keras.scopes import STRATEGIES
@@ -39,7 +39,8 @@ else:
     _OF_KERAS_3 = ()
 
 # Imported for the changes that they register.
-REGISTERING = (callbacks, data, functions, losses, steps, tensorflow, *_OF_KERAS_3)
+REGISTERING = (callbacks, calls, data, functions, losses, steps, tensorflow)
+REGISTERING += _OF_KERAS_3
 
 __all__ = ["functions", "install_changes", "models", "optimizers", "values"]
 

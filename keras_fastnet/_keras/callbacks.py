@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import tensorflow as tf
@@ -91,6 +91,7 @@ def _nothing(*_: Any) -> None:
 class WorkersCallbackList(keras.callbacks.CallbackList):
     """The callbacks of a model with a keras_fastnet strategy or optimizer."""
 
+    _in_fit = False
     _in_epoch = False
     _stop_wanted = False
     # From 1 within `fit`, otherwise 0.
@@ -103,6 +104,7 @@ class WorkersCallbackList(keras.callbacks.CallbackList):
         Args:
             logs: Passed on.
         """
+        self._in_fit = True
         self._record("the beginning of `fit`")
         super().on_train_begin(logs)
         strategy = strategy_of(self.model)
@@ -128,12 +130,29 @@ class WorkersCallbackList(keras.callbacks.CallbackList):
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Ends the epoch: validation within `fit` is called on the same list.
 
+        Outside of `fit` tells the strategy that the evaluation begins.
+
         Args:
             logs: Passed on.
         """
-        self._end_epoch()
+        if self._in_fit:
+            self._end_epoch()
+            self._record_test("")
+            super().on_test_begin(logs)
+            return
         self._record_test("")
         super().on_test_begin(logs)
+        self._begin_test("evaluate")
+
+    def on_predict_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Tells the strategy that prediction begins, after all callbacks.
+
+        Args:
+            logs: Passed on.
+        """
+        self._record("the beginning of `predict`")
+        super().on_predict_begin(logs)
+        self._begin_test("predict")
 
     def on_test_batch_begin(
         self, batch: int, logs: dict[str, Any] | None = None
@@ -185,6 +204,7 @@ class WorkersCallbackList(keras.callbacks.CallbackList):
         Args:
             logs: Passed on.
         """
+        self._in_fit = False
         self._epoch = 0
         self._record("callbacks at the end of `fit`")
         super().on_train_end(logs)
@@ -205,7 +225,9 @@ class WorkersCallbackList(keras.callbacks.CallbackList):
         if strategy is not None and strategy.num_workers > 1:
             wanted = self.model.stop_training or self._stop_wanted
             self._stop_wanted = False
-            self.model.stop_training = strategy.fit_support.workers.any(wanted)
+            self.model.stop_training = strategy.fit_support.end_epoch(
+                self.model, epoch, wanted
+            )
 
     def on_train_batch_begin(
         self, batch: int, logs: dict[str, Any] | None = None
@@ -240,6 +262,11 @@ class WorkersCallbackList(keras.callbacks.CallbackList):
         if self.model.stop_training and not self._all_stop(logs):
             self.model.stop_training = False
             self._stop_wanted = True
+
+    def _begin_test(self, call: Literal["evaluate", "predict"]) -> None:
+        strategy = strategy_of(self.model)
+        if strategy is not None:
+            strategy.fit_support.begin_test(self.model, call)
 
     def _all_stop(self, logs: dict[str, Any] | None) -> bool:
         """Returns whether every worker stops after this step, for the same loss."""

@@ -1,7 +1,7 @@
 """What the patched Keras code asks of strategies, optimizers and callbacks."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -40,11 +40,15 @@ class WorkerExchange(Protocol):
         """Returns the sum of one value of each worker."""
         ...
 
-    def any(self, own: bool) -> bool:
+    def gather(self, own: str, purpose: str, *, last: bool = False) -> list[str]:
+        """Returns a text of each worker, by rank."""
+        ...
+
+    def any(self, own: bool, purpose: str) -> bool:
         """Returns whether something holds on any worker."""
         ...
 
-    def values_of_all(self, own: tf.Tensor) -> list[list[int]]:
+    def values_of_all(self, own: tf.Tensor, purpose: str) -> list[list[int]]:
         """Returns integers of each worker, by rank."""
         ...
 
@@ -91,11 +95,28 @@ class FitSupport(Protocol):
         """Whether XLA compiles each step as a whole, as on TPUs, with static shapes."""
         ...
 
+    def calling(
+        self,
+        method: Callable[..., Any],
+        model: Any,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> AbstractContextManager[None]:
+        """Returns a context for `fit`, `evaluate` or `predict`; compares the calls."""
+        ...
+
     def note(self, text: str, *numbers: int) -> None:
         """Records what this worker is doing: a text, with `{}` for each number."""
 
     def begin_fit(self, model: Any, data: Any, verbose: bool) -> None:
         """Checks a training before its first step; the chief prints a summary."""
+
+    def begin_test(self, model: Any, call: Literal["evaluate", "predict"]) -> None:
+        """Checks before the first step of `evaluate` or `predict`."""
+
+    def end_epoch(self, model: Any, epoch: int, stop: bool) -> bool:
+        """Compares the workers' weights; returns whether any wants to stop."""
+        ...
 
     def note_scalar_loss(self) -> None:
         """Prints once how a scalar from a loss function is interpreted."""
@@ -135,6 +156,11 @@ class FastnetStrategy(Protocol):
 @runtime_checkable
 class MicroBatchOptimizer(Protocol):
     """An optimizer that makes one update of several micro-batches."""
+
+    @property
+    def replica_variables(self) -> Sequence[Any]:
+        """Variables of which each replica has a value of its own."""
+        ...
 
     def epoch_data(self, dataset: Any) -> Any:
         """Returns what Keras iterates over in one epoch, on one device."""
@@ -177,8 +203,10 @@ class ModelStep:
 
 
 class FastnetCallback:
-    """A callback that is given the other callbacks of its list."""
+    """A callback of keras_fastnet."""
 
+    only_watches = False
+    """Whether it changes nothing in training, so that workers may differ in it."""
     siblings: Sequence[Any] = ()
     """The callbacks of the list that it is in."""
     hidden_logs: tuple[str, ...] = ()

@@ -157,24 +157,11 @@ def awaited_text(key: str) -> str:
     return context.context().get_config_key_value(key)
 
 
-def has_text(key: str) -> bool:
-    """Returns whether there is a text.
-
-    Args:
-        key: Its key.
-    """
-    try:
-        context.context().get_config_key_value(key, timeout_in_ms=1)
-    except tf.errors.DeadlineExceededError:
-        return False
-    return True
-
-
 def remove_text(key: str) -> None:
-    """Removes a text.
+    """Removes a text, and those whose keys begin with its key and a slash.
 
     Args:
-        key: Its key.
+        key: The key.
     """
     context.context().delete_config_key_value(key)
 

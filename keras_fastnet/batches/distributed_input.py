@@ -267,9 +267,9 @@ class DistributedInput:
         # TensorFlow cut the batches to a replica's size.
         batches = dataset.cardinality
         steps = -(-batches // self._devices)
-        counts = [
-            n for (n,) in self._workers.values_of_all(tf.constant([steps], tf.int64))
-        ]
+        own_steps = tf.constant([steps], tf.int64)
+        seen = self._workers.values_of_all(own_steps, "counting the data")
+        counts = [n for (n,) in seen]
         return None if min(counts) < 0 else max(counts)
 
     def peek(self, data: EpochData) -> Any:
@@ -287,11 +287,13 @@ class DistributedInput:
         if self._strategy.num_workers < 2:
             return
         own = self._strategy.experimental_local_results(batch.fingerprint)[0]
-        seen = self._workers.values_of_all(own)
+        seen = self._workers.values_of_all(own, "the first batch")
         if shares.early and not tell_the_same(seen):
             # The sources may differ where the data do not, as paths of files do.
             (whole,) = shares.whole.take(1)
-            seen = self._workers.values_of_all(fingerprint(whole))
+            seen = self._workers.values_of_all(
+                fingerprint(whole), "the first batch as a whole"
+            )
         if not tell_the_same(seen):
             raise ShardingError(
                 "All workers must see the same global batches, of which each takes "

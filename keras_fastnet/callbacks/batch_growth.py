@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_fastnet._keras.keras_api import keras
+from keras_fastnet._keras.protocols import FastnetCallback
 from keras_fastnet._keras.training import data_of
 from keras_fastnet.arguments import (
     checked_bool,
@@ -19,7 +20,7 @@ from keras_fastnet.callbacks.progress import print_on_chief
 from keras_fastnet.optimizers import LargeBatchOptimizer
 
 
-class BatchGrowth(keras.callbacks.Callback):
+class BatchGrowth(FastnetCallback, keras.callbacks.Callback):
     """Increases the global batch at given epochs.
 
     The batch-size control of Mikami et al. 2018 (arXiv 1811.05233, section 2.1): a

@@ -5,6 +5,7 @@ from typing import Any
 
 from keras_fastnet._keras.adapters import optimizers
 from keras_fastnet._keras.keras_api import keras
+from keras_fastnet._keras.protocols import FastnetCallback
 from keras_fastnet._keras.training import data_of
 from keras_fastnet.arguments import checked_bool, checked_integer, checked_number
 from keras_fastnet.callbacks.learning_rate import (
@@ -17,7 +18,7 @@ from keras_fastnet.schedules.decays import Constant, Decay
 from keras_fastnet.schedules.warmup_polynomial import gradual_warmup
 
 
-class LearningRateWarmup(keras.callbacks.Callback):
+class LearningRateWarmup(FastnetCallback, keras.callbacks.Callback):
     """Increases the learning rate gradually, then applies a decay.
 
     The rate is a function of the fractional epoch (the fraction of batches done) and

@@ -68,7 +68,7 @@ class Termination:
         if self._left > 0 and not now:
             return False
         own = tf.constant([self._asked, self._next_interval()], tf.int64)
-        seen = strategy.fit_support.workers.values_of_all(own)
+        seen = strategy.fit_support.workers.values_of_all(own, "the end of an update")
         # The chief's interval, since clocks differ.
         self._left = self._interval = seen[0][1]
         self._since = time.monotonic()

@@ -4,11 +4,12 @@ import time
 from typing import Any
 
 from keras_fastnet._keras.keras_api import keras
+from keras_fastnet._keras.protocols import FastnetCallback
 from keras_fastnet.batches.epoch_data import INPUT_METER
 from keras_fastnet.callbacks.progress import updates_of
 
 
-class ThroughputMonitor(keras.callbacks.Callback):
+class ThroughputMonitor(FastnetCallback, keras.callbacks.Callback):
     """Adds the speed of training to the logs of every epoch.
 
     | Key | |
@@ -33,6 +34,8 @@ class ThroughputMonitor(keras.callbacks.Callback):
     model.fit(x, y, callbacks=[ThroughputMonitor(), logger])
     ```
     """
+
+    only_watches = True
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Resets the measurements."""

@@ -233,7 +233,8 @@ class FlightRecorder:
                 self._tell(waited)
 
     def _tell(self, waited: float) -> None:
-        purpose = f" {self._waits[-1][0]}" if self._waits else ""
+        # The outermost says most to a reader.
+        purpose = f" {self._waits[0][0]}" if self._waits else ""
         print(
             f"fastnet: worker {self._cluster.rank} has waited {waited:.0f} seconds"
             f"{purpose}. {self._all_doing(self._entries())}.",

@@ -140,6 +140,11 @@ class LargeBatchOptimizer(optimizers.LossScaleOptimizer):
         self.retrace()
 
     @property
+    def replica_variables(self) -> list[Any]:
+        """Variables of which each replica has a value of its own: its sums."""
+        return self._sums if self.built else []
+
+    @property
     def accumulation_steps(self) -> int:
         """Returns the number of micro-batches in an update."""
         return int(values.to_numpy(self._steps))

@@ -1,7 +1,7 @@
 """What the patched Keras code asks of a strategy."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal
 
@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from keras_fastnet._keras.adapters import functions, optimizers, values
 from keras_fastnet._keras.adapters import models as keras_models
+from keras_fastnet._keras.description import described_call, described_model
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.other_keras import refuse_other_step
 from keras_fastnet._keras.protocols import ModelStep, compiles_parts, seed_offset
@@ -21,9 +22,12 @@ from keras_fastnet.batches.global_batch import (
     with_examples,
     without_optionals,
 )
+from keras_fastnet.cluster.board import Board
 from keras_fastnet.cluster.flight_recorder import FlightRecorder
+from keras_fastnet.strategies.agreement import compare_calls
 from keras_fastnet.strategies.extended import alone
 from keras_fastnet.strategies.fit_steps import differentiable_sums, run_step
+from keras_fastnet.strategies.weights_check import WeightsCheck
 from keras_fastnet.strategies.worker_exchange import WorkerExchange
 from keras_fastnet.text import count
 
@@ -46,6 +50,9 @@ class FitSupport:
         scalar_losses: What a scalar is that a loss function returns: the `"mean"` over
             the examples it was given, or their `"sum"`.
         recorder: Records what this worker does. Defaults to `None`.
+        board: The workers' board; `None` for a single worker.
+        initial_weights: Whether the workers' weights must be `"equal"` when `fit`
+            begins, or all get the `"chief"`'s.
 
     Attributes:
         workers: Exchanges values between the workers.
@@ -64,15 +71,18 @@ class FitSupport:
         check_fit: Callable[[], None] = lambda: None,
         scalar_losses: Literal["mean", "sum"] = "mean",
         recorder: FlightRecorder | None = None,
+        board: Board | None = None,
+        initial_weights: Literal["equal", "chief"] = "equal",
     ):
         self.strategy = strategy
         self.recorder = recorder
         self.scalar_losses = scalar_losses
-        self.workers = WorkerExchange(strategy)
+        self.workers = WorkerExchange(strategy, board)
         self.data = DistributedInput(strategy, self.workers, self.compiles_all)
         self._plain_run = plain_run
         self._trained_by = trained_by
         self._check_plain_fit = check_fit
+        self._weights = WeightsCheck(strategy, self.workers, initial_weights)
         self._noted_scalar_loss = False
 
     def run(self, fn: Any, args: Any, kwargs: Any, options: Any) -> Any:
@@ -188,6 +198,35 @@ class FitSupport:
             else self.recorder.named_errors()
         )
 
+    @contextlib.contextmanager
+    def calling(
+        self,
+        method: Callable[..., Any],
+        model: keras.Model,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> Iterator[None]:
+        """A context in which Keras runs `fit`, `evaluate` or `predict`.
+
+        Args:
+            method: The method.
+            model: The model.
+            args: Positional arguments of the call.
+            kwargs: Keyword arguments.
+
+        Raises:
+            MismatchError: If another worker makes another call.
+            ClusterError: If another worker makes none.
+        """
+        if self.strategy.num_workers > 1:
+            compare_calls(
+                self.workers,
+                method.__name__,
+                described_model(model) | described_call(method, model, args, kwargs),
+            )
+        with self.named_errors():
+            yield
+
     def begin_fit(self, model: keras.Model, data: TrainingData, verbose: bool) -> None:
         """Checks a training before its first step; the chief prints a summary.
 
@@ -198,10 +237,13 @@ class FitSupport:
 
         Raises:
             ClusterError: If the cluster was described after the strategy was made.
+            MismatchError: If the workers hold different weights.
             ShardingError: On a TPU, if a batch is of a size that the model's optimizer
                 cannot update with.
         """
         self._check_fit(model, data)
+        if self.strategy.num_workers > 1:
+            self._weights.begin(model, "fit")
         # On all workers: looking at the first batch may be a collective.
         replicas = self.strategy.num_replicas_in_sync
         line = fit_summary(self._trained_by(), replicas, model, data)
@@ -217,6 +259,39 @@ class FitSupport:
         """
         if self.recorder is not None:
             self.recorder.note(text, *numbers)
+
+    def begin_test(
+        self, model: keras.Model, call: Literal["evaluate", "predict"]
+    ) -> None:
+        """Checks an evaluation or prediction before its first step.
+
+        Args:
+            model: The model.
+            call: Which of them.
+
+        Raises:
+            MismatchError: If the workers hold different weights.
+        """
+        if self.strategy.num_workers > 1:
+            self._weights.begin(model, call)
+
+    def end_epoch(self, model: keras.Model, epoch: int, stop: bool) -> bool:
+        """Compares the workers' weights, and whether any wants to stop.
+
+        Args:
+            model: The model.
+            epoch: The epoch, from 0.
+            stop: Whether this worker wants to.
+
+        Returns:
+            Whether any worker wants to.
+
+        Raises:
+            MismatchError: If the workers hold different weights.
+        """
+        if self.strategy.num_workers < 2:
+            return stop
+        return self._weights.end_epoch(model, epoch, stop)
 
     def note_scalar_loss(self) -> None:
         """Prints once how a scalar from a loss function is interpreted."""

@@ -8,6 +8,7 @@ import tensorflow as tf
 from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet._keras.adapters import install_changes
 from keras_fastnet.arguments import checked_number
+from keras_fastnet.cluster.board import Board
 from keras_fastnet.cluster.discovery import (
     Membership,
     check_described_in_time,
@@ -21,6 +22,7 @@ from keras_fastnet.strategies.memory import keep_freed_memory, let_memory_grow
 from keras_fastnet.strategies.one_per_process import OnePerProcess
 from keras_fastnet.strategies.reduction_options import check_options
 from keras_fastnet.strategies.torus_extended import TorusExtended, describe
+from keras_fastnet.strategies.weights_check import checked_initial_weights
 from keras_fastnet.text import count
 
 
@@ -63,6 +65,10 @@ class TorusStrategy(tf.distribute.MultiWorkerMirroredStrategy, metaclass=OnePerP
             TensorFlow's. Defaults to `"auto"`.
         scalar_losses: Meaning of a scalar that a loss function returns: the `"mean"`
             over its examples, or their `"sum"`. Defaults to `"mean"`.
+        initial_weights: `"equal"` if the weights and the optimizer's state must be
+            the same on all workers when `fit` begins; `"chief"` to give all workers
+            those of rank 0, for scripts that load weights there only. Defaults to
+            `"equal"`.
         start_timeout: Seconds within which all workers must have started.
             Defaults to `300.0`, which covers a container image being pulled.
         wait_timeout: Seconds that a worker waits for another one, for example in a
@@ -103,11 +109,13 @@ class TorusStrategy(tf.distribute.MultiWorkerMirroredStrategy, metaclass=OnePerP
         bucket_bytes: int | None = None,
         transport: Literal["auto", "mpi", "tensorflow"] = "auto",
         scalar_losses: Literal["mean", "sum"] = "mean",
+        initial_weights: Literal["equal", "chief"] = "equal",
         start_timeout: float = 300.0,
         wait_timeout: float = 600.0,
     ):
         scalar_losses = checked_scalar_losses(scalar_losses)
         self.wait_timeout = checked_number("wait_timeout", wait_timeout, above=0.0)
+        initial_weights = checked_initial_weights(initial_weights)
         reduction = check_options(
             grid, wire_dtype, bucket_bytes, transport, communication_options
         )
@@ -132,6 +140,8 @@ class TorusStrategy(tf.distribute.MultiWorkerMirroredStrategy, metaclass=OnePerP
                 recorder,
             )
             upstream.strategy_with_extended(self, extended)
+        if recorder is not None:
+            extended.board = Board(extended.rank, extended.workers, recorder)
         self.fit_support = FitSupport(
             self,
             super().run,
@@ -139,6 +149,8 @@ class TorusStrategy(tf.distribute.MultiWorkerMirroredStrategy, metaclass=OnePerP
             check_fit=self.check_unchanged,
             scalar_losses=scalar_losses,
             recorder=recorder,
+            board=extended.board,
+            initial_weights=initial_weights,
         )
         if not any("GPU" in device for device in extended.worker_devices):
             keep_freed_memory()

@@ -1,9 +1,12 @@
 """Values that the workers of a strategy tell one another outside of steps."""
 
+import json
+
 import numpy as np
 import tensorflow as tf
 
 from keras_fastnet.batches.distributed_input import per_replica
+from keras_fastnet.cluster.board import Board
 
 
 class WorkerExchange:
@@ -11,10 +14,30 @@ class WorkerExchange:
 
     Args:
         strategy: Their strategy.
+        board: Their board; `None` for a single worker.
     """
 
-    def __init__(self, strategy: tf.distribute.Strategy):
+    def __init__(self, strategy: tf.distribute.Strategy, board: Board | None = None):
         self._strategy = strategy
+        self._board = board
+
+    def gather(self, own: str, purpose: str, *, last: bool = False) -> list[str]:
+        """Returns a text of each worker, by rank; see `Board.gather`.
+
+        Args:
+            own: This worker's.
+            purpose: What it is for, such as "the beginning of `fit`".
+            last: Whether the program may end now. Defaults to `False`.
+
+        Raises:
+            ClusterError: If another worker does not call it in time.
+            MismatchError: If another worker calls it for another purpose.
+        """
+        return (
+            [own]
+            if self._board is None
+            else self._board.gather(own, purpose, last=last)
+        )
 
     def sum(self, value: tf.Tensor) -> tf.Tensor:
         """Sums one value of each worker, whatever its number of devices.
@@ -31,23 +54,24 @@ class WorkerExchange:
             strategy, "SUM", per_replica(strategy, values), axis=None
         )
 
-    def values_of_all(self, own: tf.Tensor) -> list[list[int]]:
+    def values_of_all(self, own: tf.Tensor, purpose: str) -> list[list[int]]:
         """Returns integers of each worker, by rank.
 
         Args:
             own: This worker's, of shape `(n,)`.
+            purpose: What they are for, such as "the beginning of `fit`".
         """
-        rank, workers = self._strategy.rank, self._strategy.num_workers
-        mine = tf.one_hot(rank, workers, dtype=tf.int64)[:, None] * own
-        return self.sum(mine).numpy().tolist()
+        texts = self.gather(json.dumps(own.numpy().tolist()), purpose)
+        return [json.loads(text) for text in texts]
 
-    def any(self, own: bool) -> bool:
+    def any(self, own: bool, purpose: str) -> bool:
         """Returns whether something holds on any worker.
 
         Args:
             own: Whether it holds on this one.
+            purpose: What it is for, such as "the end of an epoch".
         """
-        return any(n for (n,) in self.values_of_all(tf.constant([own], tf.int64)))
+        return "yes" in self.gather("yes" if own else "no", purpose)
 
     def from_chief(self, data: bytes) -> bytes:
         """Returns the chief's bytes, on all workers.

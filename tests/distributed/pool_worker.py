@@ -6,7 +6,13 @@ import traceback
 from multiprocessing.connection import Client
 
 _JOBS = ("data_jobs", "jobs", "reduction_jobs")
-_KERAS_3_JOBS = ("program_jobs", "saving_jobs", "scope_jobs", "step_jobs")
+_KERAS_3_JOBS = (
+    "differing_jobs",
+    "program_jobs",
+    "saving_jobs",
+    "scope_jobs",
+    "step_jobs",
+)
 
 
 def main() -> None:

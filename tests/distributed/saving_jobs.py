@@ -114,13 +114,13 @@ def save_often(
     for kind in found:
         for _ in range(rounds):
             # Together, so that they would be in each other's way.
-            strategy.fit_support.workers.any(False)
+            strategy.fit_support.workers.any(False, "the test")
             if strategy.rank and chief_alone:
                 continue
             with scope(strategy if in_scope else None):
                 path = save(model, kind, folder)
             found[kind].append(damage(model, kind, path))
-    strategy.fit_support.workers.any(False)
+    strategy.fit_support.workers.any(False, "the test")
     return found
 
 
@@ -139,7 +139,7 @@ def save_checkpoints(strategy: Any, *, folder: str, chief_alone: bool) -> list[s
     manager = tf.train.CheckpointManager(checkpoint, folder, max_to_keep=2)
     found = []
     for _ in range(6):
-        strategy.fit_support.workers.any(False)
+        strategy.fit_support.workers.any(False, "the test")
         if strategy.rank and chief_alone:
             continue
         manager.save()
@@ -152,7 +152,7 @@ def save_checkpoints(strategy: Any, *, folder: str, chief_alone: bool) -> list[s
         found.append("" if all(same) else "other weights")
         if not chief_alone and float(read) != 3.0:
             found.append(f"a sum of {float(read)}")
-    strategy.fit_support.workers.any(False)
+    strategy.fit_support.workers.any(False, "the test")
     return found
 
 
@@ -169,13 +169,13 @@ def load_while_saving(strategy: Any, *, folder: str) -> list[str]:
     model = large_network(strategy)
     found = []
     path = save(model, "weights", folder)
-    strategy.fit_support.workers.any(False)
+    strategy.fit_support.workers.any(False, "the test")
     for _ in range(12):
         if strategy.rank == 0:
             save(model, "weights", folder)
         else:
             found.append(damage(model, "weights", path))
-    strategy.fit_support.workers.any(False)
+    strategy.fit_support.workers.any(False, "the test")
     return found
 
 
@@ -187,7 +187,7 @@ def save_without_overwriting(strategy: Any, *, folder: str) -> dict[str, Any]:
         # The other worker would have made the file by now.
         time.sleep(2.0)
     model.save(path, overwrite=False)
-    strategy.fit_support.workers.any(False)
+    strategy.fit_support.workers.any(False, "the test")
     first = os.stat(path).st_ino
     asked = ""
     try:
@@ -195,7 +195,7 @@ def save_without_overwriting(strategy: Any, *, folder: str) -> dict[str, Any]:
     except EOFError as error:
         # No other worker answers.
         asked = str(error)
-    strategy.fit_support.workers.any(False)
+    strategy.fit_support.workers.any(False, "the test")
     return {"asked": bool(asked), "kept": os.stat(path).st_ino == first}
 
 
@@ -238,7 +238,7 @@ def load_in_scope(strategy: Any, *, folder: str) -> list[bool]:
     path = os.path.join(folder, "model.keras")
     if strategy.rank == 0:
         model.save(path)
-    strategy.fit_support.workers.any(False)
+    strategy.fit_support.workers.any(False, "the test")
     with strategy.scope():
         loaded = keras.models.load_model(path)
     same = all(map(np.array_equal, loaded.get_weights(), model.get_weights()))

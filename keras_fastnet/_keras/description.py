@@ -1,0 +1,272 @@
+"""Descriptions of models, data and calls, in named parts that can be compared.
+
+A part is what JSON can hold, equal in every process for equal things: without addresses
+in memory, and without the numbers that Keras gives layers which have no name.
+"""
+
+import contextlib
+import inspect
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from keras_fastnet._keras import tensorflow as upstream
+from keras_fastnet._keras.adapters import optimizers, values
+from keras_fastnet._keras.keras_api import keras
+from keras_fastnet._keras.protocols import FastnetCallback, MicroBatchOptimizer
+
+# Arguments of `fit`, `evaluate` and `predict` that change nothing on other workers.
+_OF_ONE_WORKER = frozenset(
+    ("verbose", "workers", "use_multiprocessing", "max_queue_size", "return_dict")
+)
+_DATA = ("x", "y", "sample_weight", "validation_data")
+# Callbacks of Keras that change what is trained.
+_CHANGING = (
+    keras.callbacks.EarlyStopping,
+    keras.callbacks.LearningRateScheduler,
+    keras.callbacks.ReduceLROnPlateau,
+    keras.callbacks.TerminateOnNaN,
+)
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_POLICY = tf.data.experimental.AutoShardPolicy
+
+
+def described_model(model: keras.Model) -> dict[str, Any]:
+    """Returns a model's layers, and what it was compiled with, in named parts.
+
+    Args:
+        model: The model, which need not be built or compiled.
+    """
+    parts = {
+        "model": _without_names(model, _structure(model)),
+        "dtype policy": getattr(getattr(model, "dtype_policy", None), "name", None),
+        "random seed": upstream.global_seed(),
+    }
+    compiled = getattr(getattr(model, "_compile_config", None), "config", {})
+    for name, value in compiled.items():
+        if name != "optimizer":
+            parts[name.replace("_", " ")] = _serialized(value)
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is not None:
+        parts |= _optimizer(optimizer)
+    return parts
+
+
+def _optimizer(optimizer: Any) -> dict[str, Any]:
+    innermost = optimizers.with_inner(optimizer)[-1]
+    return {
+        "optimizer": _settings(_serialized(optimizer)),
+        # Numbers that callbacks change.
+        "learning rate": [
+            float(values.to_numpy(one.learning_rate))
+            for one in getattr(innermost, "optimizers", [innermost])
+            if optimizers.schedule_of(one) is None
+        ],
+        "accumulation steps": getattr(optimizer, "accumulation_steps", None),
+    }
+
+
+def _settings(serialized: Any) -> Any:
+    """Returns an optimizer's settings without its name and what callbacks change."""
+    if not isinstance(serialized, dict):
+        return serialized
+    return {
+        key: _settings(value)
+        for key, value in serialized.items()
+        if key not in ("name", "accumulation_steps")
+        and not (key == "learning_rate" and isinstance(value, int | float))
+    }
+
+
+def described_data(data: Any) -> Any:
+    """Returns the kind, shapes, dtypes and length of data, without reading them.
+
+    Args:
+        data: What Keras's `fit` takes as `x`, `y`, `sample_weight` or
+            `validation_data`.
+    """
+    if isinstance(data, tf.data.Dataset):
+        policy = data.options().experimental_distribute.auto_shard_policy
+        return {
+            "elements": [_spec(leaf) for leaf in tf.nest.flatten(data.element_spec)],
+            # Otherwise each worker has data of its own, perhaps more than others.
+            "batches": int(data.cardinality())
+            if policy in (_POLICY.AUTO, _POLICY.DATA)
+            else "its own",
+            "sharding": policy.name,
+        }
+    if isinstance(data, keras.utils.Sequence):
+        return {"class": type(data).__name__, "batches": _length(data)}
+    if hasattr(data, "shape") and hasattr(data, "dtype"):
+        return {"shape": list(data.shape), "dtype": _dtype(data.dtype)}
+    if isinstance(data, Mapping):
+        return {str(key): described_data(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        if data and not hasattr(data[0], "shape") and not isinstance(data, tuple):
+            return {"class": "list", "length": len(data)}
+        return [described_data(part) for part in data]
+    if hasattr(data, "shape"):
+        return {"class": type(data).__name__, "shape": list(data.shape)}
+    return None if data is None else {"class": type(data).__name__}
+
+
+def described_call(
+    method: Callable[..., Any],
+    model: keras.Model,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Returns the arguments of a call of `fit`, `evaluate` or `predict`, by name.
+
+    Args:
+        method: The method.
+        model: The model.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+    """
+    bound = inspect.signature(method).bind(model, *args, **kwargs)
+    bound.apply_defaults()
+    _, *arguments = bound.arguments.items()
+    parts: dict[str, Any] = {}
+    for name, value in arguments:
+        if name in _DATA:
+            parts[name] = described_data(value)
+        elif name == "callbacks":
+            parts[name] = _callbacks(value)
+        elif name not in _OF_ONE_WORKER:
+            parts[name] = _plain(value)
+    return parts
+
+
+def shared_state(model: keras.Model) -> dict[str, Any]:
+    """Returns the variables of which all workers must hold the same values, by path.
+
+    Not metrics and sums of gradients, of which each replica has its part, and not the
+    states that a recurrent layer keeps for each example.
+
+    Args:
+        model: A built model.
+    """
+    variables = list(model.variables)
+    own = {id(v) for metric in model.metrics for v in metric.variables}
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is not None:
+        variables += optimizers.variables_of(optimizer)
+    if isinstance(optimizer, MicroBatchOptimizer):
+        own.update(map(id, optimizer.replica_variables))
+    for layer in model._flatten_layers():
+        if getattr(layer, "stateful", False):
+            own.update(map(id, tf.nest.flatten(getattr(layer, "states", None))))
+    return {
+        values.path(variable): variable
+        for variable in variables
+        if id(variable) not in own
+        and not _of_each_replica(values.tensorflow_variable(variable))
+    }
+
+
+def _of_each_replica(variable: tf.Variable) -> bool:
+    """Returns whether each replica has a value of its own, unlike moving statistics."""
+    return (
+        variable.synchronization == tf.VariableSynchronization.ON_READ
+        and variable.aggregation != tf.VariableAggregation.ONLY_FIRST_REPLICA
+    )
+
+
+def _structure(layer: Any) -> Any:
+    """Returns the class and settings of a layer, and of the layers within."""
+    structure: dict[str, Any] = {"class": type(layer).__name__}
+    config = None
+    # Programs write layers without it.
+    with contextlib.suppress(Exception):
+        config = structure["config"] = _serialized(layer.get_config())
+    if not isinstance(config, dict) or "layers" not in config:
+        within = layer._flatten_layers(recursive=False, include_self=False)
+        structure["layers"] = [_structure(inner) for inner in within]
+    return structure
+
+
+def _without_names(model: keras.Model, structure: Any) -> Any:
+    """Returns a structure with a layer's number for its name, wherever it stands."""
+    numbers = {
+        layer.name: f"layer {number}"
+        for number, layer in enumerate(model._flatten_layers())
+    }
+
+    def replaced(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {k: replaced(v) for k, v in value.items()}
+        if isinstance(value, list):
+            return [replaced(v) for v in value]
+        return numbers.get(value, value) if isinstance(value, str) else value
+
+    return replaced(structure)
+
+
+def _callbacks(given: Any) -> Any:
+    """Returns the class and settings of the callbacks that change what is trained."""
+    return [
+        {
+            "class": type(callback).__name__,
+            **{
+                name: value
+                for name, value in vars(callback).items()
+                if isinstance(value, int | float | str)
+                and not name.startswith("_")
+                and name != "verbose"
+            },
+        }
+        for callback in tf.nest.flatten(given)
+        if isinstance(callback, (*_CHANGING, FastnetCallback))
+        and not getattr(callback, "only_watches", False)
+    ]
+
+
+def _spec(spec: Any) -> Any:
+    """Returns the dtype and shape of a dataset's elements, whatever their number."""
+    shape = getattr(spec, "shape", None)
+    sizes = None if shape is None or shape.rank is None else shape.as_list()[1:]
+    kind = type(spec).__name__
+    return {"class": kind, "dtype": _dtype(getattr(spec, "dtype", None)), "of": sizes}
+
+
+def _dtype(dtype: Any) -> str:
+    return getattr(dtype, "name", None) or str(dtype)
+
+
+def _length(data: Any) -> int | None:
+    try:
+        return len(data)
+    except (NotImplementedError, TypeError, ValueError):
+        return None
+
+
+def _serialized(thing: Any) -> Any:
+    try:
+        with warnings.catch_warnings():
+            # Of a `lambda`, which nobody will load.
+            warnings.simplefilter("ignore")
+            return _plain(keras.utils.serialize_keras_object(thing))
+    except Exception:
+        # Programs write losses without a configuration.
+        return _plain(thing)
+
+
+def _plain(value: Any) -> Any:
+    """Returns what JSON can hold of a value."""
+    if isinstance(value, Mapping):
+        if value.get("class_name") == "__lambda__":
+            # Its code holds the path of the file that it was written in.
+            return {"class_name": "__lambda__"}
+        return {str(key): _plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    if isinstance(value, np.generic):
+        return value.item()
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return _ADDRESS.sub("", getattr(value, "__name__", None) or repr(value))

@@ -1,0 +1,332 @@
+"""A training in which the last worker differs from the others in one thing."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import keras_fastnet as fastnet
+from keras_fastnet.errors import ClusterError, MismatchError, ShardingError
+from tests.distributed.jobs import scope
+
+_EXAMPLES = 24
+
+
+def _examples() -> dict[str, Any]:
+    x = np.random.default_rng(0).normal(size=(_EXAMPLES, 6)).astype("float32")
+    return {"x": x, "y": x.sum(axis=1, keepdims=True)}
+
+
+def _layers() -> list[Any]:
+    # Built by the first batch: so most differences show when `fit` begins.
+    return [
+        lambda: keras.layers.Dense(5, "relu"),
+        lambda: keras.layers.Dropout(0.1),
+        lambda: keras.layers.Dense(1),
+    ]
+
+
+@dataclasses.dataclass
+class Plan:
+    """What a worker does.
+
+    Attributes:
+        layers: Functions that make the layers.
+        optimizer: A function that makes the optimizer.
+        compiled: Further arguments of `compile`.
+        fit: Arguments of `fit`.
+        calls: What is called, in this order; `None` stands for `fit`.
+        seed: For `keras.utils.set_random_seed`.
+    """
+
+    layers: list[Any] = dataclasses.field(default_factory=_layers)
+    optimizer: Callable[[], Any] = lambda: keras.optimizers.SGD(0.05, momentum=0.9)
+    compiled: dict[str, Any] = dataclasses.field(
+        default_factory=lambda: {"loss": "mse"}
+    )
+    fit: dict[str, Any] = dataclasses.field(
+        default_factory=lambda: {
+            **_examples(),
+            "batch_size": 8,
+            "epochs": 2,
+            "verbose": 0,
+            "callbacks": [],
+        }
+    )
+    calls: list[Callable[[Any], Any] | None] = dataclasses.field(
+        default_factory=lambda: [None]
+    )
+    seed: int = 7
+
+
+def _unchanged(plan: Plan) -> None:
+    pass
+
+
+def _with(**fit: Any) -> Callable[[Plan], None]:
+    return lambda plan: plan.fit.update(fit)
+
+
+def _compiled(**arguments: Any) -> Callable[[Plan], None]:
+    return lambda plan: plan.compiled.update(arguments)
+
+
+def _optimizer(make: Callable[[], Any]) -> Callable[[Plan], None]:
+    def change(plan: Plan) -> None:
+        plan.optimizer = make
+
+    return change
+
+
+def _sgd(**settings: Any) -> Callable[[Plan], None]:
+    return _optimizer(
+        lambda: keras.optimizers.SGD(
+            **{"learning_rate": 0.05, "momentum": 0.9} | settings
+        )
+    )
+
+
+def _layer(place: int, make: Callable[[], Any]) -> Callable[[Plan], None]:
+    return lambda plan: plan.layers.__setitem__(place, make)
+
+
+def _callback(make: Callable[[], Any]) -> Callable[[Plan], None]:
+    return lambda plan: plan.fit["callbacks"].append(make())
+
+
+def _at_epoch_end(act: Callable[[Any], Any]) -> Callable[[Plan], None]:
+    class Act(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            act(self.model)
+
+    return _callback(Act)
+
+
+def _dataset(change: Callable[[Any], Any], **fit: Any) -> Callable[[Plan], None]:
+    def replace(plan: Plan) -> None:
+        data = tf.data.Dataset.from_tensor_slices((plan.fit["x"], plan.fit["y"]))
+        del plan.fit["batch_size"]
+        plan.fit.update({"x": change(data.batch(8)), "y": None, **fit})
+
+    return replace
+
+
+def _of_policy(name: str) -> Callable[[Any], Any]:
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = (
+        tf.data.experimental.AutoShardPolicy[name]
+    )
+    return lambda data: data.with_options(options)
+
+
+def _calls(*calls: Callable[[Any], Any] | None) -> Callable[[Plan], None]:
+    def change(plan: Plan) -> None:
+        plan.calls = list(calls)
+
+    return change
+
+
+def _evaluate(rows: int = _EXAMPLES) -> Callable[[Any], Any]:
+    data = _examples()
+    return lambda model: model.evaluate(data["x"][:rows], data["y"][:rows], verbose=0)
+
+
+def _predict(batch_size: int = 8) -> Callable[[Any], Any]:
+    x = _examples()["x"]
+    return lambda model: model.predict(x, batch_size=batch_size, verbose=0)
+
+
+def _ones(model: Any) -> None:
+    model.set_weights([np.ones_like(w) for w in model.get_weights()])
+
+
+_CHANGES: dict[str, Callable[[Plan], None]] = {
+    # The model.
+    "units": _layer(0, lambda: keras.layers.Dense(6, "relu")),
+    "activation": _layer(0, lambda: keras.layers.Dense(5, "tanh")),
+    "use_bias": _layer(0, lambda: keras.layers.Dense(5, "relu", use_bias=False)),
+    "regularizer": _layer(
+        0, lambda: keras.layers.Dense(5, "relu", kernel_regularizer="l2")
+    ),
+    "initializer": _layer(
+        0, lambda: keras.layers.Dense(5, "relu", kernel_initializer="ones")
+    ),
+    "frozen layer": _layer(0, lambda: keras.layers.Dense(5, "relu", trainable=False)),
+    "layer's dtype": _layer(
+        0, lambda: keras.layers.Dense(5, "relu", dtype="mixed_bfloat16")
+    ),
+    "dropout": _layer(1, lambda: keras.layers.Dropout(0.5)),
+    "layer's class": _layer(1, lambda: keras.layers.GaussianNoise(0.1)),
+    "a layer with a seed less": _layer(1, lambda: keras.layers.Activation("relu")),
+    "a layer more": lambda plan: plan.layers.append(lambda: keras.layers.Dense(1)),
+    # The optimizer.
+    "optimizer": _optimizer(lambda: keras.optimizers.Adam(0.05)),
+    "momentum": _sgd(momentum=0.5),
+    "nesterov": _sgd(nesterov=True),
+    "weight_decay": _sgd(weight_decay=1e-3),
+    "clipnorm": _sgd(clipnorm=1.0),
+    "use_ema": _sgd(use_ema=True),
+    "learning_rate": _sgd(learning_rate=0.06),
+    "schedule": _sgd(learning_rate=keras.optimizers.schedules.CosineDecay(0.05, 9)),
+    "accumulation in Keras": _sgd(gradient_accumulation_steps=2),
+    "LARS": _optimizer(lambda: fastnet.LARS(0.05)),
+    "LargeBatchOptimizer": _optimizer(
+        lambda: fastnet.LargeBatchOptimizer(
+            keras.optimizers.SGD(0.05, momentum=0.9), accumulation_steps=3
+        )
+    ),
+    "loss scaling": _optimizer(
+        lambda: keras.optimizers.LossScaleOptimizer(
+            keras.optimizers.SGD(0.05, momentum=0.9)
+        )
+    ),
+    # `compile`.
+    "loss": _compiled(loss="mae"),
+    "loss's reduction": _compiled(loss=keras.losses.MeanSquaredError(reduction="sum")),
+    "loss_weights": _compiled(loss_weights=[0.5]),
+    "metrics": _compiled(metrics=["mae"]),
+    "weighted_metrics": _compiled(weighted_metrics=["mae"]),
+    "steps_per_execution": _compiled(steps_per_execution=2),
+    "run_eagerly": _compiled(run_eagerly=True),
+    "jit_compile": _compiled(jit_compile=True),
+    # Arguments of `fit`.
+    "epochs": _with(epochs=3),
+    "initial_epoch": _with(initial_epoch=1),
+    "batch_size": _with(batch_size=4),
+    "steps_per_epoch": _with(steps_per_epoch=2),
+    "shuffle": _with(shuffle=False),
+    "class_weight": _with(class_weight={0: 2.0, 1: 1.0}),
+    "sample_weight": _with(sample_weight=np.ones(_EXAMPLES)),
+    "validation_data": _with(validation_data=tuple(_examples().values())),
+    "validation_split": _with(validation_split=0.25),
+    "validation_freq": _with(validation_freq=2),
+    "validation_batch_size": _with(validation_batch_size=4),
+    # Data.
+    "number of examples": lambda plan: plan.fit.update(
+        {name: array[:-4] for name, array in _examples().items()}
+    ),
+    "dtype of data": lambda plan: plan.fit.update(x=plan.fit["x"].astype("float64")),
+    "order of data": lambda plan: plan.fit.update(
+        {name: array[::-1] for name, array in _examples().items()}
+    ),
+    "a dataset": _dataset(lambda data: data),
+    "an infinite dataset": _dataset(lambda data: data.repeat(), steps_per_epoch=3),
+    "no data": lambda plan: plan.fit.update(
+        {name: array[:0] for name, array in _examples().items()}
+    ),
+    # Callbacks.
+    "BackupAndRestore": _callback(
+        lambda: fastnet.callbacks.BackupAndRestore("never made")
+    ),
+    "LearningRateWarmup": _callback(
+        lambda: fastnet.callbacks.LearningRateWarmup(0.05, 1)
+    ),
+    "TrustRatioMonitor": _callback(fastnet.callbacks.TrustRatioMonitor),
+    "ReduceLROnPlateau": _callback(
+        lambda: keras.callbacks.ReduceLROnPlateau("loss", patience=0)
+    ),
+    "LearningRateScheduler": _callback(
+        lambda: keras.callbacks.LearningRateScheduler(lambda epoch: 0.01)
+    ),
+    "EarlyStopping": _callback(lambda: keras.callbacks.EarlyStopping("loss")),
+    "TerminateOnNaN": _callback(keras.callbacks.TerminateOnNaN),
+    # Calls.
+    "evaluate for fit": _calls(_evaluate()),
+    "evaluate first": _calls(_evaluate(), None),
+    "predict of other batches": _calls(_predict(4), None),
+    "evaluate in a callback": _at_epoch_end(_evaluate()),
+    # State.
+    "random seed": lambda plan: setattr(plan, "seed", 8),
+    "learning rate in a callback": _at_epoch_end(
+        lambda model: setattr(model.optimizer, "learning_rate", 0.01)
+    ),
+    "weights in a callback": _at_epoch_end(_ones),
+    "weights after a fit": _calls(None, _ones, None),
+    "weights before evaluate": _calls(None, _ones, _evaluate()),
+    # What may differ.
+    "verbose": _with(verbose=2),
+    "names of layers": _layer(0, lambda: keras.layers.Dense(5, "relu", name="own")),
+    "a callback that watches": _callback(
+        lambda: keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: None)
+    ),
+    "ThroughputMonitor": _callback(fastnet.callbacks.ThroughputMonitor),
+    "a list for an array": lambda plan: plan.fit.update(
+        callbacks=tuple(plan.fit["callbacks"])
+    ),
+}
+# What all workers do where the last one differs.
+_COMMON: dict[str, Callable[[Plan], None]] = {
+    "weights after a fit": _calls(None, lambda model: None, None),
+    "weights before evaluate": _calls(None, lambda model: None, _evaluate()),
+    "predict of other batches": _calls(_predict(), None),
+}
+_PAIRS: dict[str, tuple[Callable[[Plan], None], Callable[[Plan], None]]] = {
+    "length of a dataset": (
+        _dataset(lambda data: data),
+        _dataset(lambda data: data.take(2)),
+    ),
+    "shape of a dataset": (
+        _dataset(lambda data: data.map(lambda x, y: (x[:, :4], y))),
+        _dataset(lambda data: data),
+    ),
+    "sharding policy": (_dataset(lambda data: data), _dataset(_of_policy("OFF"))),
+    "patience": (
+        _callback(lambda: keras.callbacks.EarlyStopping("loss", patience=3)),
+        _callback(lambda: keras.callbacks.EarlyStopping("loss", patience=4)),
+    ),
+    "save_freq": (
+        _callback(lambda: fastnet.callbacks.BackupAndRestore("never made")),
+        _callback(lambda: fastnet.callbacks.BackupAndRestore("never made", 2)),
+    ),
+    "warm-up": (
+        _callback(lambda: fastnet.callbacks.LearningRateWarmup(0.05, 1)),
+        _callback(lambda: fastnet.callbacks.LearningRateWarmup(0.05, 2)),
+    ),
+    "decay": (
+        _sgd(learning_rate=keras.optimizers.schedules.CosineDecay(0.05, 9)),
+        _sgd(learning_rate=keras.optimizers.schedules.CosineDecay(0.05, 8)),
+    ),
+    "trust coefficient": (
+        _optimizer(lambda: fastnet.LARS(0.05)),
+        _optimizer(lambda: fastnet.LARS(0.05, trust_coefficient=0.01)),
+    ),
+    "examples of evaluate": (_calls(_evaluate()), _calls(_evaluate(16))),
+    "own data of unequal length": (
+        _dataset(_of_policy("OFF")),
+        _dataset(lambda data: _of_policy("OFF")(data.take(2))),
+    ),
+}
+
+
+def kinds() -> list[str]:
+    """Returns the names of all differences."""
+    return [*_CHANGES, *_PAIRS]
+
+
+def train_differing(strategy: Any, *, kind: str | None) -> tuple[str, Any]:
+    """Trains, differing on the last worker.
+
+    Returns:
+        `"refused"` and the message, or `"trained"` and the weights.
+    """
+    plan = Plan()
+    common = change = _unchanged
+    if kind in _PAIRS:
+        common, change = _PAIRS[kind]
+    elif kind is not None:
+        common, change = _COMMON.get(kind, common), _CHANGES[kind]
+    last = strategy is not None and strategy.rank == strategy.num_workers - 1
+    (change if last else common)(plan)
+    keras.utils.set_random_seed(plan.seed)
+    try:
+        with scope(strategy):
+            model = keras.Sequential([make() for make in plan.layers])
+            model.compile(plan.optimizer(), **plan.compiled)
+        for call in plan.calls:
+            model.fit(**plan.fit) if call is None else call(model)
+    except (MismatchError, ClusterError, ShardingError, ValueError) as error:
+        return "refused", f"{type(error).__name__}: {error}"
+    return "trained", model.get_weights()
