@@ -67,7 +67,9 @@ ALLOWED = {
 }
 
 
-@pytest.mark.parametrize("cluster", ["two_workers", "two_mpi"])
+@pytest.mark.parametrize(
+    "cluster", ["two_workers", pytest.param("two_mpi", marks=pytest.mark.slow)]
+)
 def test_differing_workers(request, cluster):
     """Each difference is refused on all workers by name, or training is right."""
     pool = request.getfixturevalue(cluster)
