@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     )
     from keras_fastnet._keras.keras_api import keras
     from keras_fastnet._keras.scopes import train_alone
-    from keras_fastnet.batches.early_shares import by_example
+    from keras_fastnet.batches.stages import by_example
     from keras_fastnet.optimizers import LARS, LargeBatchOptimizer
     from keras_fastnet.strategies import TorusStrategy, TPUStrategy, strategy
 
@@ -34,7 +34,7 @@ _HOME = {
     "LargeBatchOptimizer": "keras_fastnet.optimizers",
     "TPUStrategy": "keras_fastnet.strategies",
     "TorusStrategy": "keras_fastnet.strategies",
-    "by_example": "keras_fastnet.batches.early_shares",
+    "by_example": "keras_fastnet.batches.stages",
     "strategy": "keras_fastnet.strategies",
     "keras": "keras_fastnet._keras.keras_api",
     "train_alone": "keras_fastnet._keras.scopes",

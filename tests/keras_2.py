@@ -7,6 +7,7 @@ COVERED = (
     "test_batch_growth",
     "test_callbacks_together",
     "test_data_order",
+    "test_early_shares",
     "test_epoch_data",
     "test_exclusions",
     "test_global_batch",

@@ -32,8 +32,11 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def measured(workers: int, files: pathlib.Path) -> dict[str, float]:
-    """Returns the seconds of each pipeline and way, those of the slowest worker."""
+def measured(workers: int, files: pathlib.Path) -> dict[str, list[float]]:
+    """Returns the seconds of each pipeline and way, those of the slowest worker.
+
+    By the clock and by the processor.
+    """
     addresses = [f"127.0.0.1:{port}" for port in free_ports(workers)]
     with tempfile.TemporaryDirectory() as folder:
         results = [pathlib.Path(folder, str(rank)) for rank in range(workers)]
@@ -56,7 +59,12 @@ def measured(workers: int, files: pathlib.Path) -> dict[str, float]:
             if process.wait(timeout=900):
                 raise RuntimeError(f"A worker ended with {process.returncode}.")
         seconds = [json.loads(result.read_text()) for result in results]
-    return {name: max(each[name] for each in seconds) for name in seconds[0]}
+    return {
+        name: [
+            max(times) for times in zip(*(each[name] for each in seconds), strict=True)
+        ]
+        for name in seconds[0]
+    }
 
 
 def main() -> None:
@@ -70,13 +78,14 @@ def main() -> None:
     rounds = []
     for number in range(arguments.rounds):
         order = (1, 2) if number % 2 == 0 else (2, 1)
-        found: dict[str, float] = {}
+        found: dict[str, list[float]] = {}
         for workers in order:
             found.update(measured(workers, files))
         rates = {}
         for name, seconds in found.items():
             pipeline = name.split(",")[0]
-            rates[name] = BATCH[pipeline] * STEPS[pipeline] / seconds
+            count = BATCH[pipeline] * STEPS[pipeline]
+            rates[name] = [count / each for each in seconds]
         rounds.append({"examples_per_second": rates, "load": os.getloadavg()[0]})
         print(rounds[-1], flush=True)
     result = {
@@ -94,8 +103,9 @@ def main() -> None:
 def table(result: dict) -> str:
     """Returns the medians of a result, and the ratios taken within each round."""
     rows = [
-        "| pipeline | way | examples/s | times one process (least to most) |",
-        "|---|---|---|---|",
+        "| pipeline | way | examples/s | times one process | examples per second of "
+        "processor | times one process |",
+        "|---|---|---|---|---|---|",
     ]
     rates = [each["examples_per_second"] for each in result["rounds"]]
     for pipeline in PIPELINES:
@@ -104,13 +114,13 @@ def table(result: dict) -> str:
             one,
             *(n for n in rates[0] if n.startswith(pipeline) and n != one),
         ]:
-            ratios = [each[name] / each[one] for each in rates]
-            rows.append(
-                f"| {pipeline} | {name.split(', ')[1]} "
-                f"| {statistics.median(each[name] for each in rates):,.0f} "
-                f"| {statistics.median(ratios):.2f} "
-                f"({min(ratios):.2f} to {max(ratios):.2f}) |"
-            )
+            cells = [pipeline, name.split(", ")[1]]
+            for clock in (0, 1):
+                ratios = [each[name][clock] / each[one][clock] for each in rates]
+                median = statistics.median(each[name][clock] for each in rates)
+                spread = f"({min(ratios):.2f} to {max(ratios):.2f})"
+                cells += [f"{median:,.0f}", f"{statistics.median(ratios):.2f} {spread}"]
+            rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
 
 

@@ -270,13 +270,10 @@ class MapFunction:
             seed_offset: Added to the seeds of its random operations that have some.
         """
         arguments = structure.to_tensor_list(self._input, element)
-        if seed_offset and any(map(_has_seed, self._nodes())):
-            results = _reseeded(self._traced, arguments, seed_offset)
-        else:
-            results = self._traced(*arguments)
-        if not isinstance(results, list | tuple):
-            results = [results]
-        return structure.from_compatible_tensor_list(self._output, list(results))
+        if not any(map(_has_seed, self._nodes())):
+            seed_offset = 0
+        results = _inlined(self._traced, arguments, seed_offset)
+        return structure.from_compatible_tensor_list(self._output, results)
 
     def _nodes(self) -> Iterator[Any]:
         graph = self._traced.graph.as_graph_def()
@@ -303,20 +300,15 @@ def _has_seed(node: Any) -> bool:
     return _is_random(node) and (node.attr["seed"].i or node.attr["seed2"].i)
 
 
-def _reseeded(function: Any, arguments: list[Any], offset: int) -> list[Any]:
-    """Returns a traced function's results with other seeds, in a graph."""
+def _inlined(function: Any, arguments: list[Any], seed_offset: int) -> list[Any]:
+    """Returns a traced function's results, from a copy of its operations in a graph.
+
+    A call of the function would cost `tf.data` some microseconds for each element.
+    """
     graph = tf.compat.v1.get_default_graph()
     definition = function.graph.as_graph_def()
-    names = {f.signature.name for f in definition.library.function}
-    for called in definition.library.function:
-        called.signature.name += _suffix(offset)
-        for node in called.node_def:
-            _reseed(node, names, offset)
-        # An import makes it known to the graph alone, not to the datasets' iterators.
-        if not context.context().has_function(called.signature.name):
-            context.context().add_function_def(called)
-    for node in definition.node:
-        _reseed(node, names, offset)
+    if seed_offset:
+        _reseed(definition, seed_offset)
     captured = [graph.capture(value) for value in function.captured_inputs]
     return tf.graph_util.import_graph_def(
         definition,
@@ -331,7 +323,21 @@ def _reseeded(function: Any, arguments: list[Any], offset: int) -> list[Any]:
     )
 
 
-def _reseed(node: Any, functions: set[str], offset: int) -> None:
+def _reseed(definition: Any, offset: int) -> None:
+    """Changes the seeds in a graph's definition, and in functions that it calls."""
+    names = {called.signature.name for called in definition.library.function}
+    for called in definition.library.function:
+        called.signature.name += _suffix(offset)
+        for node in called.node_def:
+            _reseed_node(node, names, offset)
+        # An import makes it known to the graph alone, not to the datasets' iterators.
+        if not context.context().has_function(called.signature.name):
+            context.context().add_function_def(called)
+    for node in definition.node:
+        _reseed_node(node, names, offset)
+
+
+def _reseed_node(node: Any, functions: set[str], offset: int) -> None:
     """Changes a node's seed, and the names of functions that it calls."""
     if _has_seed(node):
         node.attr["seed2"].i += offset

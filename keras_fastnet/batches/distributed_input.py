@@ -96,7 +96,8 @@ def shares_of(
     # With one worker, its part is the whole batch.
     early = early_shares(dataset) if len(positions) < replicas else ""
     if isinstance(early, str):
-        unpack = isinstance(dataset.element_spec, tuple)
+        # `tf.data` unpacks no named tuples.
+        unpack = type(dataset.element_spec) is tuple
 
         def late(*batch: Any) -> list[GlobalBatch]:
             data = batch if unpack else batch[0]

@@ -1,5 +1,6 @@
 """Shares that are taken before the functions of `Dataset.map` run, without replicas."""
 
+import collections
 import itertools
 
 import numpy as np
@@ -9,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from keras_fastnet.batches.distributed_input import shares_of
-from keras_fastnet.batches.early_shares import by_example
 from keras_fastnet.batches.input_costs import explained
+from keras_fastnet.batches.stages import by_example
 
 EPOCHS, MOST_BATCHES = 2, 7
 
@@ -156,6 +157,22 @@ def assert_union_is_that_of_one_device(make, workers, devices):
                 together = np.concatenate(of_shares)
                 assert together.dtype == leaf.dtype
                 np.testing.assert_array_equal(together, leaf)
+
+
+Pair = collections.namedtuple("Pair", "x y")
+
+
+@pytest.mark.parametrize("early", [False, True], ids=["whole batches", "early shares"])
+def test_structures_of_elements_are_kept(early):
+    def make():
+        pair = Pair(np.arange(13), {"a": (np.arange(13.0)[:, None],)})
+        data = tf.data.Dataset.from_tensor_slices(pair)
+        if early:
+            data = data.map(lambda pair: Pair(2 * pair.x, pair.y))
+        return data.batch(4)
+
+    assert shares_of(make(), [0], 2).early == early
+    assert_union_is_that_of_one_device(make, 3, 1)
 
 
 def check_pipelines(examples):
