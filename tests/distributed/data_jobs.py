@@ -85,12 +85,26 @@ def _records(folder: pathlib.Path, count: int) -> tf.data.Dataset:
 _PIPELINES = {"image files": _image_files, "records": _records}
 
 
-def fit_unlike_sources(strategy: Any, *, labelled: bool) -> str:
-    """Trains on sources in another order on each worker; returns the error's text."""
-    x, y = examples(64)
-    number = np.random.default_rng(strategy.rank).permutation(64)
-    source = (x[number], y[number] if labelled else np.zeros(64, "int64"))
-    dataset = tf.data.Dataset.from_tensor_slices(source).map(lambda x, y: (2 * x, y))
+def fit_unlike_sources(strategy: Any, *, order: bool, labelled: bool) -> str:
+    """Trains on sources that differ between workers; returns the error's text.
+
+    Args:
+        strategy: The worker's.
+        order: Whether the data come in another order; else the examples' names differ.
+        labelled: Whether the source has labels, which are no names.
+    """
+    x, y = map(tf.constant, examples(64))
+    numbers = np.arange(64)
+    if order:
+        numbers = np.random.default_rng(strategy.rank).permutation(64)
+    labels = tf.gather(y, numbers) if labelled else tf.zeros(64, tf.int64)
+    names = tf.constant([f"{strategy.rank} {number}" for number in numbers])
+
+    def loaded(name: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        number = tf.strings.to_number(tf.strings.split(name)[1], tf.int32)
+        return tf.gather(x, number), label
+
+    dataset = tf.data.Dataset.from_tensor_slices((names, labels)).map(loaded)
     model = compiled_network(strategy)
     try:
         model.fit(dataset.batch(32), verbose=0)

@@ -136,6 +136,9 @@ def test_the_chief_says_what_each_stage_of_a_pipeline_costs(two_workers):
 
 
 @pytest.mark.parametrize("labelled", [True, False])
-def test_unlike_sources_raise_before_a_step(two_workers, labelled):
-    for text in two_workers.run("fit_unlike_sources", labelled=labelled):
-        assert "must see the same global batches" in text
+@pytest.mark.parametrize("order", [True, False])
+def test_unlike_sources_raise_if_their_data_differ(two_workers, order, labelled):
+    """Not if only the names of the examples do, such as paths of the same files."""
+    for text in two_workers.run("fit_unlike_sources", order=order, labelled=labelled):
+        assert ("must see the same global batches" in text) == order
+        assert bool(text) == order
