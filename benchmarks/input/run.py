@@ -103,7 +103,7 @@ def main() -> None:
 def table(result: dict) -> str:
     """Returns the medians of a result, and the ratios taken within each round."""
     rows = [
-        "| pipeline | way | examples/s | times one process | examples per second of "
+        "| pipeline | way | per second | times one process | per second of "
         "processor | times one process |",
         "|---|---|---|---|---|---|",
     ]
