@@ -1,6 +1,8 @@
 """`TF_CONFIG`: valid clusters, and the errors of all others."""
 
 import json
+import logging
+import socket
 
 import pytest
 from hypothesis import given
@@ -8,10 +10,13 @@ from hypothesis import strategies as st
 
 from keras_fastnet.cluster.cluster_spec import (
     Cluster,
+    is_loopback,
     make_cluster,
     read_tf_config,
     split_address,
 )
+from keras_fastnet.cluster.loopback import kept_to_loopback
+from keras_fastnet.cluster.ports import port_socket, reserved_ports
 from keras_fastnet.errors import ClusterError
 
 TWO = ["host0:12345", "host1:12345"]
@@ -177,3 +182,41 @@ def test_arbitrary_json_gives_a_cluster_or_a_cluster_error(text):
         assert "Received" in str(error)
     else:
         assert cluster is None or 0 <= cluster.rank < cluster.size
+
+
+@pytest.mark.parametrize(
+    ("addresses", "expected"),
+    [
+        (["127.0.0.1:1", "localhost:2", "[::1]:3", "127.9.9.9:4"], True),
+        (["127.0.0.1:1", "10.0.0.1:2"], False),
+        (["localhost.example.com:1"], False),
+        (["0.0.0.0:1"], False),
+    ],
+)
+def test_loopback_addresses_are_recognized(addresses, expected):
+    assert is_loopback(Cluster(tuple(addresses), 0)) is expected
+
+
+def test_server_of_a_loopback_cluster_is_kept_to_the_loopback_interface(caplog):
+    """A socket as TensorFlow makes it stands in for the server's."""
+    with reserved_ports(1) as (port,), port_socket() as server:
+        with kept_to_loopback(Cluster((f"127.0.0.1:{port}",), 0)):
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            server.bind(("", port))
+            server.listen()
+        device = server.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16)
+    assert device.rstrip(b"\0") == b"lo"
+    assert not caplog.messages
+
+
+def test_server_that_cannot_be_kept_to_loopback_is_reported(caplog):
+    with reserved_ports(1) as (port,), caplog.at_level(logging.WARNING):
+        with kept_to_loopback(Cluster((f"127.0.0.1:{port}",), 0)):
+            pass
+        with kept_to_loopback(Cluster((f"192.0.2.1:{port}",), 0)):
+            pass
+    assert [
+        f"no socket of this process listens on port {port}" in text
+        for text in caplog.messages
+    ] == [True]
