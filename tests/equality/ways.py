@@ -45,6 +45,10 @@ def _fit(reference: dict[str, Any] | None = None, **settings: Any) -> Way:
     return Way("fit", settings, reference)
 
 
+def _pipeline(kind: str) -> Way:
+    return Way("fit_pipeline", {"kind": kind}, clusters=("two_workers",))
+
+
 def _options(keras_3: str = "", **options: Any) -> Way:
     settings = {"optimizer": "lars", "optimizer_options": options, "epochs": 2}
     return Way("fit", settings, keras_3=keras_3)
@@ -129,8 +133,9 @@ DATA = {
     "class weights": _fit(fit_options={"class_weight": {0: 1.0, 1: 3.0}}, count=70),
     "nested inputs, weights, metrics": Way("fit_structures", {"count": 70}),
     "nested inputs that divide": Way("fit_structures", {"count": 64}, slow=True),
-    "image files": Way("fit_pipeline", {"kind": "image files"}),
-    "records in a cache": Way("fit_pipeline", {"kind": "records"}),
+    # A worker alone takes no share early.
+    "image files": _pipeline("image files"),
+    "records in a cache": _pipeline("records"),
     "train_on_batch": Way("on_batch"),
     "a custom loop": Way("custom_loop"),
 }
