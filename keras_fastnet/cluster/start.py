@@ -12,7 +12,8 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import tensorflow as tf
 
@@ -33,12 +34,15 @@ _LEAST_CONNECT_SECONDS = 60.0
 _NODE = "FASTNET_NODE"
 
 
-def meet_workers(membership: Membership, start_timeout: float) -> list[str]:
+def meet_workers(
+    membership: Membership, start_timeout: float, settings: Mapping[str, Any]
+) -> list[str]:
     """Waits for all other workers and makes the random seeds of all workers equal.
 
     Args:
         membership: The cluster.
         start_timeout: Seconds within which all workers must have started.
+        settings: Arguments of the strategy that must be equal on all workers.
 
     Returns:
         The node of each worker, by rank: the value of `FASTNET_NODE` there, or the
@@ -57,6 +61,7 @@ def meet_workers(membership: Membership, start_timeout: float) -> list[str]:
         "keras": keras.__version__,
         "keras_fastnet": __version__,
         "tf.random seed": seed,
+        **{name: str(setting) for name, setting in settings.items()},
     }
     proposal = random.SystemRandom().randrange(2**31)
     node = os.environ.get(_NODE) or hosts_of(cluster)[cluster.rank]

@@ -1,5 +1,6 @@
 """TorusStrategy: Keras 3's `model.fit` on several TensorFlow workers."""
 
+import dataclasses
 from contextlib import nullcontext
 from typing import Any, Literal
 
@@ -123,7 +124,12 @@ class TorusStrategy(tf.distribute.MultiWorkerMirroredStrategy, metaclass=OnePerP
             cluster_resolver, transport, start_timeout
         )
         let_memory_grow()
-        nodes = meet_workers(found, start_timeout)
+        settings = {
+            **dataclasses.asdict(reduction),
+            "scalar_losses": scalar_losses,
+            "initial_weights": initial_weights,
+        }
+        nodes = meet_workers(found, start_timeout, settings)
         recorder = None
         if found.cluster is not None and found.cluster.size > 1:
             recorder = FlightRecorder(found.cluster, self.wait_timeout)

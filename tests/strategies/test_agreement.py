@@ -1,5 +1,8 @@
 """Workers that differ in one thing: refused by name, or trained right."""
 
+import json
+
+import keras
 import numpy as np
 import pytest
 
@@ -92,3 +95,51 @@ def test_differing_workers(request, cluster):
         if not fits:
             wrong[kind] = outcomes
     assert not wrong, "\n".join(f"{kind}: {told}" for kind, told in wrong.items())
+
+
+SETTINGS = """
+import json, os, pathlib, sys
+import keras
+import numpy as np
+import keras_fastnet
+from keras_fastnet.errors import ClusterError
+
+task = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+found = {}
+different = {"grid": "ring", "wire_dtype": "bfloat16", "bucket_bytes": 4096,
+             "scalar_losses": "sum", "initial_weights": "chief"}
+for name, value in different.items():
+    try:
+        keras_fastnet.TorusStrategy(**({name: value} if task else {}))
+    except ClusterError as error:
+        found[name] = str(error)
+strategy = keras_fastnet.TorusStrategy(initial_weights="chief")
+x = np.random.default_rng(0).normal(size=(12, 4)).astype("float32")
+with strategy.scope():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
+if task == 0:
+    model.set_weights([np.ones((4, 3)), np.zeros(3)])
+model.fit(x, x[:, :3], batch_size=5, shuffle=False, verbose=0)
+found["weights"] = [w.tolist() for w in model.get_weights()]
+pathlib.Path(sys.argv[1], f"{task}.json").write_text(json.dumps(found))
+"""
+
+
+def test_settings_of_the_strategy_and_weights_loaded_on_the_chief(fastnet, tmp_path):
+    """Unequal arguments end the start by name; the chief's weights can be taken."""
+    script = tmp_path / "train.py"
+    script.write_text(SETTINGS)
+    done = fastnet("run", "--workers", 2, script, tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
+    for name in ("grid", "wire_dtype", "bucket_bytes", "scalar_losses"):
+        assert all(name in worker[name] for worker in found), found
+    assert found[0]["weights"] == found[1]["weights"]
+    x = np.random.default_rng(0).normal(size=(12, 4)).astype("float32")
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
+    model.set_weights([np.ones((4, 3)), np.zeros(3)])
+    model.fit(x, x[:, :3], batch_size=5, shuffle=False, verbose=0)
+    for mine, one in zip(found[0]["weights"], model.get_weights(), strict=True):
+        np.testing.assert_allclose(mine, one, rtol=1e-5, atol=1e-6)
