@@ -1,0 +1,79 @@
+"""Measures what the workers' agreement costs, in parts of an epoch of 100 steps.
+
+    python benchmarks/agreement/run.py
+
+Two workers of this machine train a tiny network and ResNet-50 over gRPC and over MPI,
+in `--rounds` rounds, and write medians to `result.json`.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import platform
+import statistics
+import subprocess
+import sys
+from typing import Any
+
+HERE = pathlib.Path(__file__).parent
+TRANSPORTS = {"gRPC": "tensorflow", "MPI": "mpi"}
+MODELS = ("tiny", "ResNet-50")
+
+
+def measured(model: str, transport: str) -> dict[str, Any]:
+    """Returns the figures of one run."""
+    over = ["--transport", "mpi"] if transport == "mpi" else []
+    command = ["-m", "keras_fastnet.cli", "run", "--workers", "2", *over]
+    done = subprocess.run(
+        [sys.executable, *command, HERE / "worker.py", model, transport],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    (line,) = [part for part in done.stdout.splitlines() if "RESULT" in part]
+    return json.loads(line.split("RESULT", 1)[1])
+
+
+def main() -> None:
+    """Runs all rounds."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    rounds = parser.parse_args().rounds
+    load = os.getloadavg()[0]
+    rows: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for _ in range(rounds):
+        for model in MODELS:
+            for name, transport in TRANSPORTS.items():
+                rows.setdefault((model, name), []).append(measured(model, transport))
+    table = []
+    print(f"{'':<18}{'epoch':>12}{'fit begins':>14}{'epoch ends':>14}   share of epoch")
+    for (model, transport), runs in rows.items():
+        row = {"model": model, "transport": transport, "runs": runs}
+        for key in (
+            "epoch_of_100_steps_ms",
+            "end_of_epoch_ms",
+            "end_of_epoch_share",
+            "beginning_share",
+        ):
+            row[key] = statistics.median(run[key] for run in runs)
+        row["beginning_of_fit_ms"] = statistics.median(
+            run["beginning_of_fit_ms"]["all"] for run in runs
+        )
+        table.append(row)
+        print(
+            f"{model + ', ' + transport:<18}{row['epoch_of_100_steps_ms']:>9.0f} ms"
+            f"{row['beginning_of_fit_ms']:>11.1f} ms{row['end_of_epoch_ms']:>11.1f} ms"
+            f"   {row['beginning_share']:.2%} and {row['end_of_epoch_share']:.2%}"
+        )
+    conditions = {
+        "python": platform.python_version(),
+        "processors": os.cpu_count(),
+        "load": load,
+    }
+    result = {"conditions": conditions, "table": table}
+    (HERE / "result.json").write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
