@@ -16,6 +16,7 @@ import tensorflow as tf
 
 import keras_fastnet
 from keras_fastnet._keras.keras_api import keras
+from keras_fastnet.errors import MismatchError
 from tests.traps.kits import Ours
 
 Seen = tuple[str, bool]
@@ -439,6 +440,19 @@ def loop_outside_of_scope(kit: Any, folder: str) -> list[Any]:
     return [float(model.get_weights()[0].item())]
 
 
+def weights_on_the_chief(kit: Any, folder: str) -> list[Any]:
+    """26: weights loaded on the chief only"""
+    with kit.strategy.scope():
+        model = line(SGD(0.1))
+    if kit.strategy.cluster_resolver.task_id == 0:
+        model.set_weights([np.full((1, 1), 2.0, "float32")])
+    try:
+        kit.train(model, column(1, 1, 1, 1), column(0, 0, 0, 0))
+    except MismatchError as error:
+        return [str(error)]
+    return [float(model.get_weights()[0].item())]
+
+
 def saves_on_one_path(kit: Any, folder: str) -> list[Any]:
     """23: every worker calls `model.save` on one path"""
     with kit.strategy.scope():
@@ -473,6 +487,11 @@ def judged(name: str, by_worker: list[list[Any]]) -> Seen:
             return "refused", True
         weights = [round(weight, 4) for (weight,) in by_worker]
         return f"weights {weights} on 2 workers", len(set(weights)) == 1
+    if name == "weights_on_the_chief":
+        if all("the same weights" in str(found) for (found,) in by_worker):
+            return "refused", True
+        weights = [round(weight, 4) for (weight,) in by_worker]
+        return f"weights {weights} on 2 workers", len(set(weights)) == 1
     if name == "saves_on_one_path":
         bad = sum(map(any, zip(*by_worker, strict=True)))
         return f"{bad} of {len(by_worker[0])} files damaged", bad == 0
@@ -497,6 +516,7 @@ ON_TWO_WORKERS = (
     unsharded,
     saves_on_one_path,
     loop_outside_of_scope,
+    weights_on_the_chief,
 )
 
 
