@@ -92,7 +92,7 @@ def described_data(data: Any) -> Any:
     if isinstance(data, tf.data.Dataset):
         policy = data.options().experimental_distribute.auto_shard_policy
         return {
-            "elements": [_spec(leaf) for leaf in tf.nest.flatten(data.element_spec)],
+            "elements": described_elements(data.element_spec),
             # Otherwise each worker has data of its own, perhaps more than others.
             "batches": int(data.cardinality())
             if policy in (_POLICY.AUTO, _POLICY.DATA)
@@ -224,6 +224,15 @@ def _callbacks(given: Any) -> Any:
         if isinstance(callback, (*_CHANGING, FastnetCallback))
         and not getattr(callback, "only_watches", False)
     ]
+
+
+def described_elements(element_spec: Any) -> list[Any]:
+    """Returns the dtypes and shapes of a dataset's elements, whatever their number.
+
+    Args:
+        element_spec: Of the dataset.
+    """
+    return [_spec(leaf) for leaf in tf.nest.flatten(element_spec)]
 
 
 def _spec(spec: Any) -> Any:

@@ -12,6 +12,8 @@ class EpochElements(Protocol):
     """The elements of every epoch; see `EpochData`."""
 
     sharding: str
+    element_spec: Any
+    marks_sources: bool
     batches_per_step: int
     steps_per_call: int
     on_epoch: Callable[[int], Any]
@@ -22,6 +24,10 @@ class EpochElements(Protocol):
 
     def examples_of_first(self) -> int:
         """Returns the number of examples in the first element."""
+        ...
+
+    def fingerprint_of_first(self) -> list[int]:
+        """Returns a hash of each tensor in the first element."""
         ...
 
     def skip(self, elements: int) -> None:

@@ -53,6 +53,14 @@ class TrainingData:
         """Number of examples in an epoch; `None` where only reading would tell."""
         raise NotImplementedError
 
+    def first_arrays(self) -> Any:
+        """Returns some examples of arrays, whatever order they are shuffled in.
+
+        Returns:
+            The structure of the first ones; `None` for other data.
+        """
+        return None
+
     def resume(self, epoch: int, batch: int) -> None:
         """Continues at the position of an earlier run of the same program.
 

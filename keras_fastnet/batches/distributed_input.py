@@ -175,7 +175,8 @@ class DistributedInput:
             dataset: A dataset that this strategy distributed.
         """
         if self._strategy.num_replicas_in_sync < 2:
-            return EpochData(lambda: iter(worker_dataset(dataset)))
+            whole = worker_dataset(dataset)
+            return EpochData(lambda: iter(whole), element_spec=whole.element_spec)
         shares = _global_batches(dataset)
         if shares is None:
             own = worker_dataset(dataset).prefetch(2 * self._devices)
@@ -183,6 +184,7 @@ class DistributedInput:
                 lambda: self._own_steps(own),
                 join=self._join,
                 sharding=OWN,
+                element_spec=own.element_spec,
             )
         return EpochData(
             lambda: self._steps(shares.dataset),
@@ -191,6 +193,8 @@ class DistributedInput:
             sharding=early_sharding(self._strategy.num_workers)
             if shares.early
             else WHOLE,
+            element_spec=shares.whole.element_spec,
+            marks_sources=shares.early,
         )
 
     def explained(self, dataset: tf.data.Dataset) -> str:
@@ -246,7 +250,8 @@ class DistributedInput:
             total = self._workers.sum(tf.add_n(counts))
             if total == 0:
                 return
-            mark = tf.zeros([1], tf.int64)
+            # The workers' batches differ.
+            mark = tf.constant([-1], tf.int64)
             yield per_replica(
                 self._strategy,
                 [

@@ -10,7 +10,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_fastnet.batches.global_batch import GlobalBatch, count_examples, joined
+from keras_fastnet.batches.global_batch import (
+    GlobalBatch,
+    count_examples,
+    fingerprint,
+    joined,
+)
 
 
 @dataclasses.dataclass
@@ -38,6 +43,10 @@ class EpochData:
             check.
         join: Makes one element of several.
         sharding: A text that says how data reach the workers. Defaults to `""`.
+        element_spec: The `element_spec` of the global batches. Defaults to `None`:
+            unknown.
+        marks_sources: Whether the fingerprints of elements are those of what batches
+            are made of, and not of batches. Defaults to `False`.
 
     Attributes:
         batches_per_step: Number of elements that a step takes at once, joined to one;
@@ -56,8 +65,12 @@ class EpochData:
         check_first: Callable[[Any], None] = lambda _: None,
         join: Callable[[list[Any]], Any] = joined,
         sharding: str = "",
+        element_spec: Any = None,
+        marks_sources: bool = False,
     ):
         self.sharding = sharding
+        self.element_spec = element_spec
+        self.marks_sources = marks_sources
         self._begin = begin
         self._check_first = check_first
         self._join = join
@@ -105,6 +118,18 @@ class EpochData:
         if self._examples_of_first is None:
             self._examples_of_first = _examples_of(self.peek())
         return self._examples_of_first
+
+    def fingerprint_of_first(self) -> list[int]:
+        """Returns the `fingerprint` of the first element, of all its examples.
+
+        All workers must call it before the first element is taken. It is -1 if each
+        worker reads its own data. Otherwise it is equal for any number of workers, as
+        long as `marks_sources` is.
+        """
+        element = self.peek()
+        if not isinstance(element, GlobalBatch):
+            return fingerprint(element).numpy().tolist()
+        return _local(element.fingerprint).numpy().tolist()
 
     def __iter__(self) -> "EpochDataIterator":
         iterator = self._begun or self._new_iterator()
@@ -163,7 +188,8 @@ class EpochDataIterator:
         self._begin = begin
         # Begun when needed: Keras makes one iterator more than it uses.
         self._iterator: list[Iterator[Any]] = []
-        weakref.finalize(self, _let_go, self._iterator)
+        # Not at exit, where a thread that deletes an iterator aborts the process.
+        weakref.finalize(self, _let_go, self._iterator).atexit = False
         self._ended = False
         self._steps = 0
         self._check: Callable[[Any], None] | None = check_first
@@ -252,5 +278,9 @@ def _examples_of(element: Any) -> int:
     """Returns the number of examples in an element, over all replicas."""
     if not isinstance(element, GlobalBatch):
         return int(count_examples(element))
-    # With several devices, a value for each of this worker's.
-    return int(getattr(element.examples, "values", [element.examples])[0])
+    return int(_local(element.examples))
+
+
+def _local(value: Any) -> Any:
+    """Returns the value of this worker's first device."""
+    return getattr(value, "values", [value])[0]

@@ -1,10 +1,12 @@
 """A callback that resumes an interrupted training at the same update."""
 
+import json
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Collection
 from typing import Any, Literal
 
 import numpy as np
+import tensorflow as tf
 
 from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet._keras.adapters import models as keras_models
@@ -14,6 +16,17 @@ from keras_fastnet._keras.protocols import FastnetCallback, FastnetStrategy, str
 from keras_fastnet._keras.training import data_of
 from keras_fastnet.arguments import checked_bool, checked_integer
 from keras_fastnet.callbacks import backup_file
+from keras_fastnet.callbacks.backup_folder import BackupFolder
+from keras_fastnet.callbacks.backup_identity import (
+    NAMES,
+    Parts,
+    check_same_variables,
+    checked_settings,
+    identity_of,
+    remarks,
+)
+from keras_fastnet.callbacks.callback_states import restore_states, states_of
+from keras_fastnet.callbacks.learning_rate import set_learning_rate
 from keras_fastnet.callbacks.progress import (
     batches_per_update,
     is_chief,
@@ -26,13 +39,6 @@ from keras_fastnet.text import count
 # Marks an error message in place of a backup. As long as a checksum, so that no backup
 # begins with it by chance.
 _ERROR_MARK = b"keras_fastnet refuses to restore"
-# Attributes in which Keras's callbacks keep their state.
-_STATE = ("best", "best_epoch", "wait", "cooldown_counter", "stopped_epoch")
-_STATEFUL = (
-    keras.callbacks.EarlyStopping,
-    keras.callbacks.ReduceLROnPlateau,
-    keras.callbacks.ModelCheckpoint,
-)
 
 
 class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
@@ -51,7 +57,19 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
 
     Only the chief writes and reads files and sends the values to the other workers, so
     workers need not share a disk. Backups are written atomically. A backup that is
-    damaged all the same is skipped in favour of the one before.
+    damaged all the same is skipped in favour of the one before. The folder is tried out
+    and locked before the first step: another training cannot use it meanwhile. If a
+    backup cannot be written later, because the disk is full for example, the chief
+    prints a warning, training continues, and the next backup is tried as usual.
+
+    A backup states which training it belongs to, in named parts: model, dtype policy,
+    optimizer, learning rate, accumulation steps, loss, random seed, batch size, length,
+    shapes, dtypes and first examples of the data, and the settings of
+    `LearningRateWarmup` and `BatchGrowth`. `fit` raises `ValueError` with the parts
+    that differ. The numbers of workers and epochs, metrics, other callbacks and
+    versions of packages may change; a line is printed where that matters. A learning
+    rate that callbacks have set is restored. State of a callback is restored by its
+    class and monitor.
 
     The data are read again up to their position. Arrays and `PyDataset` come in the
     same order if `keras.utils.set_random_seed` was called; so does `Dataset.shuffle`,
@@ -68,18 +86,23 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
     have a single process, or a `keras_fastnet.LargeBatchOptimizer`.
 
     Args:
-        backup_dir: The folder of the backups, used by this training only.
+        backup_dir: The folder of the backups, used by this training only. It is made
+            if it is missing.
         save_freq: `"epoch"`, or the number of updates after which to back up in
             addition. A number requires a random seed, without which the data would come
             in another order. Defaults to `"epoch"`.
         keep: Number of backups to keep. Defaults to `2`.
         delete_checkpoint: Whether to remove the backups at the end of training.
             Defaults to `True`, as in Keras.
+        may_differ: Names of parts, as the error states them, in which the backups may
+            be of another training. The learning rate and the accumulation steps are
+            then those of this training. Defaults to `()`.
 
     Raises:
         TypeError: If an argument is of the wrong type.
-        ValueError: If an argument is out of its range. From `fit`, before the first
-            step: if the backups are of another model, all of them are damaged, no
+        ValueError: If an argument is out of its range. From `fit`, on all workers,
+            before the first step: if the folder cannot be used or is used by another
+            training, the backups are of another training, all of them are damaged, no
             random seed is set, or there is neither a strategy of `keras_fastnet` nor a
             `LargeBatchOptimizer`.
 
@@ -94,6 +117,9 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
     ```
     """
 
+    # Whether another training may use the folder.
+    _shared = True
+
     def __init__(
         self,
         backup_dir: str | pathlib.Path,
@@ -101,16 +127,26 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
         *,
         keep: int = 2,
         delete_checkpoint: bool = True,
+        may_differ: Collection[str] = (),
     ):
         super().__init__()
+        if not str(backup_dir):
+            raise ValueError(
+                "`backup_dir` must name a folder. Received: an empty string. Pass, for "
+                'example, `"backups"`.'
+            )
         self.backup_dir = pathlib.Path(backup_dir)
         self.save_freq = save_freq
         if save_freq != "epoch":
             checked_integer("save_freq", save_freq, at_least=1)
         self.keep = checked_integer("keep", keep, at_least=1)
         self.delete_checkpoint = checked_bool("delete_checkpoint", delete_checkpoint)
+        self.may_differ = _checked_parts(may_differ)
+        self._folder = BackupFolder(self.backup_dir, shared=self._shared)
+        self._identity: Parts = {}
         self._epoch = 0
         self._updates_saved = 0
+        self._failing = False
         self._restored: dict[str, Any] | None = None
         self._data: Any = None
         self._termination = Termination()
@@ -120,11 +156,17 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
         self._check()
         keras_models.build_state(self.model, self._data.elements)
         self._restored = None
-        content = self._from_chief(self._newest() if is_chief(self.model) else b"")
-        if content.startswith(_ERROR_MARK):
-            raise ValueError(content.removeprefix(_ERROR_MARK).decode())
-        if content:
-            self._restore(*backup_file.unpack(content))
+        self._failing = False
+        self._identity = identity_of(self.model, self._data, self.siblings)
+        content = self._from_chief(self._open() if is_chief(self.model) else b"")
+        try:
+            if content.startswith(_ERROR_MARK):
+                raise ValueError(content.removeprefix(_ERROR_MARK).decode())
+            if content:
+                self._restore(*backup_file.unpack(content))
+        except BaseException:
+            self._folder.close()
+            raise
         self._updates_saved = updates_of(self.model.optimizer)
         self._termination.listen()
 
@@ -137,10 +179,7 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
         variables = keras_models.whole_state(self.model)
         for name, value in self._restored["metrics"].items():
             variables[name].assign(value)
-        for callback, numbers in zip(
-            stateful_callbacks(self.siblings), self._restored["callbacks"], strict=True
-        ):
-            vars(callback).update(numbers)
+        restore_states(self.siblings, self._restored["callbacks"], self._note)
         self._restored = None
 
     def on_train_batch_end(
@@ -169,11 +208,13 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
             self._leave()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Removes the backups."""
+        """Removes the backups, and releases the folder."""
         self._data = None
+        # Where no epoch was left to train.
+        keras_models.begin_fit_at(self.model, None)
         self._termination.stop_listening()
-        if self.delete_checkpoint and is_chief(self.model):
-            backup_file.remove(self.backup_dir)
+        if is_chief(self.model):
+            self._folder.close(delete=self.delete_checkpoint)
 
     def _check(self) -> None:
         # Looked up now, since validation replaces the model's data by its own.
@@ -192,47 +233,84 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
                 'program, or pass `save_freq="epoch"`.'
             )
 
-    def _newest(self) -> bytes:
-        """Returns the newest intact file; empty bytes if there are no backups."""
-        damaged = []
-        for path in backup_file.backups(self.backup_dir):
-            content = path.read_bytes()
-            try:
-                backup_file.unpack(content)
-            except ValueError as error:
-                damaged.append(path.name)
-                print_on_chief(self.model, f"skipping {path}: {error}")
-            else:
-                return content
-        if not damaged:
-            return b""
-        # Sent in place of a backup, so that all workers raise the error.
-        return (
-            _ERROR_MARK
-            + (
-                "At least one backup must be intact. Received: only damaged ones in "
-                f"{self.backup_dir} ({', '.join(damaged)}). Remove them to start over."
-            ).encode()
+    def _open(self) -> bytes:
+        """Takes the folder; returns the newest backup, or an error for all workers."""
+        try:
+            self._folder.open(
+                self._size(),
+                0,
+                getattr(self.model.distribute_strategy, "num_workers", 1),
+            )
+            content, skipped = self._folder.newest()
+        except (OSError, ValueError) as error:
+            return _ERROR_MARK + str(error).encode()
+        for text in skipped:
+            self._note(text)
+        return content
+
+    def _size(self) -> int:
+        """Returns the bytes of a backup, with some to spare."""
+        state = keras_models.whole_state(self.model).values()
+        arrays = sum(
+            int(np.prod(v.shape)) * tf.as_dtype(v.dtype).size + 1024 for v in state
         )
+        return arrays + len(json.dumps(self._identity)) + 16_384
 
     def _restore(self, arrays: dict[str, np.ndarray], about: dict[str, Any]) -> None:
-        variables = keras_models.whole_state(self.model)
-        check_same(variables, arrays, self.backup_dir)
-        for name, array in arrays.items():
-            if not name.startswith("metrics/"):
-                variables[name].assign(array)
-        metrics = {n: a for n, a in arrays.items() if n.startswith("metrics/")}
         epoch, batch = about["epoch"], about["batch"]
+        theirs = about.get("parts")
+        own = {}
+        variables = keras_models.whole_state(self.model)
+        if theirs is None:
+            self._note(
+                f"the backup in {self.backup_dir} was written by an earlier version of "
+                "keras_fastnet and does not state which training it belongs to"
+            )
+            # With Keras 2, such backups have no learning rate.
+            variables = {
+                name: variable
+                for name, variable in variables.items()
+                if name in arrays or not name.startswith("learning rate/")
+            }
+        else:
+            own = checked_settings(
+                theirs,
+                self._identity,
+                # At the start of an epoch another order does no harm.
+                exact_order=batch > 0 or (epoch > 0 and not self._data.whole_epochs),
+                may_differ=self.may_differ,
+                folder=self.backup_dir,
+            )
+            for text in remarks(theirs, self._identity):
+                self._note(text)
+            if theirs["metrics"] != self._identity["metrics"]:
+                arrays = _without_metrics(arrays)
+                variables = _without_metrics(variables)
+        check_same_variables(variables, arrays, self.backup_dir)
+        for name, array in _without_metrics(arrays).items():
+            variables[name].assign(array)
+        if rates := own.get("learning rate"):
+            set_learning_rate(self.model.optimizer, rates[0])
+        if steps := own.get("accumulation steps"):
+            self.model.optimizer.accumulation_steps = steps
+        metrics = {n: a for n, a in arrays.items() if _is_metric(n)}
         if batch == 0:
             metrics = {}
         self._restored = {"metrics": metrics, "callbacks": about["callbacks"]}
-        self._data.resume(epoch, batch)
+        try:
+            self._data.resume(epoch, batch)
+        except (StopIteration, tf.errors.OutOfRangeError):
+            raise ValueError(
+                "The data must reach the position of the backup. Received: a backup of "
+                f"batch {batch} of epoch {epoch + 1} in {self.backup_dir}, and data "
+                "that end before it. Pass the data of the interrupted training, or "
+                "another `backup_dir`."
+            ) from None
         keras_models.begin_fit_at(self.model, epoch)
-        print_on_chief(
-            self.model,
+        self._note(
             f"resuming at epoch {epoch + 1}, batch {batch + 1}, after "
             f"{count(updates_of(self.model.optimizer), 'update')}, from "
-            f"{self.backup_dir}",
+            f"{self.backup_dir}"
         )
 
     def _leave(self) -> None:
@@ -243,6 +321,8 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
         if strategy is not None:
             # No worker leaves before the chief has written the backup.
             strategy.fit_support.workers.any(True, "the last backup")
+        if is_chief(self.model):
+            self._folder.close()
         raise SystemExit(EXIT_CODE)
 
     def _back_up(self, epoch: int, batch: int, logs: dict[str, Any] | None) -> None:
@@ -254,15 +334,35 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
             name: values.to_numpy(variable)
             for name, variable in keras_models.whole_state(self.model).items()
             # Metrics are sums over the workers, so all workers must read them.
-            if is_chief(self.model) or name.startswith("metrics/")
+            if is_chief(self.model) or _is_metric(name)
         }
         if not is_chief(self.model):
             return
-        states = [state_of(callback) for callback in stateful_callbacks(self.siblings)]
-        about = {"epoch": epoch, "batch": batch, "callbacks": states}
-        path = self.backup_dir / backup_file.file_name(epoch, batch)
-        backup_file.write(path, backup_file.pack(arrays, about))
-        backup_file.remove(self.backup_dir, keep=self.keep)
+        about = {
+            "format": backup_file.FORMAT,
+            "epoch": epoch,
+            "batch": batch,
+            "callbacks": states_of(self.siblings),
+            "parts": self._identity,
+        }
+        name = backup_file.file_name(epoch, batch)
+        try:
+            self._folder.write(name, backup_file.pack(arrays, about), self.keep)
+        except OSError as error:
+            if batch == 0 or not self._failing:
+                self._note(
+                    f"WARNING: no backup could be written ({error}). Training "
+                    "continues; after an interruption it would resume from the newest "
+                    f"backup in {self.backup_dir}"
+                )
+            self._failing = True
+        else:
+            if self._failing:
+                self._note(f"backups are written to {self.backup_dir} again")
+            self._failing = False
+
+    def _note(self, text: str) -> None:
+        print_on_chief(self.model, text)
 
     def _from_chief(self, data: bytes) -> bytes:
         strategy = self.model.distribute_strategy
@@ -273,48 +373,19 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
         )
 
 
-def stateful_callbacks(callbacks: Sequence[Any]) -> list[keras.callbacks.Callback]:
-    """Returns the callbacks of Keras whose state is backed up.
-
-    Args:
-        callbacks: All callbacks of a training.
-    """
-    return [callback for callback in callbacks if isinstance(callback, _STATEFUL)]
+def _is_metric(name: str) -> bool:
+    return name.startswith("metrics/")
 
 
-def state_of(callback: keras.callbacks.Callback) -> dict[str, float | None]:
-    """Returns the state of a callback, without its settings.
-
-    Args:
-        callback: A result of `stateful_callbacks`.
-    """
-    state = {name: vars(callback)[name] for name in _STATE if name in vars(callback)}
-    return {n: None if v is None else float(v) for n, v in state.items()}
+def _without_metrics(state: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in state.items() if not _is_metric(name)}
 
 
-def check_same(
-    variables: dict[str, Any],
-    arrays: dict[str, np.ndarray],
-    folder: pathlib.Path,
-) -> None:
-    """Checks that a backup is of the same model and optimizer.
-
-    Args:
-        variables: The model's state, by name.
-        arrays: The backup's arrays, by name.
-        folder: The folder of the backup.
-
-    Raises:
-        ValueError: If names or shapes differ.
-    """
-    mine = {name: (values.path(v), tuple(v.shape)) for name, v in variables.items()}
-    theirs = {name: tuple(array.shape) for name, array in arrays.items()}
-    for name in sorted({*mine, *theirs}):
-        path, shape = mine.get(name, ("nothing", None))
-        if shape != theirs.get(name):
-            raise ValueError(
-                "A backup must be of the same model and optimizer. Received: "
-                f"{path} of shape {shape}, while {folder} holds the shape "
-                f"{theirs.get(name)}. Train the same model, or pass another "
-                "`backup_dir`."
-            )
+def _checked_parts(names: Any) -> tuple[str, ...]:
+    unknown = {names} if isinstance(names, str) else set(names) - set(NAMES)
+    if unknown:
+        raise ValueError(
+            "`may_differ` must be a list of names of parts. Received: "
+            f"may_differ={names!r}. The names are: {', '.join(sorted(NAMES))}."
+        )
+    return tuple(names)

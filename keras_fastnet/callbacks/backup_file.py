@@ -1,16 +1,16 @@
-"""Files of backups, written atomically and with a checksum."""
+"""The content and the name of a backup's file."""
 
-import contextlib
 import hashlib
 import io
 import json
-import os
 import pathlib
 import re
 from typing import Any
 
 import numpy as np
 
+FORMAT = 2
+"""The format that `pack` is given; the first one states none."""
 _ABOUT = "about"
 _CHECKSUM = hashlib.sha256().digest_size
 _NAME = re.compile(r"epoch-\d+-batch-\d+\.backup")
@@ -21,7 +21,8 @@ def pack(arrays: dict[str, np.ndarray], about: dict[str, Any]) -> bytes:
 
     Args:
         arrays: Arrays by name. Their dtypes may be unknown to NumPy, such as bfloat16.
-        about: Further content, a JSON object.
+        about: Further content, a JSON object with the position as `"epoch"` and
+            `"batch"`, and the states of `"callbacks"`.
     """
     kinds = {name: [str(a.dtype), a.shape] for name, a in arrays.items()}
     text = json.dumps({"about": about, "arrays": kinds}).encode()
@@ -40,11 +41,31 @@ def unpack(content: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         content: A file's content.
 
     Raises:
-        ValueError: If the content is damaged.
+        ValueError: If the content is damaged, not that of a backup, or of a later
+            format.
     """
     checksum, payload = content[:_CHECKSUM], content[_CHECKSUM:]
     if hashlib.sha256(payload).digest() != checksum:
         raise ValueError("the file is damaged: its checksum is wrong")
+    try:
+        arrays, about = _unpacked(payload)
+        written = about.get("format", 1)
+        position = int(about["epoch"]), int(about["batch"])
+        whole = isinstance(about["callbacks"], dict | list)
+    # Whatever NumPy, `zipfile` and `json` raise for what `pack` has not written.
+    except Exception as error:
+        raise ValueError(f"the file is not a backup: {error!r}") from error
+    if written not in range(1, FORMAT + 1):
+        raise ValueError(
+            f"the file has format {written!r}, of a later version of keras_fastnet: "
+            f"this version reads formats 1 to {FORMAT}"
+        )
+    if not whole or min(position) < 0:
+        raise ValueError("the file is not a backup: it states no position")
+    return arrays, about
+
+
+def _unpacked(payload: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     with np.load(io.BytesIO(payload), allow_pickle=False) as file:
         entries = {name: file[name] for name in file.files}
     text = json.loads(entries[_ABOUT].tobytes())
@@ -73,40 +94,3 @@ def backups(folder: pathlib.Path) -> list[pathlib.Path]:
     """
     found = [path for path in folder.glob("*.backup") if _NAME.fullmatch(path.name)]
     return sorted(found, reverse=True)
-
-
-def write(path: pathlib.Path, content: bytes) -> None:
-    """Writes a file atomically, even if the power fails.
-
-    Args:
-        path: The file. Its folder is made if it is missing.
-        content: The file's content.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".unfinished")
-    with open(unfinished, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(unfinished, path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def remove(folder: pathlib.Path, *, keep: int = 0) -> None:
-    """Removes backups, and the folder if it is empty then.
-
-    Args:
-        folder: The folder.
-        keep: Number of the newest backups to keep. Defaults to `0`.
-    """
-    for path in backups(folder)[keep:]:
-        path.unlink(missing_ok=True)
-    if not keep:
-        for path in folder.glob("epoch-*.unfinished"):
-            path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):
-            folder.rmdir()

@@ -48,6 +48,9 @@ class RayBackup(BackupAndRestore):
     ```
     """
 
+    # The folder has a random name; a lock in it would be a part of checkpoints.
+    _shared = False
+
     def __init__(self, save_freq: Literal["epoch"] | int = "epoch"):
         # Created on the chief when needed. Ray keeps a copy of each backup.
         folder = f"fastnet-{secrets.token_hex(8)}"
@@ -65,7 +68,8 @@ class RayBackup(BackupAndRestore):
     def _back_up(self, epoch: int, batch: int, logs: dict[str, Any] | None) -> None:
         super()._back_up(epoch, batch, logs)
         checkpoint = None
-        if is_chief(self.model):
+        # There is none if the disk was full.
+        if is_chief(self.model) and self._folder.has_backups():
             checkpoint = self._train.Checkpoint.from_directory(str(self.backup_dir))
         metrics = {"epochs": epoch, "batches": batch, **(logs or {})}
         # On all workers, since Ray waits for each.

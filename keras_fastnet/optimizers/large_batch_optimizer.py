@@ -269,7 +269,7 @@ class LargeBatchOptimizer(optimizers.LossScaleOptimizer):
         Args:
             dataset: A `tf.data.Dataset`.
         """
-        return EpochData(lambda: iter(dataset))
+        return EpochData(lambda: iter(dataset), element_spec=dataset.element_spec)
 
     def counted_step(self, step: Callable[..., Any]) -> Callable[..., Any]:
         """Returns a model's train step that records its number of examples.

@@ -7,6 +7,7 @@ from multiprocessing.connection import Client
 
 _JOBS = ("data_jobs", "jobs", "reduction_jobs")
 _KERAS_3_JOBS = (
+    "backup_jobs",
     "differing_jobs",
     "program_jobs",
     "saving_jobs",

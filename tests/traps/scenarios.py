@@ -4,6 +4,7 @@ Each runs with either kit and is numbered as its row in docs/traps.md. It return
 observation as text, and whether it is right.
 """
 
+import contextlib
 import json
 import os
 import pathlib
@@ -181,6 +182,58 @@ def resume_within_an_epoch(kit: Any) -> Seen:
         except Stop:
             updates = train(folder + "/backup")
     return f"{updates} updates of 10 batches", updates == 10
+
+
+def backup_of_another_training(kit: Any) -> Seen:
+    """28: a backup of another training"""
+
+    class Stop(Exception):
+        pass
+
+    class StopAt(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if batch == 4:
+                raise Stop
+
+    def train(
+        folder: str,
+        *callbacks: Any,
+        seed: int = 1,
+        target: float = 2.0,
+        batch: int = 1,
+        loss: str = "mse",
+        make: Any = SGD,
+    ) -> None:
+        keras.utils.set_random_seed(seed)
+        with kit.one_device():
+            model = line(kit.accumulating(lambda **kw: make(0.01), 1), loss)
+        x = column(*np.linspace(-1, 1, 10))
+        callbacks = (kit.backup(folder), *callbacks)
+        model.fit(
+            x, target * x, batch_size=batch, epochs=2, verbose=0, callbacks=callbacks
+        )
+
+    changes: dict[str, dict[str, Any]] = {
+        "seed": {"seed": 2},
+        "data": {"target": -2.0},
+        "batch": {"batch": 2},
+        "loss": {"loss": "mae"},
+        "optimizer": {"make": keras.optimizers.Adagrad},
+    }
+    refused = []
+    for name, changed in changes.items():
+        with tempfile.TemporaryDirectory() as folder:
+            with contextlib.suppress(Stop):
+                train(folder + "/backup", StopAt())
+            try:
+                train(folder + "/backup", **changed)
+            except ValueError as error:
+                if "must be of the same training" in str(error):
+                    refused.append(name)
+    accepted = [name for name in changes if name not in refused]
+    if accepted:
+        return f"another {', '.join(accepted)}: accepted", False
+    return "each refused by name", True
 
 
 def exclusion_by_name(kit: Any) -> Seen:
@@ -389,6 +442,7 @@ ALL = (
     partial_batch,
     schedule,
     resume_within_an_epoch,
+    backup_of_another_training,
     exclusion_by_name,
     warm_up,
     growing_batch,

@@ -183,6 +183,10 @@ def whole_state(model: Any) -> dict[str, tf.Variable]:
         "model": model.variables,
         "optimizer": optimizers.variables_of(model.optimizer),
     }
+    innermost = optimizers.with_inner(model.optimizer)[-1]
+    if optimizers.schedule_of(innermost) is None:
+        # Not among an optimizer's variables, as it is in Keras 3.
+        groups["learning rate"] = [innermost.learning_rate]
     return named(groups)
 
 

@@ -1,6 +1,7 @@
 """The data of Keras 3's loops: shares of global batches, and epochs that end."""
 
 import contextlib
+import copy
 import functools
 import itertools
 from collections.abc import Iterator
@@ -8,7 +9,7 @@ from typing import Any, Literal
 
 import tensorflow as tf
 from keras.src.backend.tensorflow import trainer as tf_trainer
-from keras.src.trainers.data_adapters import py_dataset_adapter
+from keras.src.trainers.data_adapters import array_data_adapter, py_dataset_adapter
 
 from keras_fastnet._keras.protocols import FastnetStrategy
 from keras_fastnet._keras.tensorflow import EpochOrder
@@ -184,6 +185,21 @@ class IteratorData(TrainingData):
         adapter.on_epoch_begin()
         self.elements.pass_epoch()
         adapter.on_epoch_end()
+
+    def first_arrays(self) -> Any:
+        """Returns some examples of arrays, whatever order they are shuffled in.
+
+        Returns:
+            The structure of the first ones; `None` for other data.
+        """
+        adapter = self._iterator.data_adapter
+        if not isinstance(adapter, array_data_adapter.ArrayDataAdapter):
+            return None
+        unshuffled = copy.copy(adapter)
+        unshuffled._shuffle = False
+        # Enough to recognise them.
+        unshuffled._batch_size = min(64, adapter._batch_size)
+        return next(iter(unshuffled.get_numpy_iterator()))
 
     def set_batches_per_step(self, batches: int) -> None:
         """Sets how many batches each step takes at once, from the next epoch on.

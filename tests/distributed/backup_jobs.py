@@ -1,0 +1,44 @@
+"""What the workers of a `WorkerPool` are told to do about backups."""
+
+import contextlib
+import io
+from typing import Any
+
+from keras_fastnet._keras.keras_api import keras
+from keras_fastnet.callbacks import BackupAndRestore
+from tests.distributed.jobs import OPTIMIZERS, examples, network, scope, state
+from tests.stopping import Stop, StopAfter
+
+
+def fit_with_backups(
+    strategy: Any,
+    *,
+    folder: str,
+    stop_after: int | None = None,
+    seed: int = 7,
+    batch_size: int = 16,
+    momentum: str = "sgd",
+) -> dict[str, Any]:
+    """Trains three epochs of six batches, until the end or a number of batches.
+
+    Returns:
+        What training left behind, what was printed, and the error that ended it.
+    """
+    keras.utils.set_random_seed(seed)
+    x, y = examples(96)
+    with scope(strategy):
+        model = network("synchronized")
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(OPTIMIZERS[momentum](), loss, metrics=["accuracy"])
+    callbacks: list[Any] = [BackupAndRestore(folder, save_freq=1)]
+    if stop_after is not None:
+        callbacks.append(StopAfter(stop_after))
+    error = ""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        try:
+            options = {"batch_size": batch_size, "epochs": 3, "verbose": 0}
+            model.fit(x, y, callbacks=callbacks, **options)
+        except (Stop, ValueError) as ended:
+            error = f"{type(ended).__name__}: {ended}"
+    return {**state(model), "printed": printed.getvalue(), "error": error}
