@@ -6,6 +6,8 @@ in memory, and without the numbers that Keras gives layers which have no name.
 
 import contextlib
 import inspect
+import itertools
+import json
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +21,8 @@ from keras_fastnet._keras.adapters import optimizers, values
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.protocols import FastnetCallback, MicroBatchOptimizer
 
+ABSENT = "nothing"
+"""What stands for a missing part in `first_difference`."""
 # Arguments of `fit`, `evaluate` and `predict` that change nothing on other workers.
 _OF_ONE_WORKER = frozenset(
     ("verbose", "workers", "use_multiprocessing", "max_queue_size", "return_dict")
@@ -167,6 +171,41 @@ def shared_state(model: keras.Model) -> dict[str, Any]:
         if id(variable) not in own
         and not _of_each_replica(values.tensorflow_variable(variable))
     }
+
+
+def first_difference(
+    values: Sequence[Any], *, in_all: bool = False
+) -> tuple[list[str], Sequence[Any]] | None:
+    """Returns where descriptions first differ: keys and positions, and each one's part.
+
+    Args:
+        values: Values of JSON.
+        in_all: Whether only keys that all have count. Defaults to `False`: a missing
+            part is `ABSENT`.
+
+    Returns:
+        `None` if they are equal.
+    """
+    # As texts, since NaN does not equal itself.
+    if len({json.dumps(value, sort_keys=True) for value in values}) == 1:
+        return None
+    if all(isinstance(value, dict) for value in values):
+        keys = dict.fromkeys(key for value in values for key in value)
+        parts = [
+            (key, [value.get(key, ABSENT) for value in values])
+            for key in keys
+            if not in_all or all(key in value for value in values)
+        ]
+    elif all(isinstance(value, list) for value in values):
+        rows = itertools.zip_longest(*values, fillvalue=ABSENT)
+        parts = [(str(place), list(row)) for place, row in enumerate(rows)]
+    else:
+        return [], values
+    for key, part in parts:
+        found = first_difference(part, in_all=in_all)
+        if found is not None:
+            return [key, *found[0]], found[1]
+    return None
 
 
 def _of_each_replica(variable: tf.Variable) -> bool:

@@ -12,7 +12,11 @@ import numpy as np
 import tensorflow as tf
 
 from keras_fastnet._keras.adapters import values
-from keras_fastnet._keras.description import described_elements, described_model
+from keras_fastnet._keras.description import (
+    described_elements,
+    described_model,
+    first_difference,
+)
 from keras_fastnet._keras.keras_api import IS_KERAS_2, keras
 from keras_fastnet._keras.training import TrainingData
 from keras_fastnet.batches.input_costs import OWN
@@ -129,9 +133,10 @@ def differing_parts(theirs: Parts, mine: Parts, *, exact_order: bool) -> dict[st
             # One tensor is enough: the others may be augmented at random.
             if exact_order and not _same_batch(theirs, mine, any):
                 texts[name] = "other values or another order in this training"
-        elif (found := _first_difference(one, other, lenient)) is not None:
-            where, value, own = found
-            place = f"({where.strip()}) " if where else ""
+        # Versions of Keras have different settings.
+        elif (found := first_difference([one, other], in_all=lenient)) is not None:
+            keys, (value, own) = found
+            place = f"({' '.join(keys)}) " if keys else ""
             texts[name] = (
                 f"{place}{_short(value)} in the backup, {_short(own)} in this training"
             )
@@ -289,35 +294,6 @@ def _same_batch(
         return False
     telling = [a == b for a, b in zip(one, other, strict=True) if max(a, b) >= 0]
     return how_many(telling)
-
-
-def _first_difference(
-    theirs: Any, mine: Any, lenient: bool, where: str = ""
-) -> tuple[str, Any, Any] | None:
-    """Returns the place of the first difference, and both values there.
-
-    Args:
-        theirs: A JSON value.
-        mine: Another one.
-        lenient: Whether settings that only one of them has do not count, since
-            versions of Keras have different ones.
-        where: The place of both, for the result.
-    """
-    if isinstance(theirs, dict) and isinstance(mine, dict):
-        keys = theirs.keys() & mine.keys() if lenient else theirs.keys() | mine.keys()
-        pairs = [(f"{where}{k} ", theirs.get(k), mine.get(k)) for k in sorted(keys)]
-    elif isinstance(theirs, list) and isinstance(mine, list):
-        if len(theirs) != len(mine):
-            return where, theirs, mine
-        pairs = [(where, one, other) for one, other in zip(theirs, mine, strict=True)]
-    else:
-        # As text too, since NaN does not equal itself.
-        same = theirs == mine or json.dumps(theirs) == json.dumps(mine)
-        return None if same else (where, theirs, mine)
-    for place, one, other in pairs:
-        if (found := _first_difference(one, other, lenient, place)) is not None:
-            return found
-    return None
 
 
 def _short(value: Any) -> str:

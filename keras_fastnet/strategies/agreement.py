@@ -1,11 +1,11 @@
 """Compares what the workers are about to do."""
 
 import hashlib
-import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from keras_fastnet._keras.description import ABSENT, first_difference
 from keras_fastnet._keras.protocols import WorkerExchange
 from keras_fastnet.errors import MismatchError
 from keras_fastnet.text import listed
@@ -13,7 +13,6 @@ from keras_fastnet.text import listed
 # Parts that are told of, and characters of a value.
 _MOST_PARTS = 3
 _LONGEST_VALUE = 200
-_ABSENT = "nothing"
 # Keys of Keras's serialized objects, which say nothing to a reader.
 _FORM = ("class", "class_name", "config", "module", "name", "registered_name")
 
@@ -69,13 +68,13 @@ def _digest(text: str) -> str:
 
 def _parsed(text: str | None) -> Any:
     try:
-        return _ABSENT if text is None else json.loads(text)
+        return ABSENT if text is None else json.loads(text)
     except json.JSONDecodeError:
         return text
 
 
 def _shown(value: Any) -> str:
-    if value is None or value == _ABSENT:
+    if value is None or value == ABSENT:
         return str(value)
     if isinstance(value, dict) and "class_name" in value:
         return str(value["class_name"])
@@ -90,26 +89,10 @@ def difference(values: Sequence[Any], shown: Callable[[Any], str] = _shown) -> s
         values: Values of JSON, by rank, not all equal.
         shown: Returns a value as a text.
     """
-    place: list[str] = []
-    while True:
-        if all(isinstance(value, dict) for value in values):
-            keys: list[Any] = list(dict.fromkeys(key for v in values for key in v))
-            parts = [[v.get(key, _ABSENT) for v in values] for key in keys]
-        elif all(isinstance(value, list) for value in values):
-            rows = list(itertools.zip_longest(*values, fillvalue=_ABSENT))
-            keys, parts = list(range(len(rows))), list(map(list, rows))
-        else:
-            break
-        at = next(i for i, part in enumerate(parts) if not _equal(part))
-        place.append(str(keys[at]))
-        values = parts[at]
+    place, values = first_difference(values) or ([], values)
     ranks: dict[str, list[int]] = {}
     for rank, value in enumerate(values):
         ranks.setdefault(shown(value), []).append(rank)
     told = ", ".join(f"{value} on {listed('rank', r)}" for value, r in ranks.items())
     name = next((k for k in reversed(place) if not k.isdigit() and k not in _FORM), "")
     return f"`{name}` is {told}" if name else told
-
-
-def _equal(values: Sequence[Any]) -> bool:
-    return len({_canonical(value) for value in values}) == 1

@@ -1,0 +1,64 @@
+"""The line that the chief prints when `fit` begins."""
+
+from typing import Any
+
+from keras_fastnet._keras.adapters import optimizers, values
+from keras_fastnet._keras.keras_api import keras
+from keras_fastnet._keras.training import TrainingData
+from keras_fastnet.text import count
+
+
+def fit_summary(
+    trained_by: str, replicas: int, model: keras.Model, data: TrainingData
+) -> str:
+    """Returns the workers, data, steps and learning rate of a training, in one line.
+
+    Args:
+        trained_by: The workers and replicas.
+        replicas: Number of replicas.
+        model: The model, compiled.
+        data: Its training data.
+    """
+    parts = [trained_by, _update(replicas, model, data), _epoch(model, data)]
+    if data.elements.sharding:
+        parts.append(data.elements.sharding)
+    rates = dict.fromkeys(map(_rate, optimizers.innermost(model.optimizer)))
+    return "; ".join([*parts, *rates])
+
+
+def _update(replicas: int, model: keras.Model, data: TrainingData) -> str:
+    batch = data.examples_of_first_batch()
+    text = count(batch, "example") + " a step"
+    if replicas > 1:
+        text += f" (up to {-(-batch // replicas):,} a replica)"
+    steps = _accumulation(model)
+    return text if steps == 1 else f"{text}, {batch * steps:,} in {steps} an update"
+
+
+def _epoch(model: keras.Model, data: TrainingData) -> str:
+    if data.batches is None:
+        return "epochs of unknown length"
+    batch = data.examples_of_first_batch()
+    examples = f"up to {data.batches * batch:,} examples"
+    if data.examples is not None:
+        examples = count(data.examples, "example")
+    updates = -(-data.batches // _accumulation(model))
+    steps = count(data.batches, "step")
+    return f"{examples}, {steps} and {count(updates, 'update')} an epoch"
+
+
+def _rate(optimizer: Any) -> str:
+    schedule = optimizers.schedule_of(optimizer)
+    rate = f"{float(values.to_numpy(optimizer.learning_rate)):.4g}"
+    if schedule is not None:
+        return f"learning rate {rate} at first, by {schedule}"
+    return f"learning rate {rate}"
+
+
+def _accumulation(model: keras.Model) -> int:
+    optimizer = model.optimizer
+    for name in ("accumulation_steps", "gradient_accumulation_steps"):
+        steps = getattr(optimizer, name, None)
+        if steps:
+            return int(steps)
+    return 1
