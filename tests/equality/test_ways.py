@@ -1,9 +1,8 @@
 """Training on N workers gives the same weight updates as training on one device.
 
 A table of ways to train and of clusters. `make test` runs its diagonal: every way on
-one cluster, every cluster with some ways. `make test-all` adds all ways on two workers
-and on two devices, variants of a way on two workers only. `make test-slow` runs the
-rest, which is mostly over MPI.
+one cluster, every cluster with some ways. `make test-all` adds all ways on two workers,
+`make test-slow` the rest.
 """
 
 import functools
@@ -25,8 +24,7 @@ def cells():
         for cluster in way.clusters:
             marks = []
             diagonal = cluster == CLUSTERS[number % len(CLUSTERS)] and not way.variant
-            doubled = cluster == "two_mpi" or (way.variant and cluster != CLUSTERS[0])
-            if way.slow or (doubled and not diagonal):
+            if way.slow or not (diagonal or cluster == CLUSTERS[0]):
                 marks.append(pytest.mark.slow)
             elif diagonal:
                 marks.append(pytest.mark.smoke)
