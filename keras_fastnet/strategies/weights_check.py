@@ -12,7 +12,7 @@ import numpy as np
 from keras_fastnet._keras.adapters import values
 from keras_fastnet._keras.description import shared_state
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet._keras.protocols import FastnetStrategy, WorkerExchange
+from keras_fastnet._keras.protocols import WorkerExchange
 from keras_fastnet.errors import MismatchError
 from keras_fastnet.strategies.agreement import difference
 from keras_fastnet.text import count
@@ -52,7 +52,7 @@ class WeightsCheck:
 
     def __init__(
         self,
-        strategy: FastnetStrategy,
+        strategy: Any,
         workers: WorkerExchange,
         initial_weights: Literal["equal", "chief"],
     ):
@@ -71,7 +71,7 @@ class WeightsCheck:
         Raises:
             MismatchError: If they differ, and are not taken from the chief.
         """
-        state = _State(model)
+        state = _State(self._strategy, model)
         purpose = f"the first step of `{call}`"
         if len(set(self._workers.gather(state.digest(), purpose))) == 1:
             return
@@ -101,7 +101,7 @@ class WeightsCheck:
         Raises:
             MismatchError: If the values differ.
         """
-        state = _State(model)
+        state = _State(self._strategy, model)
         purpose = f"the end of epoch {epoch + 1}"
         text = json.dumps([stop, state.digest()])
         seen = [json.loads(text) for text in self._workers.gather(text, purpose)]
@@ -180,12 +180,19 @@ class _State:
     """The values of the variables that all workers share.
 
     Args:
+        strategy: Their strategy.
         model: Their model.
     """
 
-    def __init__(self, model: keras.Model):
+    def __init__(self, strategy: Any, model: keras.Model):
         self._variables = shared_state(model)
-        self._arrays = {p: values.to_numpy(v) for p, v in self._variables.items()}
+        # Of the first device: a quarter of the time of a read through the strategy.
+        self._arrays = {
+            path: strategy.experimental_local_results(
+                values.tensorflow_variable(variable)
+            )[0].numpy()
+            for path, variable in self._variables.items()
+        }
 
     def digest(self) -> str:
         """Returns a text that is equal where all values are."""
