@@ -31,6 +31,7 @@ _LINGER_SECONDS = 3.0
 _READ_SECONDS = 1.0
 _FOLDER = "keras_fastnet/doing"
 _VERDICT = "keras_fastnet/late"
+_LEFT = "keras_fastnet/left"
 # Errors of TensorFlow that another worker may be the cause of.
 _OF_PEERS = (
     tf.errors.AbortedError,
@@ -155,6 +156,10 @@ class FlightRecorder:
 
         @atexit.register
         def end() -> None:
+            if self.failure is None:
+                # With MPI the process then waits for the others, and still answers.
+                _post_soon(_LEFT, str(self._cluster.rank))
+            self.note("the end of the program")
             # TensorFlow must not be called while the interpreter ends.
             self._stop.set()
             for thread in threads:
@@ -224,6 +229,10 @@ class FlightRecorder:
             elif waited > ask_after:
                 # Less and less often: in a large cluster all may wait for one.
                 ask_after = 2 * waited
+                left = self._read(_LEFT)
+                if left is not None:
+                    self._fail(self._ended(int(left)))
+                    return
                 # Twice: a busy machine may answer late.
                 silent = set(self._silent()) & set(self._silent())
                 if silent:
@@ -246,10 +255,7 @@ class FlightRecorder:
         """Ends this worker's waits, and passes the message to the other workers."""
         self._failed_at = time.monotonic()
         self.failure = ClusterError(message)
-        # The chief may not answer.
-        post = threading.Thread(target=_post, args=(_VERDICT, message), daemon=True)
-        post.start()
-        post.join(_READ_SECONDS)
+        _post_soon(_VERDICT, message)
         upstream.abort_collectives(message)
 
     def _late(self) -> str:
@@ -283,6 +289,14 @@ class FlightRecorder:
             f"{listed('rank', silent)} {verb} not answer: ended, suspended, or cut off "
             f"from the network. {self._all_doing(entries)}. Look at the output of "
             f"{listed('rank', silent)}, and start all workers again."
+        )
+
+    def _ended(self, rank: int) -> str:
+        """Returns the message about a worker whose program has come to its end."""
+        return (
+            f"All workers must run until the training has ended. Received: rank {rank} "
+            f"has left the program. {self._all_doing(self._entries())}. Look at its "
+            "output, and for what depends on the rank in the script."
         )
 
     def _silent(self) -> list[int]:
@@ -324,6 +338,7 @@ class FlightRecorder:
         key = f"{_FOLDER}/{self._cluster.rank}"
         last: Any = None
         while True:
+            stopped = self._stop.is_set()
             own = self._own()
             if own != last:
                 # Blocks while the chief is suspended, so it has a thread of its own.
@@ -332,8 +347,9 @@ class FlightRecorder:
                 if not _post(key, json.dumps(own)):
                     return
                 last = own
-            if self._stop.wait(_POST_SECONDS):
+            if stopped:
                 return
+            self._stop.wait(_POST_SECONDS)
 
 
 def _post(key: str, text: str) -> bool:
@@ -344,3 +360,10 @@ def _post(key: str, text: str) -> bool:
         # The chief has ended, or another worker has left a text with this key.
         return False
     return True
+
+
+def _post_soon(key: str, text: str) -> None:
+    """Leaves a text if the chief, which may be suspended, takes it within a second."""
+    post = threading.Thread(target=_post, args=(key, text), daemon=True)
+    post.start()
+    post.join(_READ_SECONDS)

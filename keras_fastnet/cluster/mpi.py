@@ -1,13 +1,12 @@
 """MPI: its environment variables, and the processes that it started together."""
 
-import atexit
 import contextlib
 import importlib.util
 import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -20,7 +19,7 @@ from keras_fastnet.text import listed
 # MPICH, Intel MPI and Slurm's PMI; Open MPI; PMIx.
 _RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK")
 _SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
-_EXITED, _PRESENT = 1, 2
+_PRESENT = 1
 _LOOK_SECONDS = 0.01
 _PATIENCE_SECONDS = 2.0
 
@@ -70,7 +69,7 @@ class MpiWorld:
     """All ranks of `MPI.COMM_WORLD`.
 
     Creating it is itself a collective operation. Afterwards an exception that ends this
-    process ends all ranks, and ranks that wait for one that has exited report it.
+    process ends all ranks.
 
     Args:
         start_timeout: Seconds within which all ranks must have started. Defaults to
@@ -109,14 +108,8 @@ class MpiWorld:
             )
         self._call_roll(start_timeout)
         self.communicator = MPI.COMM_WORLD.Dup()
-        self._exits = MPI.COMM_WORLD.Dup()
-        # Kept as an attribute: the sends do not wait until MPI has read it.
-        self._exit_message: Any = bytearray(1)
-        self._exit_seen_at: float | None = None
-        self._poll: Callable[[float], None] = lambda seconds: None
         self._previous_hook = sys.excepthook
         sys.excepthook = self._abort
-        atexit.register(self._announce_exit)
 
     def _call_roll(self, seconds: float) -> None:
         """Waits for a message of each rank; a collective could not name a missing one.
@@ -186,43 +179,6 @@ class MpiWorld:
         processes = self.communicator.gather(process)
         if processes is not None:
             print(f"keras_fastnet: MPI ranks {', '.join(processes)}", flush=True)
-
-    def watch_by(self, poll: Callable[[float], None]) -> None:
-        """Has waits for other ranks polled.
-
-        Args:
-            poll: Called with the seconds that this rank has waited; raises to end it.
-        """
-        self._poll = poll
-
-    def check_peers(self, seconds: float) -> None:
-        """Raises an error if another rank has exited. Polled while waiting.
-
-        Args:
-            seconds: How long this rank has waited.
-
-        Raises:
-            ClusterError: If another rank is late, or does not answer.
-            RuntimeError: If a rank exited more than two seconds ago.
-        """
-        self._poll(seconds)
-        status = self._mpi.Status()
-        if not self._exits.Iprobe(tag=_EXITED, status=status):
-            return
-        # Messages that it sent before may still arrive: at the end all ranks exit.
-        now = time.monotonic()
-        self._exit_seen_at = self._exit_seen_at or now
-        if now - self._exit_seen_at > _PATIENCE_SECONDS:
-            raise RuntimeError(
-                "Ranks train together: none may leave while another still waits for "
-                f"it. Received: rank {status.Get_source()} has left the program. Look "
-                "at its output, and for what depends on the rank in the script."
-            )
-
-    def _announce_exit(self) -> None:
-        for rank in range(self.size):
-            if rank != self.rank:
-                self._exits.Isend(self._exit_message, dest=rank, tag=_EXITED).Free()
 
     def _abort(
         self,

@@ -73,7 +73,10 @@ class AllReduces:
             )
             flat = Grid(choice.grid.size, 1)
             transport = MpiTransport(
-                choice.grid, self._extended.hosts, self._communicator, mpi.check_peers
+                choice.grid,
+                self._extended.hosts,
+                self._communicator,
+                self._extended.check_peers,
             )
             sums = transport.sums(choice.algorithm_for)[0]
             self._beside_mpi = [

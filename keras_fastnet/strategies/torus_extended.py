@@ -112,8 +112,6 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
         self.recorder = recorder
         if recorder is not None:
             recorder.start()
-            if mpi is not None:
-                mpi.watch_by(recorder.poll)
         self.reduction = reduction
         self.mpi = mpi if self._suits_mpi(reduction.transport) else None
         devices = len(self.worker_devices)
@@ -121,6 +119,18 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
         self.arrange(
             choose_grid(reduction.grid, self.hosts, reduction.bucket_bytes, self.engine)
         )
+
+    def check_peers(self, seconds: float) -> None:
+        """Raises an error if another worker is late or has ended. Polled while waiting.
+
+        Args:
+            seconds: How long this worker has waited.
+
+        Raises:
+            ClusterError: If a worker is late, has left the program or does not answer.
+        """
+        if self.recorder is not None:
+            self.recorder.poll(seconds)
 
     def _suits_mpi(self, transport: str) -> bool:
         """Returns whether MPI carries vectors, if there is an MPI world."""
@@ -171,9 +181,7 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
         """
         if self.mpi is None:
             return self.tensorflow_transport_on(grid)
-        return MpiTransport(
-            grid, self.hosts, self.mpi.communicator, self.mpi.check_peers
-        )
+        return MpiTransport(grid, self.hosts, self.mpi.communicator, self.check_peers)
 
     def tensorflow_transport_on(self, grid: Grid) -> TensorFlowTransport:
         """Returns those groups on TensorFlow's collectives. All workers must call it.

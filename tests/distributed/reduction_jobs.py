@@ -96,7 +96,7 @@ def transport_of(strategy: Any, grid: Grid, hosts: Sequence[str] | None) -> Any:
     everyone = extended.mpi.communicator
     members = everyone.group.Incl(range(grid.size))
     return MpiTransport(
-        grid, hosts, everyone.Create_group(members), extended.mpi.check_peers
+        grid, hosts, everyone.Create_group(members), extended.check_peers
     )
 
 
