@@ -1,6 +1,7 @@
 """Checks of arguments: `checked_…` functions return a valid value or raise."""
 
 import math
+from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any
 
@@ -84,6 +85,25 @@ def checked_bool(argument: str, value: Any) -> bool:
         raise TypeError(
             f"`{argument}` must be a bool. Received: {argument}={value!r}. "
             "Pass True or False."
+        )
+    return value
+
+
+def checked_choice(argument: str, value: Any, meanings: Mapping[str, str]) -> Any:
+    """Returns `value` if it is one of some words.
+
+    Args:
+        argument: The argument's name, for the error.
+        value: The argument's value.
+        meanings: The words, with their meanings.
+
+    Raises:
+        ValueError: If it is none of them.
+    """
+    if not isinstance(value, str) or value not in meanings:
+        words = " or ".join(f'"{word}" ({told})' for word, told in meanings.items())
+        raise ValueError(
+            f"`{argument}` must be {words}. Received: {argument}={value!r}."
         )
     return value
 

@@ -91,7 +91,6 @@ def _nothing(*_: Any) -> None:
 class WorkersCallbackList(keras.callbacks.CallbackList):
     """The callbacks of a model with a keras_fastnet strategy or optimizer."""
 
-    _in_fit = False
     _in_epoch = False
     _stop_wanted = False
     # From 1 within `fit`, otherwise 0.
@@ -104,7 +103,6 @@ class WorkersCallbackList(keras.callbacks.CallbackList):
         Args:
             logs: Passed on.
         """
-        self._in_fit = True
         self._record("the beginning of `fit`")
         super().on_train_begin(logs)
         strategy = strategy_of(self.model)
@@ -135,14 +133,11 @@ class WorkersCallbackList(keras.callbacks.CallbackList):
         Args:
             logs: Passed on.
         """
-        if self._in_fit:
-            self._end_epoch()
-            self._record_test("")
-            super().on_test_begin(logs)
-            return
+        self._end_epoch()
         self._record_test("")
         super().on_test_begin(logs)
-        self._begin_test("evaluate")
+        if not self._epoch:
+            self._begin_test("evaluate")
 
     def on_predict_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Tells the strategy that prediction begins, after all callbacks.
@@ -204,7 +199,6 @@ class WorkersCallbackList(keras.callbacks.CallbackList):
         Args:
             logs: Passed on.
         """
-        self._in_fit = False
         self._epoch = 0
         self._record("callbacks at the end of `fit`")
         super().on_train_end(logs)
@@ -222,7 +216,7 @@ class WorkersCallbackList(keras.callbacks.CallbackList):
         super().on_epoch_end(epoch, logs)
         self._record("the end of epoch {}", epoch + 1)
         strategy = strategy_of(self.model)
-        if strategy is not None and strategy.num_workers > 1:
+        if strategy is not None:
             wanted = self.model.stop_training or self._stop_wanted
             self._stop_wanted = False
             self.model.stop_training = strategy.fit_support.end_epoch(

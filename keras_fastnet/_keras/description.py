@@ -20,6 +20,7 @@ from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet._keras.adapters import optimizers, values
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.protocols import FastnetCallback, MicroBatchOptimizer
+from keras_fastnet._keras.training import SHARED_POLICIES
 
 ABSENT = "nothing"
 """What stands for a missing part in `first_difference`."""
@@ -36,7 +37,6 @@ _CHANGING = (
     keras.callbacks.TerminateOnNaN,
 )
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-_POLICY = tf.data.experimental.AutoShardPolicy
 
 
 def described_model(model: keras.Model) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def described_data(data: Any) -> Any:
             "elements": described_elements(data.element_spec),
             # Otherwise each worker has data of its own, perhaps more than others.
             "batches": int(data.cardinality())
-            if policy in (_POLICY.AUTO, _POLICY.DATA)
+            if policy in SHARED_POLICIES
             else "its own",
             "sharding": policy.name,
         }
@@ -296,7 +296,7 @@ def _length(data: Any) -> int | None:
 def _serialized(thing: Any) -> Any:
     try:
         with warnings.catch_warnings():
-            # Of a `lambda`, which nobody will load.
+            # Keras warns that a `lambda` is unsafe to load. It is only described here.
             warnings.simplefilter("ignore")
             return _plain(keras.utils.serialize_keras_object(thing))
     except Exception:
@@ -317,4 +317,13 @@ def _plain(value: Any) -> Any:
         return value.item()
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    return _ADDRESS.sub("", getattr(value, "__name__", None) or repr(value))
+    return without_addresses(getattr(value, "__name__", None) or repr(value))
+
+
+def without_addresses(text: str) -> str:
+    """Returns the text of an object without its address in memory.
+
+    Args:
+        text: From `str` or `repr`.
+    """
+    return _ADDRESS.sub("", text)

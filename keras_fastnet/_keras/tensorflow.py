@@ -157,6 +157,19 @@ def awaited_text(key: str) -> str:
     return context.context().get_config_key_value(key)
 
 
+def text_within(key: str, seconds: float) -> str | None:
+    """Returns a text that a worker has left, or `None` if it cannot be read in time.
+
+    Args:
+        key: Its key.
+        seconds: How long to wait for it, at least a millisecond.
+    """
+    try:
+        return context.context().get_config_key_value(key, int(1000 * seconds))
+    except tf.errors.OpError:
+        return None
+
+
 def remove_text(key: str) -> None:
     """Removes a text, and those whose keys begin with its key and a slash.
 
@@ -164,6 +177,15 @@ def remove_text(key: str) -> None:
         key: The key.
     """
     context.context().delete_config_key_value(key)
+
+
+def abort_collectives(message: str) -> None:
+    """Ends the collectives in which this worker waits, and all later ones.
+
+    Args:
+        message: A part of the message of the errors that they raise.
+    """
+    context.context().abort_collective_ops(tf.errors.DEADLINE_EXCEEDED, message)
 
 
 def worker_dataset(distributed: Any) -> tf.data.Dataset:
@@ -310,25 +332,3 @@ def tpu_strategy_with_extended(strategy: tf.distribute.Strategy, extended: Any) 
     strategy_with_extended(strategy, extended)
     # As TensorFlow's does: functions get one handle for all cores' variables.
     strategy._enable_packed_variable_in_eager_mode = True
-
-
-def text_within(key: str, seconds: float) -> str | None:
-    """Returns a text that a worker has left, or `None` if it cannot be read in time.
-
-    Args:
-        key: Its key.
-        seconds: How long to wait for it, at least a millisecond.
-    """
-    try:
-        return context.context().get_config_key_value(key, int(1000 * seconds))
-    except tf.errors.OpError:
-        return None
-
-
-def abort_collectives(message: str) -> None:
-    """Ends the collectives in which this worker waits, and all later ones.
-
-    Args:
-        message: A part of the message of the errors that they raise.
-    """
-    context.context().abort_collective_ops(tf.errors.DEADLINE_EXCEEDED, message)

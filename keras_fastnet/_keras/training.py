@@ -3,7 +3,15 @@
 import weakref
 from typing import Any
 
+import tensorflow as tf
+
 from keras_fastnet._keras.protocols import EpochElements
+
+SHARED_POLICIES = (
+    tf.data.experimental.AutoShardPolicy.AUTO,
+    tf.data.experimental.AutoShardPolicy.DATA,
+)
+"""Policies by which all workers share the batches of one dataset."""
 
 
 class TrainingData:

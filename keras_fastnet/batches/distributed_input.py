@@ -13,6 +13,7 @@ from keras_fastnet._keras.tensorflow import (
     without_end_of_data_agreement,
     worker_dataset,
 )
+from keras_fastnet._keras.training import SHARED_POLICIES
 from keras_fastnet.batches.early_shares import early_shares
 from keras_fastnet.batches.epoch_data import EpochData
 from keras_fastnet.batches.global_batch import (
@@ -33,12 +34,6 @@ from keras_fastnet.batches.input_costs import (
     explained,
 )
 from keras_fastnet.errors import ShardingError
-
-SHARED_POLICIES = (
-    tf.data.experimental.AutoShardPolicy.AUTO,
-    tf.data.experimental.AutoShardPolicy.DATA,
-)
-"""Policies by which all workers share the batches of one dataset."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,7 +4,6 @@ import hashlib
 import inspect
 import json
 import pathlib
-import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from keras_fastnet._keras.description import (
     described_elements,
     described_model,
     first_difference,
+    without_addresses,
 )
 from keras_fastnet._keras.keras_api import IS_KERAS_2, keras
 from keras_fastnet._keras.training import TrainingData
@@ -48,7 +48,6 @@ _OPTIONAL = (
 # They depend on the number of workers where each worker reads its own data.
 _OF_SHARDS = ("batch size", "batches in an epoch")
 _CHANGING = (BatchGrowth, LearningRateWarmup)
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 NAMES = (
     *_OF_MODEL,
     *_OPTIONAL,
@@ -261,7 +260,8 @@ def _settings(callback: Any) -> dict[str, str]:
     """Returns the arguments that a callback was created with, as text."""
     arguments = inspect.signature(type(callback)).parameters
     return {
-        name: _ADDRESS.sub("", str(getattr(callback, name, None))) for name in arguments
+        name: without_addresses(str(getattr(callback, name, None)))
+        for name in arguments
     }
 
 

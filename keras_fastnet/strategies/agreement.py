@@ -13,6 +13,7 @@ from keras_fastnet.text import listed
 # Parts that are told of, and characters of a value.
 _MOST_PARTS = 3
 _LONGEST_VALUE = 200
+_NONE = json.dumps(ABSENT)
 # Keys of Keras's serialized objects, which say nothing to a reader.
 _FORM = ("class", "class_name", "config", "module", "name", "registered_name")
 
@@ -29,7 +30,7 @@ def compare_calls(workers: WorkerExchange, call: str, parts: Mapping[str, Any]) 
         MismatchError: If they differ.
     """
     purpose = f"the beginning of `{call}`"
-    own = {"call": call, **{name: _canonical(part) for name, part in parts.items()}}
+    own = {name: json.dumps(part, sort_keys=True) for name, part in parts.items()}
     marks = {name: _digest(text) for name, text in own.items()}
     seen = [json.loads(text) for text in workers.gather(json.dumps(marks), purpose)]
     different = [
@@ -39,17 +40,16 @@ def compare_calls(workers: WorkerExchange, call: str, parts: Mapping[str, Any]) 
     ]
     if not different:
         return
-    # All have read the same, and come here. Of other calls nothing else is the same.
-    told = ["call"] if "call" in different else different[:_MOST_PARTS]
+    # All have read the same, and come here.
+    told, more = different[:_MOST_PARTS], different[_MOST_PARTS:]
     text = json.dumps({name: own.get(name) for name in told})
     values = [json.loads(text) for text in workers.gather(text, purpose, last=True)]
     lines = [
-        f"{name}: {difference([_parsed(value.get(name)) for value in values])}"
+        f"{name}: {difference([json.loads(value[name] or _NONE) for value in values])}"
         for name in told
     ]
-    more = len(different) - len(told)
-    if more and told != ["call"]:
-        lines.append(f"and {more} more ({', '.join(different[_MOST_PARTS:])})")
+    if more:
+        lines.append(f"and {len(more)} more ({', '.join(more)})")
     raise MismatchError(
         "All workers must make the same calls of `fit`, `evaluate` and `predict`, with "
         f"the same model, data and settings. Received at {purpose}: "
@@ -58,19 +58,8 @@ def compare_calls(workers: WorkerExchange, call: str, parts: Mapping[str, Any]) 
     )
 
 
-def _canonical(part: Any) -> str:
-    return json.dumps(part, sort_keys=True)
-
-
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _parsed(text: str | None) -> Any:
-    try:
-        return ABSENT if text is None else json.loads(text)
-    except json.JSONDecodeError:
-        return text
 
 
 def _shown(value: Any) -> str:

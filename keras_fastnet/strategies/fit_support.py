@@ -31,6 +31,12 @@ from keras_fastnet.strategies.fit_summary import fit_summary
 from keras_fastnet.strategies.weights_check import WeightsCheck
 from keras_fastnet.strategies.worker_exchange import WorkerExchange
 
+SCALAR_LOSSES = {
+    "mean": "a scalar from a loss function is the mean over its examples",
+    "sum": "it is their sum",
+}
+"""The values of a strategy's argument `scalar_losses`."""
+
 
 class _Agreed:
     """A value that is known to be equal on all replicas: no need to reduce it."""
@@ -361,20 +367,3 @@ class FitSupport:
     def _check_fit(self, model: keras.Model, data: TrainingData) -> None:
         """Raises if the strategy cannot train a model on its data."""
         self._check_plain_fit()
-
-
-def checked_scalar_losses(kind: Any) -> Literal["mean", "sum"]:
-    """Returns a strategy's argument `scalar_losses`.
-
-    Args:
-        kind: The argument.
-
-    Raises:
-        ValueError: If it is neither `"mean"` nor `"sum"`.
-    """
-    if kind not in ("mean", "sum"):
-        raise ValueError(
-            '`scalar_losses` must be "mean" or "sum": what a scalar is that a loss '
-            f"function returns. Received: scalar_losses={kind!r}."
-        )
-    return kind

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet._keras.adapters import install_changes
-from keras_fastnet.arguments import checked_number
+from keras_fastnet.arguments import checked_choice, checked_number
 from keras_fastnet.cluster.board import Board
 from keras_fastnet.cluster.discovery import (
     Membership,
@@ -18,12 +18,12 @@ from keras_fastnet.cluster.discovery import (
 from keras_fastnet.cluster.flight_recorder import FlightRecorder
 from keras_fastnet.cluster.start import meet_workers, server_start
 from keras_fastnet.collectives.grid import Grid
-from keras_fastnet.strategies.fit_support import FitSupport, checked_scalar_losses
+from keras_fastnet.strategies.fit_support import SCALAR_LOSSES, FitSupport
 from keras_fastnet.strategies.memory import keep_freed_memory, let_memory_grow
 from keras_fastnet.strategies.one_per_process import OnePerProcess
 from keras_fastnet.strategies.reduction_options import check_options
 from keras_fastnet.strategies.torus_extended import TorusExtended, describe
-from keras_fastnet.strategies.weights_check import checked_initial_weights
+from keras_fastnet.strategies.weights_check import INITIAL_WEIGHTS
 from keras_fastnet.text import count
 
 
@@ -114,9 +114,11 @@ class TorusStrategy(tf.distribute.MultiWorkerMirroredStrategy, metaclass=OnePerP
         start_timeout: float = 300.0,
         wait_timeout: float = 600.0,
     ):
-        scalar_losses = checked_scalar_losses(scalar_losses)
+        scalar_losses = checked_choice("scalar_losses", scalar_losses, SCALAR_LOSSES)
         self.wait_timeout = checked_number("wait_timeout", wait_timeout, above=0.0)
-        initial_weights = checked_initial_weights(initial_weights)
+        initial_weights = checked_choice(
+            "initial_weights", initial_weights, INITIAL_WEIGHTS
+        )
         reduction = check_options(
             grid, wire_dtype, bucket_bytes, transport, communication_options
         )

@@ -11,6 +11,7 @@ from keras_fastnet._keras.adapters import install_changes
 from keras_fastnet._keras.keras_api import keras, require_keras_3
 from keras_fastnet._keras.protocols import MicroBatchOptimizer, ModelStep
 from keras_fastnet._keras.training import TrainingData
+from keras_fastnet.arguments import checked_choice
 from keras_fastnet.batches.distributed_input import local_results, per_replica
 from keras_fastnet.batches.global_batch import (
     GlobalBatch,
@@ -20,10 +21,7 @@ from keras_fastnet.batches.global_batch import (
 )
 from keras_fastnet.errors import ClusterError, ShardingError
 from keras_fastnet.strategies.extended import FitExtended
-from keras_fastnet.strategies.fit_support import (
-    FitSupport,
-    checked_scalar_losses,
-)
+from keras_fastnet.strategies.fit_support import SCALAR_LOSSES, FitSupport
 from keras_fastnet.text import count
 
 
@@ -88,7 +86,7 @@ class TPUStrategy(tf.distribute.TPUStrategy):
         scalar_losses: Literal["mean", "sum"] = "mean",
     ):
         require_keras_3("TPUStrategy")
-        scalar_losses = checked_scalar_losses(scalar_losses)
+        scalar_losses = checked_choice("scalar_losses", scalar_losses, SCALAR_LOSSES)
         kind = tf.distribute.cluster_resolver.TPUClusterResolver
         if not isinstance(tpu_cluster_resolver, kind):
             raise TypeError(

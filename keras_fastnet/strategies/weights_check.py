@@ -21,23 +21,11 @@ from keras_fastnet.text import count
 # part of a norm in an epoch, and are warned of.
 _ROUNDING = 1e-5
 
-
-def checked_initial_weights(kind: Any) -> Literal["equal", "chief"]:
-    """Returns a strategy's argument `initial_weights`.
-
-    Args:
-        kind: The argument.
-
-    Raises:
-        ValueError: If it is neither `"equal"` nor `"chief"`.
-    """
-    if kind not in ("equal", "chief"):
-        raise ValueError(
-            '`initial_weights` must be "equal" (the same on all workers when `fit` '
-            'begins) or "chief" (all get those of rank 0). Received: '
-            f"initial_weights={kind!r}."
-        )
-    return kind
+INITIAL_WEIGHTS = {
+    "equal": "the same on all workers when `fit` begins",
+    "chief": "all get those of rank 0",
+}
+"""The values of a strategy's argument `initial_weights`."""
 
 
 class WeightsCheck:

@@ -15,6 +15,7 @@ from keras_fastnet import LARS, LargeBatchOptimizer, TorusStrategy
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.batches.epoch_data import EpochData
 from keras_fastnet.callbacks import BackupAndRestore, backup_file, backup_folder
+from tests.callbacks.damage import flip_a_bit, halve
 from tests.stopping import Stop, StopAfter
 
 
@@ -232,16 +233,6 @@ def test_resuming_at_the_end_of_an_epoch(tmp_path, capsys, batches):
     assert again.optimizer.iterations.numpy() == 12
     for mine, theirs in zip(again.get_weights(), whole.get_weights(), strict=True):
         np.testing.assert_array_equal(mine, theirs)
-
-
-def halve(path):
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
-def flip_a_bit(path):
-    content = bytearray(path.read_bytes())
-    content[len(content) // 3] ^= 1
-    path.write_bytes(bytes(content))
 
 
 def empty(path):

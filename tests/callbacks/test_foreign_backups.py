@@ -28,6 +28,7 @@ from keras_fastnet.callbacks import (
     backup_file,
     folder_lock,
 )
+from tests.callbacks.damage import flip_a_bit, halve
 from tests.stopping import Stop, StopAfter
 
 WITHIN, BOUNDARY = (1, 2), (1, 0)
@@ -399,16 +400,6 @@ def signed(payload):
     return backup_file.hashlib.sha256(payload).digest() + payload
 
 
-def halve(path):
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
-def flip_a_bit(path):
-    content = bytearray(path.read_bytes())
-    content[len(content) // 3] ^= 1
-    path.write_bytes(bytes(content))
-
-
 def replace_by_folder(path):
     path.unlink()
     path.mkdir()
@@ -635,16 +626,21 @@ sys.stdin.read()
 """
 
 
-@pytest.fixture
-def holder(tmp_path):
-    """A process that uses the folder."""
+def held(folder):
+    """Returns a process that uses a folder."""
     process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(tmp_path)],
+        [sys.executable, "-c", HOLD, str(folder)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
     assert process.stdout.readline() == "held\n"
+    return process
+
+
+@pytest.fixture
+def holder(tmp_path):
+    process = held(tmp_path)
     yield process
     process.kill()
     process.communicate()
@@ -720,14 +716,7 @@ def test_training_that_lost_its_folder_writes_no_backup(tmp_path, capsys):
     class TakeOver(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch, logs=None):
             (tmp_path / LOCK).unlink()
-            holder = subprocess.Popen(
-                [sys.executable, "-c", HOLD, str(tmp_path)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            assert holder.stdout.readline() == "held\n"
-            holders.append(holder)
+            holders.append(held(tmp_path))
 
     holders = []
     try:

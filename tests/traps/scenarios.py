@@ -18,6 +18,7 @@ import tensorflow as tf
 import keras_fastnet
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.errors import MismatchError
+from tests.stopping import Stop, StopAfter
 from tests.traps.kits import Ours
 
 Seen = tuple[str, bool]
@@ -159,14 +160,6 @@ def schedule(kit: Any) -> Seen:
 def resume_within_an_epoch(kit: Any) -> Seen:
     """10: resume in mid-epoch"""
 
-    class Stop(Exception):
-        pass
-
-    class StopAt(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            if batch == 4:
-                raise Stop
-
     def train(folder: str, *callbacks: Any) -> int:
         keras.utils.set_random_seed(1)
         with kit.one_device():
@@ -178,7 +171,7 @@ def resume_within_an_epoch(kit: Any) -> Seen:
 
     with tempfile.TemporaryDirectory() as folder:
         try:
-            train(folder + "/backup", StopAt())
+            train(folder + "/backup", StopAfter(5))
         except Stop:
             updates = train(folder + "/backup")
     return f"{updates} updates of 10 batches", updates == 10
@@ -186,14 +179,6 @@ def resume_within_an_epoch(kit: Any) -> Seen:
 
 def backup_of_another_training(kit: Any) -> Seen:
     """28: a backup of another training"""
-
-    class Stop(Exception):
-        pass
-
-    class StopAt(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            if batch == 4:
-                raise Stop
 
     def train(
         folder: str,
@@ -224,7 +209,7 @@ def backup_of_another_training(kit: Any) -> Seen:
     for name, changed in changes.items():
         with tempfile.TemporaryDirectory() as folder:
             with contextlib.suppress(Stop):
-                train(folder + "/backup", StopAt())
+                train(folder + "/backup", StopAfter(5))
             try:
                 train(folder + "/backup", **changed)
             except ValueError as error:

@@ -3,8 +3,8 @@
 The end that connected sends a random nonce and the other end answers with its own.
 Then each sends a code (HMAC-SHA256 with the token as the key) over both nonces: first
 the end that connected, so that a stranger who connects gets no code to guess tokens
-with. Every later message carries a code over its number and direction, so nobody can
-change, repeat or insert one.
+with. Every later message carries a code over its number and direction, so none can
+be changed, repeated or inserted.
 """
 
 import hmac
