@@ -140,16 +140,23 @@ def difference(mine: list[np.ndarray], theirs: list[np.ndarray]) -> float:
 
 
 @contextlib.contextmanager
-def in_float64() -> Iterator[None]:
-    """Sets Keras's default dtype to float64, to reduce rounding errors."""
+def dtypes_restored() -> Iterator[None]:
+    """Restores Keras's default dtype and policy at the end of the context."""
     before = keras.config.floatx(), keras.config.dtype_policy()
-    keras.config.set_floatx("float64")
-    keras.config.set_dtype_policy("float64")
     try:
         yield
     finally:
         keras.config.set_floatx(before[0])
         keras.config.set_dtype_policy(before[1])
+
+
+@contextlib.contextmanager
+def in_float64() -> Iterator[None]:
+    """Sets Keras's default dtype to float64, to reduce rounding errors."""
+    with dtypes_restored():
+        keras.config.set_floatx("float64")
+        keras.config.set_dtype_policy("float64")
+        yield
 
 
 def small_model(dropout: float = 0.0) -> keras.Model:

@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_fastnet._keras.keras_api import keras
 
-Data = tuple[Any, Any]
+Data = tuple[Any, ...]
 
 
 @dataclasses.dataclass
@@ -17,8 +17,9 @@ class Subject:
 
     Attributes:
         make_model: Returns the compiled model. Called in the scope of a strategy.
-        make_data: Returns inputs and targets for `fit`, given the number of examples.
-            Defaults to `None`: random data that fits the model's inputs and loss.
+        make_data: Returns inputs, targets and, if there are some, sample weights for
+            `fit`, given the number of examples. Defaults to `None`: random data that
+            fits the model's inputs and loss.
         name: The model's name in messages. Defaults to `"the model"`.
         examples_per_replica: The per-replica batch size. Defaults to `16`: with
             fewer examples, batch normalization magnifies rounding errors.
@@ -30,7 +31,7 @@ class Subject:
     examples_per_replica: int = 16
 
     def data(self, model: keras.Model, examples: int) -> Data:
-        """Returns inputs and targets.
+        """Returns inputs, targets and perhaps sample weights.
 
         Args:
             model: The model.
@@ -74,6 +75,31 @@ def small_network() -> Subject:
         return model
 
     return Subject(make_model, name="a small network")
+
+
+def build(model: keras.Model, inputs: Any) -> None:
+    """Makes the weights of layers that no data have reached yet.
+
+    Args:
+        model: The model.
+        inputs: Inputs of several examples.
+
+    Raises:
+        ValueError: If the model cannot be called with them.
+    """
+    if all(layer.built for layer in model._flatten_layers()):
+        return
+    try:
+        model(keras.tree.map_structure(lambda part: part[:1], inputs))
+    except NotImplementedError:
+        pass  # A model whose `train_step` calls its layers.
+    except Exception as error:
+        raise ValueError(
+            "A model to check must have weights before its first step, or make them "
+            f"when it is called with inputs. Received: {model.name!r}, which raises "
+            f"{type(error).__name__} when it is called: {error}. Call `model.build` "
+            "before `fit`."
+        ) from error
 
 
 def make_deterministic(model: keras.Model) -> list[str]:

@@ -18,7 +18,7 @@ from keras_fastnet.checks.probe import (
     require,
     small_model,
 )
-from keras_fastnet.checks.subject import Subject, make_deterministic
+from keras_fastnet.checks.subject import Data, Subject, build, make_deterministic
 from keras_fastnet.optimizers import LargeBatchOptimizer
 from keras_fastnet.text import count
 
@@ -45,13 +45,14 @@ def same_update(probe: Probe, subject: Subject) -> str:
         nonlocal start
         with probe.on(cluster), in_float64():
             model = subject.make_model()
-            changes.update(make_deterministic(model))
             data = subject.data(model, examples)
+            build(model, data[0])
+            changes.update(make_deterministic(model))
             start = start or model.get_weights()
             model.set_weights(start)
-            x, y = keras.tree.map_structure(lambda part: part[order], data)
+            data = keras.tree.map_structure(lambda part: part[order], data)
             options = {"batch_size": batch, "shuffle": False, "verbose": 0}
-            history = model.fit(x, y, **options).history
+            history = model.fit(**_named(data), **options).history
         return model.get_weights(), history["loss"][-1]
 
     changes: set[str] = set()
@@ -68,8 +69,8 @@ def same_update(probe: Probe, subject: Subject) -> str:
             "A model can be compared only if its updates do not depend on rounding. "
             f"Received: {subject.name}. On one device, its weights differ by "
             f"{rounding:.0%} of their change when the examples of a batch are in "
-            "another order. Give `make_data` with real or larger data, or a smaller "
-            "learning rate."
+            "another order. Check it with a smaller learning rate, without mixed "
+            "precision, or with other data."
         )
     several, loss = train(True, in_order)
     apart = difference(several, one) / moved
@@ -87,13 +88,18 @@ def equal_weights(probe: Probe, subject: Subject) -> str:
     with probe.on(cluster=True):
         model = subject.make_model()
         batch = subject.examples_per_replica * probe.replicas
-        x, y = subject.data(model, 2 * batch + 1)
-    model.fit(x, y, batch_size=batch, verbose=0)
+        data = subject.data(model, 2 * batch + 1)
+    model.fit(**_named(data), batch_size=batch, verbose=0)
     marks = [float(np.sum(w, dtype="float64")) for w in model.get_weights()]
     mark = float(np.dot(marks, np.cos(np.arange(len(marks)))))
     marks = probe.of_all_workers(mark)
     require(len(set(marks)) == 1, f"sums of the weights, by rank: {marks}")
     return f"bit for bit, on {count(len(marks), 'worker')}"
+
+
+def _named(data: Data) -> dict[str, Any]:
+    """Returns data as arguments of `fit`."""
+    return dict(zip(("x", "y", "sample_weight"), data, strict=False))
 
 
 def examples_weigh_the_same(probe: Probe, subject: Subject) -> str:

@@ -1,18 +1,17 @@
 """One worker of `fastnet check`.
 
-`fastnet check` starts it as `python -m keras_fastnet.checks.worker MODEL FUNCTION
-SECONDS FILE`. MODEL is empty, a `.keras` file, or a script whose FUNCTION makes the
-model. Rank 0 writes the exit code to FILE and, on the lines after it, the text of a
-`UsageError`.
+`fastnet check` starts it as `python -m keras_fastnet.checks.worker SECONDS FILE
+[SOURCE [ARGUMENT …]]`. SOURCE is a `.keras` file, or a script with its arguments. Rank
+0 writes the exit code to FILE; every worker writes the text of a `UsageError` after it.
 """
 
 import contextlib
 import os
-import runpy
 import sys
 import textwrap
 import threading
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import tensorflow as tf
@@ -21,38 +20,49 @@ import keras_fastnet
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.checks import Subject, Verdict, check
 from keras_fastnet.checks.invariants import ALL, name_of
+from keras_fastnet.checks.script import subject_of_script
 from keras_fastnet.errors import ClusterError, UsageError
 
 _EXIT_CODES = {"pass": 0, "fail": 1, "refused": 3}
 _WIDTH = 88
 
 
-def check_cluster(model: str, function: str, timeout: float) -> int:
+def check_cluster(source: Sequence[str], timeout: float) -> tuple[int, int]:
     """Joins the cluster of this process, checks it, and prints on rank 0.
 
     Args:
-        model: The `.keras` file or script of the model; empty for a small network.
-        function: The function of the script that makes the model.
+        source: The `.keras` file of the model, or a script and its arguments; empty for
+            a small network.
         timeout: The seconds that one invariant may take.
 
     Returns:
-        The exit code.
+        The worker's rank and the exit code.
 
     Raises:
-        UsageError: If the cluster cannot form, or the script has no such function.
+        UsageError: If the cluster cannot form, or the script has no `fit` to check.
     """
+    if source and Path(source[0]).suffix == ".py":
+        strategy, subject = subject_of_script(source[0], source[1:])
+        subject.make_model = _compiled(subject.make_model)
+        return strategy.rank, _print_verdicts(strategy, subject, timeout)
     try:
         strategy = keras_fastnet.TorusStrategy()
     except ClusterError as error:
         raise UsageError(str(error)) from error
-    return _print_verdicts(strategy, _subject(model, function), timeout)
+    saved = None
+    if source:
+        (path,) = source
+        saved = Subject(_compiled(lambda: keras.models.load_model(path)), name=path)
+    return strategy.rank, _print_verdicts(strategy, saved, timeout)
 
 
 def _print_verdicts(
     strategy: keras_fastnet.TorusStrategy, subject: Subject | None, timeout: float
 ) -> int:
-    # TensorFlow warns of the many traces that many small models make.
+    # TensorFlow warns of the many traces that many small models make, Keras of data
+    # that end early on purpose.
     tf.get_logger().setLevel("ERROR")
+    warnings.filterwarnings("ignore", category=UserWarning, module="keras")
     if strategy.rank == 0:
         name = subject.name if subject else "a small network"
         print(f"{strategy.describe()}\n\nchecking {name}:", flush=True)
@@ -81,7 +91,9 @@ def _exit_after(seconds: float, invariant: str, rank: int) -> Iterator[None]:
     def end() -> None:
         if rank == 0:
             details = f"no end within {seconds:g} s: the workers wait for each other"
-            print(_as_text(Verdict(invariant, "fail", details)), flush=True)
+            text = _as_text(Verdict(invariant, "fail", details))
+            # `sys.stdout` is another one while a script runs again.
+            print(text, file=sys.__stdout__, flush=True)
         os._exit(1)
 
     # Other ranks wait 5 s longer, so that rank 0 can print before exits propagate.
@@ -101,21 +113,6 @@ def _as_text(verdict: Verdict) -> str:
     return "\n".join([f"{verdict.result:<8} {verdict.invariant}", *details])
 
 
-def _subject(model: str, function: str) -> Subject | None:
-    if not model:
-        return None
-    if Path(model).suffix == ".keras":
-        return Subject(_compiled(lambda: keras.models.load_model(model)), name=model)
-    names = runpy.run_path(model, run_name="fastnet_check")
-    if not callable(names.get(function)):
-        raise UsageError(
-            f"The script must have a function `{function}` that returns a compiled "
-            f"model. Received: {model} without it. Add it, or name another: "
-            f"`{model}:other`."
-        )
-    return Subject(_compiled(names[function]), names.get("make_data"), model)
-
-
 def _compiled(make_model: Callable[[], object]) -> Callable[[], keras.Model]:
     def make() -> keras.Model:
         model = make_model()
@@ -123,7 +120,7 @@ def _compiled(make_model: Callable[[], object]) -> Callable[[], keras.Model]:
             raise ValueError(
                 "A model to check must be compiled: the check needs its loss and "
                 f"optimizer. Received: {model!r}. Call `model.compile(...)` before "
-                "the function returns the model, or before you save it."
+                "`fit`, or before you save the model."
             )
         return model
 
@@ -132,14 +129,13 @@ def _compiled(make_model: Callable[[], object]) -> Callable[[], keras.Model]:
 
 def main() -> None:
     """Runs one worker that `fastnet check` started."""
-    model, function, seconds, file = sys.argv[1:]
-    strategy = keras_fastnet.TorusStrategy()
+    seconds, file, *source = sys.argv[1:]
     try:
-        code = _print_verdicts(strategy, _subject(model, function), float(seconds))
-        answer = str(code)
+        rank, code = check_cluster(source, float(seconds))
+        answer = str(code) if rank == 0 else ""
     except UsageError as error:
         answer = f"2\n{error}"
-    if strategy.rank == 0:
+    if answer:
         Path(file).write_text(answer, encoding="utf-8")
 
 

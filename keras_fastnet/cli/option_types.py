@@ -8,7 +8,7 @@ puts in front, then what was received and what to do.
 import argparse
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from keras_fastnet.collectives.grid import Grid
 from keras_fastnet.scaling.bench_options import UNITS
@@ -108,6 +108,11 @@ def add_transport(parser: argparse.ArgumentParser) -> None:
         "TensorFlow's collectives (gRPC, NCCL), or MPI, which is faster on CPUs "
         "(default: %(default)s)",
     )
+
+
+def has_workers_option(command: Sequence[str]) -> bool:
+    """Returns whether `--workers` is among the words of a script's command."""
+    return any(word.split("=")[0] == "--workers" for word in command)
 
 
 def as_sentence(error: str) -> str:

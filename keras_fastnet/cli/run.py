@@ -2,7 +2,12 @@
 
 import argparse
 
-from keras_fastnet.cli.option_types import add_transport, integer, number
+from keras_fastnet.cli.option_types import (
+    add_transport,
+    has_workers_option,
+    integer,
+    number,
+)
 from keras_fastnet.errors import UsageError
 from keras_fastnet.launcher import launcher
 
@@ -123,10 +128,9 @@ def execute(arguments: argparse.Namespace) -> int:
     elif command[:1] == ["--"]:
         del command[0]
     if arguments.workers is None:
-        misplaced = any(word.split("=")[0] == "--workers" for word in command)
         raise UsageError(
             "--workers N must stand before the script. Received: "
-            + ("it after the script" if misplaced else "no --workers")
+            + ("it after the script" if has_workers_option(command) else "no --workers")
             + ". Write, for example, `fastnet run --workers 2 train.py`."
         )
     return launcher.run(

@@ -1,7 +1,12 @@
 """`fastnet check` passes on a working cluster and names broken invariants."""
 
+import re
+import textwrap
+from pathlib import Path
+
 import pytest
 
+from keras_fastnet import cli
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.checks import invariants
 
@@ -79,51 +84,156 @@ def test_switching_a_fix_off_fails_its_invariant(two_workers, fix, invariant):
         assert (name, result) == (expected, "fail")
 
 
-SCRIPT = """
-from keras_fastnet._keras.keras_api import keras
+# A training script in plain Keras, and the three lines that distribute it.
+PLAIN = """\
+import argparse
 
-def make_model(loss="mse"):
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
-    model.compile("sgd", loss)
-    return model
+import keras
+import numpy as np
 
-def scalar():
-    return make_model(lambda y, p: keras.ops.mean((y - p) ** 2))
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int, required=True)
+parser.add_argument("--batch", type=int, default=64)
 
-def uncompiled():
-    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
 
-def waiting():
-    import time
-    time.sleep(1000)
+def make_data(examples, seed):
+    generator = np.random.default_rng(seed)
+    x = generator.normal(size=(examples, 8, 8, 1)).astype("float32")
+    return x, (x.mean(axis=(1, 2, 3)) > 0).astype("int64")
+
+
+def main():
+    options = parser.parse_args()
+    print("training for", options.epochs, "epochs")
+    layers = [keras.layers.Conv2D(4, 3), keras.layers.BatchNormalization()]
+    layers += [keras.layers.ReLU(), keras.layers.Flatten(), keras.layers.Dropout(0.3)]
+    model = keras.Sequential([*layers, keras.layers.Dense(2, "softmax")])
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    best = keras.callbacks.ModelCheckpoint("best.keras", monitor="accuracy")
+    x, y = make_data(1_000, seed=0)
+    weights = {0: 1.0, 1: 2.0}
+    fit = {"batch_size": options.batch, "epochs": options.epochs}
+    model.fit(x, y, class_weight=weights, callbacks=[best], **fit)
+    print(model.evaluate(*make_data(200, seed=1)))
+
 
 if __name__ == "__main__":
-    raise SystemExit("trained")
+    main()
+"""
+_MAKING = PLAIN[PLAIN.index("    layers = [") : PLAIN.index("    best =")]
+DISTRIBUTED = PLAIN.replace(
+    "import numpy as np\n",
+    "import numpy as np\n\nimport keras_fastnet\n\n"
+    "strategy = keras_fastnet.TorusStrategy()\n",
+).replace(_MAKING, "    with strategy.scope():\n" + textwrap.indent(_MAKING, "    "))
+
+# No layer is built before `fit`, and the data end after 8 examples.
+SUBCLASS = """
+import keras, keras_fastnet
+import tensorflow as tf
+
+class Network(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.inner = keras.Sequential([keras.layers.Dense(4, "tanh")])
+        self.outer = keras.layers.Dense(1)
+
+    def call(self, x):
+        return self.outer(self.inner(x["a"]))
+
+with keras_fastnet.TorusStrategy().scope():
+    model = Network()
+    model.compile(keras.optimizers.SGD(0.01), "mse")
+x = tf.random.normal((8, 3))
+data = tf.data.Dataset.from_tensor_slices(({"a": x}, tf.reduce_sum(x, 1)))
+try:
+    model.fit(data.shuffle(8).batch(3), epochs=2)
+except Exception:
+    pass
+raise SystemExit("trained")
 """
 
 
+def readme_example():
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    return re.findall(r"```python\n(.*?)```", readme, re.S)[0]
+
+
 @pytest.mark.parametrize(
-    ("function", "workers", "code", "words"),
+    ("script", "arguments"),
     [
-        pytest.param(
-            "scalar",
-            *(2, 3, ["refused  the update of one device", "returns a scalar"]),
-            marks=pytest.mark.slow,
-        ),
-        pytest.param("uncompiled", 1, 3, ["must be compiled"], marks=pytest.mark.slow),
-        ("other", 1, 2, ["must have a function `other`"]),
+        pytest.param(readme_example(), [], id="readme", marks=pytest.mark.slow),
+        pytest.param(DISTRIBUTED, ["--epochs", "2"], id="three lines added"),
+        pytest.param(SUBCLASS, [], id="subclass", marks=pytest.mark.slow),
     ],
 )
-def test_scripts_without_a_model_that_can_be_trained(
-    fastnet, tmp_path, function, workers, code, words
-):
+def test_a_script_is_checked_as_it_stands(two_workers, tmp_path, script, arguments):
+    (tmp_path / "train.py").write_text(script)
+    words = [str(tmp_path / "train.py"), *arguments]
+    for verdicts in two_workers.run("checked_script", words=words):
+        assert [result for _, result, _ in verdicts] == ["pass", "pass"], verdicts
+
+
+@pytest.mark.slow
+def test_three_lines_distribute_a_plain_script(fastnet, tmp_path):
+    assert len([line for line in PLAIN.splitlines() if line.strip()]) <= 30
+    added = [line for line in DISTRIBUTED.splitlines() if line.strip() not in PLAIN]
+    assert len(added) == 3
     script = tmp_path / "train.py"
-    script.write_text(SCRIPT)
-    done = fastnet("check", "--workers", workers, f"{script}:{function}")
-    assert done.returncode == code, done.stdout + done.stderr
-    for word in words:
-        assert word in done.stdout + done.stderr
-    assert "trained" not in done.stdout
+    script.write_text(DISTRIBUTED)
+    done = fastnet("check", "--workers", 2, script, "--epochs", 2)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{len(invariants.ALL)} pass, 0 fail, 0 refused" in done.stdout
+    # The check runs the script several times.
+    assert done.stdout.count("training for 2 epochs") == 1
+    assert not (tmp_path / "best.keras").exists()
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        pytest.param(PLAIN, "strategy = keras_fastnet.TorusStrategy()", id="plain"),
+        pytest.param(
+            *("def make_model():\n    pass\n", "without a call of `fit`"),
+            id="no fit",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            *("import keras\nkeras.none()\n", "AttributeError"),
+            id="error",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_scripts_that_cannot_be_checked(fastnet, tmp_path, script, words):
+    (tmp_path / "train.py").write_text(script)
+    done = fastnet("check", "--workers", 1, tmp_path / "train.py", "--epochs", 2)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert words in done.stderr
+    assert done.stderr.count("fastnet: error") == 1
+
+
+SCRIPT = """
+import keras, keras_fastnet
+import numpy as np
+strategy = keras_fastnet.TorusStrategy()
+{first}
+with strategy.scope():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    model.compile("sgd", {loss})
+model.fit(np.ones((8, 3)), np.ones((8, 2)))
+"""
+
+
+@pytest.mark.slow
+def test_a_model_that_is_not_compiled_is_refused(fastnet, tmp_path):
+    script = tmp_path / "train.py"
+    compiled = SCRIPT.format(first="", loss='"mse"')
+    script.write_text(compiled.replace("    model.compile", "    # model.compile"))
+    done = fastnet("check", "--workers", 1, script)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "refused  the update of one device" in done.stdout
+    assert "must be compiled" in done.stdout
 
 
 @pytest.mark.slow
@@ -148,7 +258,8 @@ def test_switching_a_fix_off_that_prevents_hangs_fails_its_invariant(
 ):
     script = tmp_path / "train.py"
     owner = fix.partition(".")[0]
-    script.write_text(f"from {home} import {owner}\n{fix} = {keras_own}\n{SCRIPT}")
+    first = f"from {home} import {owner}\n{fix} = {keras_own}"
+    script.write_text(SCRIPT.format(first=first, loss='"mse"'))
     done = fastnet("check", "--timeout", 15, script)
     assert done.returncode == 1
     assert f"fail     {getattr(invariants, invariant).__doc__}" in done.stdout
@@ -169,8 +280,10 @@ def test_a_model_compiled_with_xla(fastnet, tmp_path):
 
 def test_workers_that_wait_for_each_other_fail_after_the_timeout(fastnet, tmp_path):
     script = tmp_path / "train.py"
-    script.write_text(SCRIPT)
-    done = fastnet("check", "--workers", 1, "--timeout", 3, f"{script}:waiting")
+    # The first run of the script ends; those of the check do not.
+    wait = "import sys, time\nif hasattr(sys, 'again'): time.sleep(1000)\nsys.again = 1"
+    script.write_text(SCRIPT.format(first=wait, loss='"mse"'))
+    done = fastnet("check", "--workers", 1, "--timeout", 3, script)
     assert done.returncode == 1
     assert "fail     the update of one device" in done.stdout
     assert "no end within 3 s" in done.stdout
@@ -189,9 +302,13 @@ def test_a_saved_model(fastnet, tmp_path):
 
 @pytest.mark.parametrize(
     ("source", "words"),
-    [("nothing.py", "was not found"), ("weights.h5", "must be a .keras file")],
+    [
+        (["nothing.py"], "was not found"),
+        (["weights.h5"], "must be a .keras file"),
+        (["train.py:make_model"], "Write `fastnet check train.py`"),
+        ([__file__, "--workers", "2"], "must stand before the script"),
+    ],
 )
-def test_wrong_sources_are_errors(fastnet, source, words):
-    done = fastnet("check", source)
-    assert done.returncode == 2
-    assert words in done.stderr
+def test_wrong_sources_are_errors(capsys, source, words):
+    assert cli.main(["check", *source]) == 2
+    assert words in capsys.readouterr().err

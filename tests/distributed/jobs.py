@@ -23,6 +23,7 @@ from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet._keras.adapters import optimizers
 from keras_fastnet._keras.keras_api import IS_KERAS_2, keras
 from keras_fastnet.checks import check, invariants
+from keras_fastnet.checks.script import subject_of_script
 from keras_fastnet.strategies import fit_steps
 from tests.traps import scenarios
 from tests.traps.kits import Ours
@@ -821,6 +822,20 @@ def checked(
             tuple(verdict)
             for verdict in check(strategy or keras_fastnet.TorusStrategy())
         ]
+
+
+def checked_script(strategy: Any, *, words: list[str]) -> list[tuple[str, str, str]]:
+    """Returns the verdicts of `check` on the model of a script.
+
+    Args:
+        strategy: The worker's strategy.
+        words: The script and its arguments.
+    """
+    found, subject = subject_of_script(words[0], words[1:])
+    assert found is strategy
+    chosen = [invariants.same_update, invariants.equal_weights]
+    with mock.patch.object(invariants, "ALL", chosen):
+        return [tuple(verdict) for verdict in check(strategy, subject)]
 
 
 def trapped(strategy: Any, *, scenario: str, folder: str) -> list[Any]:

@@ -4,12 +4,18 @@ import contextlib
 import copy
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
+import keras
+import numpy as np
 import tensorflow as tf
 from keras.src.backend.tensorflow import trainer as tf_trainer
-from keras.src.trainers.data_adapters import array_data_adapter, py_dataset_adapter
+from keras.src.trainers.data_adapters import (
+    array_data_adapter,
+    get_data_adapter,
+    py_dataset_adapter,
+)
 
 from keras_fastnet._keras.protocols import FastnetStrategy
 from keras_fastnet._keras.tensorflow import EpochOrder
@@ -233,3 +239,43 @@ class IteratorData(TrainingData):
             return steps
 
         iterator._enumerate_iterator = enumerate_rest
+
+
+def first_examples(arguments: Mapping[str, Any], examples: int) -> tuple[Any, ...]:
+    """Returns the first examples that `fit` would train on, as arrays.
+
+    Args:
+        arguments: The arguments of `fit`. Class weights become sample weights.
+        examples: The number of examples. Shorter data are repeated.
+
+    Returns:
+        Inputs, targets and sample weights, as many of them as there are.
+
+    Raises:
+        ValueError: If the data have no example.
+    """
+    names = ("x", "y", "sample_weight", "class_weight")
+    given = {name: arguments[name] for name in names if name in arguments}
+    adapter = get_data_adapter(**given, batch_size=examples, shuffle=False)
+    batches: list[list[np.ndarray]] = []
+    structure, found = None, 0
+    for batch in adapter.get_numpy_iterator():
+        arrays = [np.asarray(part) for part in keras.tree.flatten(batch)]
+        # Batches that are padded to a length of their own cannot be joined.
+        if batches and [a.shape[1:] for a in arrays] != [
+            a.shape[1:] for a in batches[0]
+        ]:
+            break
+        structure = batch
+        batches.append(arrays)
+        found += len(arrays[0])
+        if found >= examples:
+            break
+    if not found:
+        raise ValueError(
+            "The data of `fit` must have at least one example. Received: none. Check "
+            "the pipeline, or `x`."
+        )
+    joined = (np.concatenate(parts) for parts in zip(*batches, strict=True))
+    rows = [np.take(part, range(examples), axis=0, mode="wrap") for part in joined]
+    return keras.tree.pack_sequence_as(structure, rows)

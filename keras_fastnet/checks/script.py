@@ -1,0 +1,115 @@
+"""`subject_of_script`: the model that a script trains, taken at its first `fit`."""
+
+import contextlib
+import io
+import pickle
+import runpy
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from keras_fastnet._keras.adapters import install_changes
+from keras_fastnet._keras.calls import CallOfFit, ending_at_fit
+from keras_fastnet._keras.keras_api import keras, require_keras_3
+from keras_fastnet._keras.protocols import strategy_of
+from keras_fastnet._keras.scopes import may_train_alone
+from keras_fastnet.checks.probe import dtypes_restored
+from keras_fastnet.checks.subject import Data, Subject
+from keras_fastnet.errors import UsageError
+
+
+def subject_of_script(script: str, arguments: Sequence[str]) -> tuple[Any, Subject]:
+    """Runs a script until its first `fit`, and returns what it would train.
+
+    The subject makes its model by running the script again, in the scope of the
+    strategy or on one device. Its data are the first examples that the chief's `fit`
+    was given.
+
+    Args:
+        script: The path of the script.
+        arguments: The words that follow it on the command line.
+
+    Returns:
+        The script's strategy, and the subject.
+
+    Raises:
+        UsageError: If the script raises an error, calls no `fit`, or trains without a
+            strategy of keras_fastnet.
+    """
+    require_keras_3("The check of a script")
+    # Before the script makes its strategy: `ending_at_fit` needs them.
+    install_changes()
+    keras.utils.set_random_seed(1)
+    first = _first_fit(script, arguments)
+    strategy = strategy_of(first.model)
+    if strategy is None:
+        raise UsageError(
+            "A script to check must train in the scope of a strategy of keras_fastnet. "
+            f"Received: {script}, whose first `fit` trains {first.model.name!r} "
+            "without one. Add these lines, and move the making of the model and "
+            "`compile` under the last:\n\n"
+            "    import keras_fastnet\n"
+            "    strategy = keras_fastnet.TorusStrategy()  # at the script's start\n"
+            "    with strategy.scope():"
+        )
+    known: dict[int, Data] = {}
+
+    def make_data(examples: int) -> Data:
+        if examples not in known:
+            # Known to Keras 3 only.
+            from keras_fastnet._keras.keras3.data import first_examples
+
+            own = pickle.dumps(first_examples(first.arguments, examples))
+            known[examples] = pickle.loads(strategy.fit_support.workers.from_chief(own))
+        return known[examples]
+
+    def make_model() -> keras.Model:
+        alone = may_train_alone()
+        with (
+            _without_scope(strategy) if alone else contextlib.nullcontext(),
+            contextlib.redirect_stdout(io.StringIO()),
+        ):
+            return _first_fit(script, arguments).model
+
+    return strategy, Subject(make_model, make_data, script)
+
+
+def _first_fit(script: str, arguments: Sequence[str]) -> CallOfFit:
+    """Runs a script as `python script.py` does, until its first `fit`."""
+    # They stay: the model's code may look at them, or import files beside the script.
+    sys.argv = [script, *arguments]
+    folder = str(Path(script).resolve().parent)
+    if sys.path[0] != folder:
+        sys.path.insert(0, folder)
+    ended = "it ended"
+    with ending_at_fit() as caught, dtypes_restored():
+        try:
+            runpy.run_path(script, run_name="__main__")
+        except SystemExit as error:
+            ended = f"it ended with exit code {error.code}"
+        except Exception as error:
+            raise UsageError(
+                "A script to check must run until its first `fit`. Received: "
+                f"{script}, which raised an error before it. Run it without `fastnet "
+                f"check` first.\n\n{traceback.format_exc()}"
+            ) from error
+    if not caught:
+        raise UsageError(
+            "A script to check must call `fit`: the model, with its data, is taken "
+            f"there. Received: {script}; {ended} without a call of `fit`. Call it "
+            "where the script trains (a function `make_model` is not used any more), "
+            "or check a compiled model that was saved as `model.keras`."
+        )
+    return caught[0]
+
+
+@contextlib.contextmanager
+def _without_scope(strategy: Any) -> Iterator[None]:
+    """A context in which the strategy's scope changes nothing."""
+    strategy.scope = contextlib.nullcontext
+    try:
+        yield
+    finally:
+        del strategy.scope
