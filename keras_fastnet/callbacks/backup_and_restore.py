@@ -34,6 +34,7 @@ from keras_fastnet.callbacks.progress import (
     updates_of,
 )
 from keras_fastnet.callbacks.termination import EXIT_CODE, Termination
+from keras_fastnet.cluster import events
 from keras_fastnet.text import count
 
 # Marks an error message in place of a backup. As long as a checksum, so that no backup
@@ -159,14 +160,19 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
         self._failing = False
         self._identity = identity_of(self.model, self._data, self.siblings)
         content = self._from_chief(self._open() if is_chief(self.model) else b"")
+        backup = None
         try:
             if content.startswith(_ERROR_MARK):
                 raise ValueError(content.removeprefix(_ERROR_MARK).decode())
             if content:
-                self._restore(*backup_file.unpack(content))
+                arrays, about = backup_file.unpack(content)
+                self._restore(arrays, about)
+                backup = self._described(about["epoch"], about["batch"])
         except BaseException:
             self._folder.close()
             raise
+        if is_chief(self.model):
+            events.tell("fit", backup=backup)
         self._updates_saved = updates_of(self.model.optimizer)
         self._termination.listen()
 
@@ -215,6 +221,8 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
         self._termination.stop_listening()
         if is_chief(self.model):
             self._folder.close(delete=self.delete_checkpoint)
+            if self.delete_checkpoint:
+                events.tell("removed")
 
     def _check(self) -> None:
         # Looked up now, since validation replaces the model's data by its own.
@@ -360,6 +368,16 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
             if self._failing:
                 self._note(f"backups are written to {self.backup_dir} again")
             self._failing = False
+            events.tell("backup", backup=self._described(epoch, batch))
+
+    def _described(self, epoch: int, batch: int) -> dict[str, Any]:
+        """Returns what the launcher is told about a backup."""
+        return {
+            "file": str(self.backup_dir / backup_file.file_name(epoch, batch)),
+            "epoch": epoch,
+            "batch": batch,
+            "updates": updates_of(self.model.optimizer),
+        }
 
     def _note(self, text: str) -> None:
         print_on_chief(self.model, text)

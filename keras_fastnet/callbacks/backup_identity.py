@@ -160,7 +160,8 @@ def remarks(theirs: Parts, mine: Parts) -> list[str]:
     if theirs["replicas"] != mine["replicas"]:
         texts.append(
             f"the backup is of {theirs['replicas']} replicas, this training has "
-            f"{mine['replicas']}: sums are rounded differently"
+            f"{mine['replicas']}: sums are rounded differently, and layers such as "
+            "Dropout draw other numbers"
         )
     if dealt_differently(theirs, mine):
         texts.append(

@@ -18,7 +18,9 @@ Each worker runs `python script.py args…` with TF_CONFIG set, so that
 tf.distribute.MultiWorkerMirroredStrategy() and keras_fastnet.TorusStrategy() find
 each other. CPUs and GPUs are divided among the workers. The command shows the output
 of worker 0, and the warnings and errors of the others. When a worker fails, it ends
-all workers and names the one that failed first.
+all workers and names the one that failed first. With --max-restarts it then starts all
+workers again, and keras_fastnet.callbacks.BackupAndRestore in the script resumes from
+the newest backup.
 """
 
 _EPILOG = """\
@@ -29,6 +31,10 @@ examples:
       a module instead of a script
   fastnet run --workers 4 --log-dir logs train.py
       keep everything that each worker writes in logs/rank-0.log, …
+  fastnet run --workers 4 --max-restarts 3 --report report.json train.py
+      start all workers again after a failure, and write what happened to report.json
+  fastnet run --workers 4 --max-restarts 10 --min-workers 2 train.py
+      go on with three or two workers if the others keep failing
   fastnet run --workers 2 --gpus-per-worker 0 train.py
       train on the CPU although there are GPUs
   fastnet run --workers 4 --transport mpi train.py
@@ -82,6 +88,27 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
         "--log-dir",
         metavar="DIR",
         help="write everything that worker r prints to DIR/rank-r.log",
+    )
+    parser.add_argument(
+        "--max-restarts",
+        type=integer(at_least=0, example=3),
+        default=0,
+        metavar="N",
+        help="start all workers again after a failure, up to N times; an error that "
+        "comes a second time at the same update ends the run (default: %(default)d)",
+    )
+    parser.add_argument(
+        "--min-workers",
+        type=integer(at_least=1, example=2),
+        metavar="M",
+        help="a worker that fails twice without a new backup in between is left out, "
+        "down to M workers; the global batch stays (default: all workers are needed)",
+    )
+    parser.add_argument(
+        "--report",
+        metavar="FILE",
+        help="write a JSON object about all starts: who failed, when and why, the last "
+        "lines of every worker, and the backups used",
     )
     parser.add_argument(
         "--grace-seconds",
@@ -141,6 +168,9 @@ def execute(arguments: argparse.Namespace) -> int:
         gpus_per_worker=arguments.gpus_per_worker,
         all_output=arguments.all_output,
         log_dir=arguments.log_dir,
+        max_restarts=arguments.max_restarts,
+        min_workers=arguments.min_workers,
+        report=arguments.report,
         grace_seconds=arguments.grace_seconds,
         dry_run=arguments.dry_run,
         mpi=arguments.transport == "mpi",

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from keras_fastnet._keras import tensorflow as upstream
+from keras_fastnet.cluster import events
 from keras_fastnet.cluster.cluster_spec import Cluster
 from keras_fastnet.cluster.watchdog import silent_ranks
 from keras_fastnet.errors import ClusterError
@@ -145,6 +146,7 @@ class FlightRecorder:
             error: BaseException,
             traceback: TracebackType | None,
         ) -> None:
+            events.tell("position", text=self._own().doing)
             # Errors of a program's own loop.
             if isinstance(error, tf.errors.OpError):
                 named = self.explain(error)
@@ -255,6 +257,7 @@ class FlightRecorder:
         """Ends this worker's waits, and passes the message to the other workers."""
         self._failed_at = time.monotonic()
         self.failure = ClusterError(message)
+        events.tell("verdict", text=message)
         _post_soon(_VERDICT, message)
         upstream.abort_collectives(message)
 
@@ -341,6 +344,7 @@ class FlightRecorder:
             stopped = self._stop.is_set()
             own = self._own()
             if own != last:
+                events.tell_position(own.doing)
                 # Blocks while the chief is suspended, so it has a thread of its own.
                 if last is not None:
                     upstream.remove_text(key)

@@ -5,7 +5,9 @@ import os
 import resource
 import secrets
 import shlex
+import signal
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,13 +17,15 @@ from keras_fastnet.arguments import checked_integer, checked_number
 from keras_fastnet.cluster.ports import reserved_ports
 from keras_fastnet.cluster.variables import TOKEN
 from keras_fastnet.errors import UsageError
+from keras_fastnet.launcher.failure import failure_lines, find_failure
 from keras_fastnet.launcher.machine import available_cpus, visible_gpus
-from keras_fastnet.launcher.mpiexec import MpiRank, mpi_ranks
-from keras_fastnet.launcher.output import Display, WorkerOutput
+from keras_fastnet.launcher.output import Display
 from keras_fastnet.launcher.python_command import check_command, interpreter_command
+from keras_fastnet.launcher.report import Report
+from keras_fastnet.launcher.restarts import Restarts
+from keras_fastnet.launcher.start import Starter
 from keras_fastnet.launcher.supervisor import Supervisor
 from keras_fastnet.launcher.worker_environment import worker_environments
-from keras_fastnet.launcher.worker_process import WorkerProcess, describe_exit
 
 # Long enough to close files, short enough to wait for after a Ctrl-C.
 DEFAULT_GRACE_SECONDS = 5.0
@@ -39,6 +43,9 @@ def run(
     gpus_per_worker: int | None = None,
     all_output: bool = False,
     log_dir: str | os.PathLike[str] | None = None,
+    max_restarts: int = 0,
+    min_workers: int | None = None,
+    report: str | os.PathLike[str] | None = None,
     grace_seconds: float = DEFAULT_GRACE_SECONDS,
     dry_run: bool = False,
     mpi: bool = False,
@@ -63,6 +70,12 @@ def run(
             rank 0. Defaults to `False`.
         log_dir: A directory for the files `rank-0.log` and so on, which receive the
             whole output of each worker. Defaults to `None`.
+        max_restarts: How many times all workers are started again after a failure.
+            Defaults to `0`.
+        min_workers: The number of workers with which training may go on, if workers
+            keep failing. Defaults to `None`: `workers`.
+        report: A file for a JSON object about all starts and failures. Defaults to
+            `None`.
         grace_seconds: Seconds between SIGTERM and SIGKILL when workers are ended.
             Defaults to `5.0`.
         dry_run: Whether to print each worker's environment and command, and start
@@ -77,8 +90,8 @@ def run(
 
     Returns:
         0 if all workers succeed; otherwise the exit code of the worker that failed
-        first, or 128 plus the number of the signal that killed it. If the launcher
-        itself gets a signal, 128 plus its number.
+        first in the last start, or 128 plus the number of the signal that killed it. If
+        the launcher itself gets a signal, 128 plus its number.
 
     Raises:
         UsageError: If the workers cannot be started. None was started then.
@@ -94,6 +107,10 @@ def run(
     if gpus_per_worker is not None:
         checked_integer("gpus_per_worker", gpus_per_worker, at_least=0)
     checked_number("grace_seconds", grace_seconds, at_least=0.0)
+    checked_integer("max_restarts", max_restarts, at_least=0)
+    if min_workers is not None:
+        checked_integer("min_workers", min_workers, at_least=1)
+        _check_min_workers(min_workers, workers, max_restarts)
     check_command(command)
     _check_no_cluster(environment)
     log_path = None if log_dir is None else Path(log_dir)
@@ -117,66 +134,101 @@ def run(
             return 0
         # Not part of what a dry run prints.
         environment = {TOKEN: secrets.token_hex(32), **environment}
-        ranks_of_mpi = [MpiRank()] * workers
-        if mpi:
-            ranks_of_mpi = stack.enter_context(mpi_ranks(workers))
         logs: list[IO[str] | None] = [None] * workers
         if log_path is not None:
             for rank in range(workers):
                 logs[rank] = log = _open_log(log_path, rank)
                 stack.callback(_close, log)
-
+        written = Report(
+            None if report is None else Path(report),
+            command=list(command),
+            workers=workers,
+            max_restarts=max_restarts,
+            min_workers=min_workers or workers,
+        )
+        folder = None
+        if max_restarts or report is not None:
+            temporary = tempfile.TemporaryDirectory(prefix="fastnet-")
+            folder = Path(stack.enter_context(temporary))
         display = Display(stdout, stderr)
         supervisor = Supervisor(display, grace_seconds)
+        starter = Starter(
+            command=command,
+            environment=environment,
+            variables=variables,
+            ports=ports,
+            logs=logs,
+            all_output=all_output,
+            independent=independent,
+            mpi=mpi,
+            folder=folder,
+        )
+        restarts = Restarts(workers, max_restarts, min_workers or workers)
         with supervisor.watching():
-            for rank in range(workers):
-                output = WorkerOutput(
-                    rank, display, show_all=all_output, log=logs[rank]
-                )
-                mpi_rank = ranks_of_mpi[rank]
-                worker = WorkerProcess(
-                    rank,
-                    command,
-                    {**environment, **variables[rank], **mpi_rank.variables},
-                    mpi_rank.descriptors,
-                    must_use_strategy=workers > 1 and not independent,
-                )
-                supervisor.add(worker, output)
-            exit_code = supervisor.wait()
-        failed = supervisor.first_failure
-        if failed is not None:
-            lines = supervisor.last_lines(failed.rank)
-            for line in _report(failed, lines, supervisor.suspended, log_path):
-                display.print_line("stderr", line)
-        return exit_code
+            return _run_until_done(
+                starter, supervisor, display, restarts, written, log_path
+            )
 
 
-def _report(
-    worker: WorkerProcess,
-    lines: Sequence[str],
-    suspended: Sequence[int],
+def _run_until_done(
+    starter: Starter,
+    supervisor: Supervisor,
+    display: Display,
+    restarts: Restarts,
+    report: Report,
     log_path: Path | None,
-) -> list[str]:
-    ending = describe_exit(worker.exit_code or 0)
-    hint = " (the kernel does this when memory runs out)" if "SIGKILL" in ending else ""
-    heading = "last lines" if lines else "it wrote nothing"
-    where = (
-        "Pass --log-dir DIR to keep the whole output of each worker."
-        if log_path is None
-        else f"Its whole output: {log_path / f'rank-{worker.rank}.log'}"
-    )
-    return [
-        "",
-        f"fastnet: worker {worker.rank} failed first: {ending}{hint}; {heading}"
-        + (":" if lines else ""),
-        *(f"[{worker.rank}] {line}" for line in lines),
-        *(
-            f"fastnet: worker {rank} was suspended, as by SIGSTOP: the others waited "
-            "for it"
-            for rank in suspended
-        ),
-        f"fastnet: the other workers were ended. {where}",
-    ]
+) -> int:
+    """Starts the workers, again after failures, and returns the exit code."""
+
+    def say(text: str) -> None:
+        display.print_line("stderr", text)
+
+    exit_code, outcome, refusal = 1, "failed", None
+    try:
+        while True:
+            report.begin(restarts.slots)
+            try:
+                exit_code, ends = starter.run(restarts.slots, supervisor, display)
+            except (OSError, UsageError) as error:
+                if not restarts.made:
+                    raise
+                refusal = f"the workers could not be started again ({error})"
+                say(f"fastnet: {refusal}")
+                return exit_code
+            restarts.learn(ends)
+            first = supervisor.first_failure
+            failure = None
+            if first is not None:
+                failure = find_failure(
+                    ends, first.rank, supervisor.failed_at, supervisor.suspended
+                )
+                for line in failure_lines(failure, log_path):
+                    say(line)
+            report.end_start(ends, failure)
+            if supervisor.signal is not None:
+                outcome = f"ended by {signal.Signals(supervisor.signal).name}"
+                return exit_code
+            if failure is None or display.broken:
+                outcome = "failed" if exit_code else "succeeded"
+                return exit_code
+            refusal = restarts.refusal(failure)
+            if refusal is not None:
+                if restarts.most:
+                    say(f"fastnet: not restarted: {refusal}")
+                return exit_code
+            for note in restarts.notes:
+                say(f"fastnet: {note}")
+            for log in filter(None, starter.logs):
+                with contextlib.suppress(OSError):
+                    log.write(f"fastnet: {restarts.notes[-1]}\n")
+            if not supervisor.pause(restarts.pause):
+                outcome = f"ended by {signal.Signals(supervisor.signal or 0).name}"
+                exit_code = 128 + (supervisor.signal or 0)
+                return exit_code
+    finally:
+        problem = report.end(outcome, exit_code, refusal)
+        if problem is not None:
+            say(f"fastnet: the report cannot be written ({problem})")
 
 
 def _describe(
@@ -189,6 +241,19 @@ def _describe(
         parts += [f"{key}={shlex.quote(value)} \\\n" for key, value in worker.items()]
         parts.append(f"{shlex.join(interpreter_command(command))}\n")
     return "".join(parts)
+
+
+def _check_min_workers(least: int, workers: int, max_restarts: int) -> None:
+    if not max_restarts:
+        raise UsageError(
+            "--min-workers M takes effect when workers are started again. Received: "
+            f"{least}, without restarts. Pass, for example, --max-restarts 3 too."
+        )
+    if least > workers:
+        raise UsageError(
+            "--min-workers M must be at most the number of workers. Received: "
+            f"{least}, with --workers {workers}. Pass a number from 1 to {workers}."
+        )
 
 
 def _check_no_cluster(environment: Mapping[str, str]) -> None:

@@ -21,6 +21,8 @@ _INFORMATION = re.compile(
     r"To enable the following instructions: |"
     r"(INFO|DEBUG):"
 )
+# TensorFlow's C++ lines of any level. The last line of a traceback is not indented.
+_OF_TENSORFLOW = re.compile(r"[WEF]\d{4} \d\d:|\d{4}-\d\d-\d\d \d\d:\d\d:\S+ [WEF] |\s")
 
 
 def is_information(line: str) -> bool:
@@ -124,6 +126,8 @@ class WorkerOutput:
 
     Attributes:
         last_lines: The newest lines of stdout and stderr together.
+        last_error: The newest line of stderr that may be the program's own error;
+            `None` if there is none.
     """
 
     def __init__(
@@ -136,6 +140,7 @@ class WorkerOutput:
     ) -> None:
         self.rank = rank
         self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
+        self.last_error: str | None = None
         self._display = display
         self._shown_whole = show_all or rank == 0
         self._log = log
@@ -154,7 +159,9 @@ class WorkerOutput:
             self._display.erase(stream)
         for line in lines:
             self.last_lines.append(line.plain)
-            if self._is_shown(stream, line):
+            if _tells(stream, line) and not _OF_TENSORFLOW.match(line.plain):
+                self.last_error = line.plain
+            if self._shown_whole or _tells(stream, line):
                 self._display.print_worker_line(stream, self.rank, line)
         self._write_log(lines)
         if self.rank == 0:
@@ -175,10 +182,8 @@ class WorkerOutput:
                 f"({error.strerror}); it ends here, training goes on",
             )
 
-    def _is_shown(self, stream: str, line: Line) -> bool:
-        if self._shown_whole:
-            return True
-        # A line that was redrawn is a progress bar. Rank 0 shows one already.
-        return (
-            stream == "stderr" and not line.redrawn and not is_information(line.plain)
-        )
+
+def _tells(stream: str, line: Line) -> bool:
+    """Returns whether a line is a warning or an error."""
+    # A line that was redrawn is a progress bar. Rank 0 shows one already.
+    return stream == "stderr" and not line.redrawn and not is_information(line.plain)

@@ -25,27 +25,32 @@ _KILL_SECONDS = 5.0
 class Supervisor:
     """Passes the workers' output on, and ends all of them on a failure or a signal.
 
-    All of it happens in one loop in the calling thread. That thread must live as long
-    as the workers: the kernel kills them when the thread that started them ends.
+    Several starts may follow each other: `add` the workers of one, `wait` for them and
+    `finish` it. All of it happens in one loop in the calling thread. That thread must
+    live as long as the workers: the kernel kills them when the thread that started them
+    ends.
 
     Args:
         display: Shows the launcher's messages.
         grace_seconds: The time between SIGTERM and SIGKILL.
 
     Attributes:
-        first_failure: The worker that failed first, or `None`. Workers that the
-            supervisor ended do not count.
+        first_failure: The worker of the last start that failed first, or `None`.
+            Workers that the supervisor ended do not count.
+        failed_at: When it was found to have ended, in seconds since 1970.
         suspended: The ranks of the workers that were suspended then.
+        signal: The number of the signal that the launcher got, or `None`.
     """
 
     def __init__(self, display: Display, grace_seconds: float) -> None:
         self.first_failure: WorkerProcess | None = None
+        self.failed_at = 0.0
         self.suspended: list[int] = []
         self._display = display
         self._grace_seconds = grace_seconds
         self._workers: list[WorkerProcess] = []
         self._outputs: list[WorkerOutput] = []
-        self._signal: int | None = None
+        self.signal: int | None = None
         self._stopping = False
         # `epoll` reports descriptors in the order in which they became ready, so the
         # worker that ended first is known even if this process wakes late.
@@ -71,7 +76,7 @@ class Supervisor:
             yield
         finally:
             try:
-                self._finish()
+                self.finish()
             finally:
                 for number, handler in previous.items():
                     signal.signal(number, handler)
@@ -81,6 +86,8 @@ class Supervisor:
 
     def add(self, worker: WorkerProcess, output: WorkerOutput) -> None:
         """Adds a worker that was just started."""
+        if not self._workers:
+            self.first_failure, self.suspended = None, []
         self._workers.append(worker)
         self._outputs.append(output)
         self._selector.register(worker, selectors.EVENT_READ, worker)
@@ -93,16 +100,45 @@ class Supervisor:
             self._step()
             if self._display.broken:
                 self._stop()
-        if self._signal is not None:
-            return 128 + self._signal
+        if self.signal is not None:
+            return 128 + self.signal
         if self.first_failure is not None:
             code = self.first_failure.exit_code or 0
             return code if code > 0 else 128 - code
         return 128 + signal.SIGPIPE if self._display.broken else 0
 
-    def last_lines(self, rank: int) -> list[str]:
-        """Returns the newest lines that a worker has written."""
-        return list(self._outputs[rank].last_lines)
+    def pause(self, seconds: float) -> bool:
+        """Waits between two starts; returns whether no signal came.
+
+        Args:
+            seconds: How long.
+        """
+        end = time.monotonic() + seconds
+        while self.signal is None and (left := end - time.monotonic()) > 0:
+            for key, _ in self._selector.select(left):
+                self._handle_signal(os.read(key.fd, 1)[0])
+        return self.signal is None
+
+    def finish(self) -> None:
+        """Ends a start: kills the workers that remain, also after an error here."""
+        for worker in self._workers:
+            if not worker.ended:
+                worker.kill()
+        deadline = time.monotonic() + _KILL_SECONDS
+        while time.monotonic() < deadline and any(w.ending for w in self._workers):
+            self._step()
+        for worker in self._workers:
+            for stream, pipe in worker.pipes.items():
+                self._read(worker.rank, stream, _READS_OF_A_FULL_PIPE)
+                if not pipe.closed:
+                    # A process that left the group still holds the pipe's other end.
+                    self._outputs[worker.rank].feed(stream, b"")
+                    self._selector.unregister(pipe)
+            if worker.exit_code is None:
+                self._selector.unregister(worker)
+            worker.close()
+        self._workers, self._outputs = [], []
+        self._stopping = False
 
     def _step(self) -> None:
         ending = any(worker.ending for worker in self._workers)
@@ -120,12 +156,12 @@ class Supervisor:
                 worker.pursue(living)
 
     def _handle_signal(self, number: int) -> None:
-        if self._signal is not None:
+        if self.signal is not None:
             # A second signal: kill the workers without a grace period.
             for worker in self._workers:
                 worker.kill()
             return
-        self._signal = number
+        self.signal = number
         name = signal.Signals(number).name
         self._display.print_line("stderr", f"fastnet: {name}, ending the workers")
         self._stop()
@@ -137,7 +173,7 @@ class Supervisor:
         for stream in worker.pipes:
             self._read(worker.rank, stream, _READS_OF_A_FULL_PIPE)
         if worker.exit_code != 0 and not self._stopping:
-            self.first_failure = worker
+            self.first_failure, self.failed_at = worker, time.time()
             self.suspended = [w.rank for w in self._workers if w.is_suspended]
             self._display.print_line(
                 "stderr",
@@ -165,19 +201,3 @@ class Supervisor:
                 self._selector.unregister(pipe)
                 pipe.close()
             self._outputs[rank].feed(stream, data)
-
-    def _finish(self) -> None:
-        """Kills the remaining workers, also after an error of the launcher itself."""
-        for worker in self._workers:
-            if not worker.ended:
-                worker.kill()
-        deadline = time.monotonic() + _KILL_SECONDS
-        while time.monotonic() < deadline and any(w.ending for w in self._workers):
-            self._step()
-        for worker in self._workers:
-            for stream, pipe in worker.pipes.items():
-                self._read(worker.rank, stream, _READS_OF_A_FULL_PIPE)
-                if not pipe.closed:
-                    # A process that left the group still holds the pipe's other end.
-                    self._outputs[worker.rank].feed(stream, b"")
-            worker.close()

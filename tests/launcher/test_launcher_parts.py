@@ -236,6 +236,13 @@ def script(tmp_path, monkeypatch):
         ("--workers 2 --gpus-per-worker 1 S", "0 visible GPUs"),
         ("--workers 2 --grace-seconds nan S", "--grace-seconds"),
         ("--workers 2 --log-dir S/logs S", "is not a writable directory"),
+        ("--workers 2 --max-restarts -1 S", "integer >= 0. Received: -1"),
+        ("--workers 2 --max-restarts 1 --min-workers 0 S", ">= 1. Received: 0"),
+        ("--workers 4 --max-restarts 1 --min-workers 5 S", "Received: 5, with --work"),
+        ("--workers 4 --min-workers 2 S", "Received: 2, without restarts"),
+        ("--workers 2 --report S/r.json S", "--report must be a file that can be"),
+        ("--workers 2 --report . S", "--report must be a file that can be"),
+        ("--workers 2 --report no/r.json S", "Received: no/r.json (No such file"),
     ],
 )
 def test_invalid_options_are_errors(script, capsys, words, message):

@@ -4,7 +4,6 @@ import functools
 import os
 import pty
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,7 +14,6 @@ from keras_fastnet.launcher import launcher
 
 SCRIPTS = Path(__file__).parents[1] / "launcher_scripts"
 ACT = str(SCRIPTS / "act.py")
-FASTNET = [sys.executable, "-m", "keras_fastnet.cli"]
 PATIENCE = 120.0  # against hangs only
 
 pytestmark = [
@@ -24,37 +22,9 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def interruptible():
-    """A shell starts background jobs with SIGINT ignored, which is inherited."""
-    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, previous)
-
-
 @pytest.fixture
 def fastnet(fastnet):
     return functools.partial(fastnet, "run")
-
-
-@pytest.fixture
-def start(environment):
-    """Starts the launcher in the background, and ends it in any case."""
-    started = []
-
-    def popen(*words, **options):
-        command = [*FASTNET, "run", *map(str, words)]
-        options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
-        started.append(subprocess.Popen(command, env=environment, **options))
-        return started[-1]
-
-    yield popen
-    for process in started:
-        process.kill()
-        process.wait()
-        for pipe in (process.stdout, process.stderr):
-            if pipe:
-                pipe.close()
 
 
 def wait_until(condition, what):

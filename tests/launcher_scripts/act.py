@@ -1,6 +1,7 @@
 """A worker that acts as told: `act.py DIRECTORY RANK=ACTION…`, without TensorFlow.
 
-It writes its process id to DIRECTORY/RANK.pid before it acts.
+It writes its process id to DIRECTORY/RANK.pid before it acts. With `once`, it acts in
+the first start only.
 """
 
 import json
@@ -27,6 +28,11 @@ def await_file(name):
         time.sleep(0.01)
 
 
+once = Path(directory, f"{rank}.once")
+if "once" in action and once.exists():
+    action = "say hello"
+elif "once" in action:
+    once.touch()
 if "deaf" in action:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if "parent" in action:

@@ -1,0 +1,135 @@
+"""Whether the workers are started again after a failure, which, and when."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from keras_fastnet.launcher.failure import Failure, WorkerEnd
+from keras_fastnet.text import count
+
+# Until ports and memory are free. It doubles with every failure without a new backup in
+# between, so that a machine short of memory is not kept busy by starts.
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
+# A slot is given up after so many failures of it without a new backup in between.
+_FAILURES_OF_A_SLOT = 2
+
+Backup = Mapping[str, Any]
+
+
+class Restarts:
+    """Decides about restarts, from all failures so far.
+
+    Args:
+        workers: The number of workers of the first start.
+        most: The number of restarts allowed.
+        least: The number of workers below which no slot is given up.
+
+    Attributes:
+        slots: The slots of the next start, by the worker's rank.
+        most: The number of restarts allowed.
+        made: The number of restarts.
+        pause: Seconds to wait before the next start.
+        backup: The newest backup that the workers have told of; `None` without one.
+        knows_backups: Whether the program uses `BackupAndRestore`.
+        notes: What was decided after the last failure, for the log.
+    """
+
+    def __init__(self, workers: int, most: int, least: int) -> None:
+        self.slots = list(range(workers))
+        self.made = 0
+        self.pause = _FIRST_PAUSE
+        self.backup: Backup | None = None
+        self.knows_backups = False
+        self.notes: list[str] = []
+        self.most = most
+        self._least = least
+        self._failures_of: Counter[int] = Counter()
+        self._backup_before: Backup | None = None
+        self._seen: set[tuple[Any, ...]] = set()
+        self._told_of_the_beginning = False
+
+    def learn(self, ends: Sequence[WorkerEnd]) -> None:
+        """Takes note of what the workers of a start told about backups.
+
+        Args:
+            ends: How they ended.
+        """
+        told = [event for end in ends for event in end.events]
+        for event in sorted(told, key=lambda event: event["time"]):
+            if event["kind"] in ("fit", "backup"):
+                self.knows_backups = True
+                self.backup = event["backup"]
+            elif event["kind"] == "removed":
+                self.backup = None
+
+    def refusal(self, failure: Failure) -> str | None:
+        """Takes note of a failure; returns why the workers are not started again.
+
+        Args:
+            failure: The failure.
+
+        Returns:
+            The reason, or `None` if they are to be started again. `slots`, `pause` and
+            `notes` are then those of the next start.
+        """
+        self.notes = []
+        if not self.most:
+            return "--max-restarts is 0"
+        repeated = failure.repeated_as(_position(self.backup))
+        if repeated in self._seen:
+            where = repeated[-1] or "without a backup in between"
+            return (
+                f"`{failure.reason}` came a second time ({where}), and would come again"
+            )
+        if self.made >= self.most:
+            return f"--max-restarts allows {count(self.most, 'restart')}"
+        if repeated is not None:
+            self._seen.add(repeated)
+        progress = self.backup != self._backup_before
+        self._backup_before = self.backup
+        if progress or not self.made:
+            self._failures_of.clear()
+            self.pause = _FIRST_PAUSE
+        else:
+            self.pause = min(2 * self.pause, _LONGEST_PAUSE)
+        self._failures_of[failure.worker.slot] += 1
+        self._give_up(failure.worker)
+        self.made += 1
+        self.notes.append(
+            f"restart {self.made} of {self.most} in {self.pause:g} s, with "
+            f"{count(len(self.slots), 'worker')}, {self._from()}"
+        )
+        return None
+
+    def _give_up(self, worker: WorkerEnd) -> None:
+        failures = self._failures_of[worker.slot]
+        if failures < _FAILURES_OF_A_SLOT or len(self.slots) <= self._least:
+            return
+        self.slots.remove(worker.slot)
+        self.notes.append(
+            f"worker {worker.rank} failed {failures} times without a new backup in "
+            f"between: training continues with {count(len(self.slots), 'worker')}"
+        )
+
+    def _from(self) -> str:
+        if self.backup is not None:
+            return (
+                f"from {self.backup['file']} "
+                f"({count(self.backup['updates'], 'update')})"
+            )
+        text = "from the beginning of the training"
+        if self._told_of_the_beginning:
+            return text
+        self._told_of_the_beginning = True
+        if self.knows_backups:
+            return f"{text}: there is no backup"
+        return (
+            f"{text}: the workers have told of no "
+            "`keras_fastnet.callbacks.BackupAndRestore`, which would resume it"
+        )
+
+
+def _position(backup: Backup | None) -> str | None:
+    if backup is None:
+        return None
+    return f"after {count(backup['updates'], 'update')}"

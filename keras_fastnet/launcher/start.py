@@ -1,0 +1,112 @@
+"""One start of all workers, from their environments to how each has ended."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO
+
+from keras_fastnet.cluster import events
+from keras_fastnet.launcher.failure import WorkerEnd
+from keras_fastnet.launcher.mpiexec import MpiRank, mpi_ranks
+from keras_fastnet.launcher.output import Display, WorkerOutput
+from keras_fastnet.launcher.supervisor import Supervisor
+from keras_fastnet.launcher.worker_environment import cluster_configuration
+from keras_fastnet.launcher.worker_process import WorkerProcess
+
+
+@dataclasses.dataclass(frozen=True)
+class Starter:
+    """Starts the workers, all of them or those that are left.
+
+    A slot is the number of a worker of the first start. It keeps its port, GPUs and
+    threads. Ranks are given out again in every start.
+
+    Attributes:
+        command: The words that follow `python`.
+        environment: The variables that the workers inherit.
+        variables: The variables of each slot.
+        ports: The port of each slot.
+        logs: The log of each rank, or `None`.
+        all_output: Whether to show the whole output of every worker.
+        independent: Whether each worker may train a separate model.
+        mpi: Whether the workers are also ranks of an MPI world.
+        folder: For what the workers tell; `None` if nobody reads it.
+    """
+
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    variables: Sequence[Mapping[str, str]]
+    ports: Sequence[int]
+    logs: Sequence[IO[str] | None]
+    all_output: bool
+    independent: bool
+    mpi: bool
+    folder: Path | None
+
+    def run(
+        self, slots: Sequence[int], supervisor: Supervisor, display: Display
+    ) -> tuple[int, list[WorkerEnd]]:
+        """Starts a worker for each slot and waits until all have ended.
+
+        Args:
+            slots: The slots, by the worker's rank.
+            supervisor: Watches the workers.
+            display: Shows their output.
+
+        Returns:
+            The exit code of the start, and how each worker ended, by rank.
+
+        Raises:
+            OSError: If a process could not be started.
+            UsageError: If `mpiexec` fails.
+        """
+        started: list[tuple[WorkerProcess, WorkerOutput, Path | None]] = []
+        ports = [self.ports[slot] for slot in slots]
+        with ExitStack() as stack:
+            ranks_of_mpi = [MpiRank()] * len(slots)
+            if self.mpi:
+                ranks_of_mpi = stack.enter_context(mpi_ranks(len(slots)))
+            stack.callback(supervisor.finish)
+            for rank, (slot, mpi_rank) in enumerate(
+                zip(slots, ranks_of_mpi, strict=True)
+            ):
+                told = None if self.folder is None else self.folder / str(rank)
+                output = WorkerOutput(
+                    rank, display, show_all=self.all_output, log=self.logs[rank]
+                )
+                worker = WorkerProcess(
+                    rank,
+                    self.command,
+                    {
+                        **self.environment,
+                        **self.variables[slot],
+                        "TF_CONFIG": cluster_configuration(ports, rank),
+                        **mpi_rank.variables,
+                        **({} if told is None else {events.VARIABLE: str(told)}),
+                    },
+                    mpi_rank.descriptors,
+                    must_use_strategy=len(slots) > 1 and not self.independent,
+                )
+                supervisor.add(worker, output)
+                started.append((worker, output, told))
+            exit_code = supervisor.wait()
+        ends = [_end(slot, *parts) for slot, parts in zip(slots, started, strict=True)]
+        return exit_code, ends
+
+
+def _end(
+    slot: int, worker: WorkerProcess, output: WorkerOutput, told: Path | None
+) -> WorkerEnd:
+    known = events.read(told, worker.pid) if told else events.Told()
+    position = [event["text"] for event in known.events if event["kind"] == "position"]
+    return WorkerEnd(
+        rank=worker.rank,
+        slot=slot,
+        exit_code=worker.exit_code,
+        lines=list(output.last_lines),
+        last_error=output.last_error,
+        events=known.events,
+        # An error is followed by the end of the program.
+        doing=position[0] if position else known.position,
+    )
