@@ -183,7 +183,7 @@ def _run_until_done(
     def say(text: str) -> None:
         display.print_line("stderr", text)
 
-    exit_code, outcome, refusal = 1, "failed", None
+    exit_code, outcome, refusal = 2, "failed", None
     try:
         while True:
             report.begin(restarts.slots)
