@@ -35,6 +35,8 @@ examples:
       start all workers again after a failure, and write what happened to report.json
   fastnet run --workers 4 --max-restarts 10 --min-workers 2 train.py
       go on with three or two workers if the others keep failing
+  fastnet run --workers 4 --nnodes 2 --node-rank 0 --rendezvous host0:29400 train.py
+      eight workers on two machines: the same on the other one, with --node-rank 1
   fastnet run --workers 2 --gpus-per-worker 0 train.py
       train on the CPU although there are GPUs
   fastnet run --workers 4 --transport mpi train.py
@@ -57,13 +59,33 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
         "--workers",
         type=integer(at_least=1, example=2),
         metavar="N",
-        help="number of workers",
+        help="number of workers, on this machine",
     )
     parser.add_argument(
         "--port",
         type=integer(at_least=1, example=20_000),
         metavar="BASE",
         help="use ports BASE to BASE+N-1 (default: any free ports)",
+    )
+    parser.add_argument(
+        "--nnodes",
+        type=integer(at_least=1, example=2),
+        default=1,
+        metavar="K",
+        help="number of machines, on each of which this command is run "
+        "(default: %(default)d)",
+    )
+    parser.add_argument(
+        "--node-rank",
+        type=integer(at_least=0, example=0),
+        metavar="R",
+        help="with --nnodes: number of this machine, from 0",
+    )
+    parser.add_argument(
+        "--rendezvous",
+        metavar="HOST:PORT",
+        help="with --nnodes: an address of machine 0 with a free port, the same on "
+        "all machines",
     )
     add_transport(parser)
     parser.add_argument(
@@ -171,6 +193,9 @@ def execute(arguments: argparse.Namespace) -> int:
         max_restarts=arguments.max_restarts,
         min_workers=arguments.min_workers,
         report=arguments.report,
+        nnodes=arguments.nnodes,
+        node_rank=arguments.node_rank,
+        rendezvous=arguments.rendezvous,
         grace_seconds=arguments.grace_seconds,
         dry_run=arguments.dry_run,
         mpi=arguments.transport == "mpi",

@@ -5,7 +5,6 @@ import re
 import signal
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from keras_fastnet.cluster.events import Event
 from keras_fastnet.launcher.worker_process import describe_exit
@@ -70,6 +69,25 @@ class WorkerEnd:
 
 
 @dataclasses.dataclass(frozen=True)
+class Cause:
+    """Which worker failed, and what is equal if the same error comes again.
+
+    Attributes:
+        rank: The worker's rank.
+        slot: Its slot.
+        reason: Why it failed, in some words.
+        error: The error; `None` if it was not the program's, such as SIGKILL.
+        position: The epoch and step; `None` if it is not known, as after a crash.
+    """
+
+    rank: int
+    slot: int
+    reason: str
+    error: str | None = None
+    position: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class Failure:
     """Why a start failed.
 
@@ -100,27 +118,25 @@ class Failure:
             return f"{describe_exit(code)}, last line of stderr: {worker.last_error}"
         return describe_exit(code)
 
-    def repeated_as(self, backup: Any) -> tuple[Any, ...] | None:
-        """Returns what is equal if the same error comes at the same update again.
-
-        Args:
-            backup: The newest backup. It stands for the update if the worker has not
-                told which one it was, as a process that crashes cannot.
-
-        Returns:
-            The error and the update; `None` if the reason was not an error of the
-            program, such as SIGKILL.
-        """
+    @property
+    def cause(self) -> "Cause":
+        """What decides about a restart."""
         worker = self.worker
         code = worker.exit_code or 0
-        if worker.rank in self.suspended or code == _TOLD_TO_END:
-            return None
-        if code < 0 and worker.error is None:
-            return (code, backup) if code in _CRASHES else None
-        error = worker.error or f"exit code {code}: {worker.last_error}"
-        error = _ADDRESS.sub("", error.partition(_LAST_SEEN)[0])
         position = worker.told("position")
-        return error, position["text"] if position else backup
+        error = worker.error
+        if error is None and (code in _CRASHES or 0 < code != _TOLD_TO_END):
+            error = f"{describe_exit(code)}: {worker.last_error if code > 0 else ''}"
+            position = None
+        if error is None or worker.rank in self.suspended:
+            return Cause(worker.rank, worker.slot, self.reason)
+        return Cause(
+            worker.rank,
+            worker.slot,
+            self.reason,
+            _ADDRESS.sub("", error.partition(_LAST_SEEN)[0]),
+            position["text"] if position else None,
+        )
 
 
 def find_failure(
@@ -134,10 +150,11 @@ def find_failure(
         since: When that was, in seconds since 1970.
         suspended: The ranks of the workers that were suspended then.
     """
-    worker = ends[first]
+    by_rank = {end.rank: end for end in ends}
+    worker = by_rank[first]
     verdicts = [found for end in ends if (found := end.told("verdict"))]
     if suspended:
-        worker = ends[suspended[0]]
+        worker = by_rank[suspended[0]]
     elif worker.names_another or (worker.error is None and worker.exit_code != 0):
         # The worker with the error may end after those that wait for it: MPI ends its
         # other ranks first.

@@ -5,7 +5,6 @@ import os
 import resource
 import secrets
 import shlex
-import signal
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -14,18 +13,22 @@ from pathlib import Path
 from typing import IO, TextIO
 
 from keras_fastnet.arguments import checked_integer, checked_number
+from keras_fastnet.cluster.cluster_spec import split_address
 from keras_fastnet.cluster.ports import reserved_ports
+from keras_fastnet.cluster.rendezvous.token_proof import checked_token
 from keras_fastnet.cluster.variables import TOKEN
-from keras_fastnet.errors import UsageError
-from keras_fastnet.launcher.failure import failure_lines, find_failure
+from keras_fastnet.errors import ClusterError, UsageError
 from keras_fastnet.launcher.machine import available_cpus, visible_gpus
+from keras_fastnet.launcher.nodes import Nodes
 from keras_fastnet.launcher.output import Display
 from keras_fastnet.launcher.python_command import check_command, interpreter_command
 from keras_fastnet.launcher.report import Report
 from keras_fastnet.launcher.restarts import Restarts
 from keras_fastnet.launcher.start import Starter
+from keras_fastnet.launcher.starts import Starts
 from keras_fastnet.launcher.supervisor import Supervisor
 from keras_fastnet.launcher.worker_environment import worker_environments
+from keras_fastnet.version import __version__
 
 # Long enough to close files, short enough to wait for after a Ctrl-C.
 DEFAULT_GRACE_SECONDS = 5.0
@@ -46,6 +49,9 @@ def run(
     max_restarts: int = 0,
     min_workers: int | None = None,
     report: str | os.PathLike[str] | None = None,
+    nnodes: int = 1,
+    node_rank: int | None = None,
+    rendezvous: str | None = None,
     grace_seconds: float = DEFAULT_GRACE_SECONDS,
     dry_run: bool = False,
     mpi: bool = False,
@@ -57,7 +63,7 @@ def run(
     """Runs a Python program in local workers and waits until all have ended.
 
     Args:
-        workers: The number of workers, at least 1.
+        workers: The number of workers on this machine, at least 1.
         command: The words that follow `python`: a script and its arguments, or `-m`,
             a module and its arguments.
         port: The port of worker 0; worker r has `port + r`. Defaults to `None`: any
@@ -76,6 +82,11 @@ def run(
             keep failing. Defaults to `None`: `workers`.
         report: A file for a JSON object about all starts and failures. Defaults to
             `None`.
+        nnodes: The number of machines, on each of which `run` is called. Defaults
+            to `1`.
+        node_rank: This machine's number, from 0. Defaults to `None`, for one machine.
+        rendezvous: `host:port` of machine 0, for the launchers. Defaults to `None`,
+            for one machine.
         grace_seconds: Seconds between SIGTERM and SIGKILL when workers are ended.
             Defaults to `5.0`.
         dry_run: Whether to print each worker's environment and command, and start
@@ -111,6 +122,10 @@ def run(
     if min_workers is not None:
         checked_integer("min_workers", min_workers, at_least=1)
         _check_min_workers(min_workers, workers, max_restarts)
+    checked_integer("nnodes", nnodes, at_least=1)
+    _check_nodes(nnodes, node_rank, rendezvous)
+    if nnodes > 1:
+        _check_for_several_machines(mpi, min_workers, dry_run, environment)
     check_command(command)
     _check_no_cluster(environment)
     log_path = None if log_dir is None else Path(log_dir)
@@ -133,7 +148,8 @@ def run(
             stdout.flush()
             return 0
         # Not part of what a dry run prints.
-        environment = {TOKEN: secrets.token_hex(32), **environment}
+        if nnodes == 1:
+            environment = {TOKEN: secrets.token_hex(32), **environment}
         logs: list[IO[str] | None] = [None] * workers
         if log_path is not None:
             for rank in range(workers):
@@ -145,6 +161,8 @@ def run(
             workers=workers,
             max_restarts=max_restarts,
             min_workers=min_workers or workers,
+            nnodes=nnodes,
+            node_rank=node_rank or 0,
         )
         folder = None
         if max_restarts or report is not None:
@@ -163,72 +181,33 @@ def run(
             mpi=mpi,
             folder=folder,
         )
-        restarts = Restarts(workers, max_restarts, min_workers or workers)
-        with supervisor.watching():
-            return _run_until_done(
-                starter, supervisor, display, restarts, written, log_path
-            )
-
-
-def _run_until_done(
-    starter: Starter,
-    supervisor: Supervisor,
-    display: Display,
-    restarts: Restarts,
-    report: Report,
-    log_path: Path | None,
-) -> int:
-    """Starts the workers, again after failures, and returns the exit code."""
-
-    def say(text: str) -> None:
-        display.print_line("stderr", text)
-
-    exit_code, outcome, refusal = 2, "failed", None
-    try:
-        while True:
-            report.begin(restarts.slots)
-            try:
-                exit_code, ends = starter.run(restarts.slots, supervisor, display)
-            except (OSError, UsageError) as error:
-                if not restarts.made:
-                    raise
-                refusal = f"the workers could not be started again ({error})"
-                say(f"fastnet: {refusal}")
-                return exit_code
-            restarts.learn(ends)
-            first = supervisor.first_failure
-            failure = None
-            if first is not None:
-                failure = find_failure(
-                    ends, first.rank, supervisor.failed_at, supervisor.suspended
+        restarts = Restarts(
+            workers,
+            max_restarts,
+            min_workers or workers,
+            where="" if nnodes == 1 else " on this machine",
+        )
+        with supervisor.watching(), ExitStack() as connected:
+            nodes = None
+            if nnodes > 1:
+                nodes = connected.enter_context(
+                    Nodes(
+                        node_rank or 0,
+                        nnodes,
+                        rendezvous or "",
+                        checked_token(environment.get(TOKEN)),
+                        {
+                            "--nnodes": nnodes,
+                            "--max-restarts": max_restarts,
+                            "version": __version__,
+                        },
+                        supervisor.wake,
+                    )
                 )
-                for line in failure_lines(failure, log_path):
-                    say(line)
-            report.end_start(ends, failure)
-            if supervisor.signal is not None:
-                outcome = f"ended by {signal.Signals(supervisor.signal).name}"
-                return exit_code
-            if failure is None or display.broken:
-                outcome = "failed" if exit_code else "succeeded"
-                return exit_code
-            refusal = restarts.refusal(failure)
-            if refusal is not None:
-                if restarts.most:
-                    say(f"fastnet: not restarted: {refusal}")
-                return exit_code
-            for note in restarts.notes:
-                say(f"fastnet: {note}")
-            for log in filter(None, starter.logs):
-                with contextlib.suppress(OSError):
-                    log.write(f"fastnet: {restarts.notes[-1]}\n")
-            if not supervisor.pause(restarts.pause):
-                outcome = f"ended by {signal.Signals(supervisor.signal or 0).name}"
-                exit_code = 128 + (supervisor.signal or 0)
-                return exit_code
-    finally:
-        problem = report.end(outcome, exit_code, refusal)
-        if problem is not None:
-            say(f"fastnet: the report cannot be written ({problem})")
+            starts = Starts(
+                starter, supervisor, display, restarts, written, log_path, nodes
+            )
+            return starts.run()
 
 
 def _describe(
@@ -254,6 +233,50 @@ def _check_min_workers(least: int, workers: int, max_restarts: int) -> None:
             "--min-workers M must be at most the number of workers. Received: "
             f"{least}, with --workers {workers}. Pass a number from 1 to {workers}."
         )
+
+
+def _check_nodes(nnodes: int, node_rank: int | None, rendezvous: str | None) -> None:
+    if nnodes == 1:
+        if node_rank not in (None, 0) or rendezvous is not None:
+            raise UsageError(
+                "--node-rank and --rendezvous are for several machines. Received: them "
+                "without --nnodes. Pass --nnodes N, the number of machines, too."
+            )
+        return
+    if node_rank is None or not 0 <= node_rank < nnodes:
+        raise UsageError(
+            f"--node-rank R must be this machine's number, from 0 to {nnodes - 1}, "
+            f"with --nnodes {nnodes}. Received: {node_rank}. Give each machine its own."
+        )
+    try:
+        split_address(rendezvous or "")
+    except ClusterError:
+        raise UsageError(
+            "--rendezvous must be HOST:PORT, which leads to machine 0 from all "
+            f"machines. Received: {rendezvous}. Pass the same on all machines, for "
+            "example --rendezvous host0:29400."
+        ) from None
+
+
+def _check_for_several_machines(
+    mpi: bool,
+    min_workers: int | None,
+    dry_run: bool,
+    environment: Mapping[str, str],
+) -> None:
+    for given, option, advice in (
+        (mpi, "--transport mpi", "Start the workers of all machines with mpiexec."),
+        (min_workers is not None, "--min-workers", "Leave it out."),
+        (dry_run, "--dry-run", "Try it without --nnodes."),
+    ):
+        if given:
+            raise UsageError(
+                f"{option} is for one machine. Received: it with --nnodes. {advice}"
+            )
+    try:
+        checked_token(environment.get(TOKEN))
+    except ClusterError as error:
+        raise UsageError(str(error)) from None
 
 
 def _check_no_cluster(environment: Mapping[str, str]) -> None:

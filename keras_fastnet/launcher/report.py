@@ -76,6 +76,14 @@ class Report:
         with contextlib.suppress(OSError):
             self._write()
 
+    def add_failure_elsewhere(self, failure: dict[str, Any]) -> None:
+        """Adds why the last start failed, on another machine.
+
+        Args:
+            failure: JSON can hold it.
+        """
+        self._starts[-1]["failure_elsewhere"] = failure
+
     def end(self, outcome: str, exit_code: int, reason: str | None) -> str | None:
         """Completes the report; returns why it cannot be written, or `None`.
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from keras_fastnet.launcher.failure import Failure, WorkerEnd
+from keras_fastnet.launcher.failure import Cause, WorkerEnd
 from keras_fastnet.text import count
 
 # Until ports and memory are free. It doubles with every failure without a new backup in
@@ -23,6 +23,7 @@ class Restarts:
         workers: The number of workers of the first start.
         most: The number of restarts allowed.
         least: The number of workers below which no slot is given up.
+        where: What the log adds to the number of workers. Defaults to `""`.
 
     Attributes:
         slots: The slots of the next start, by the worker's rank.
@@ -34,7 +35,7 @@ class Restarts:
         notes: What was decided after the last failure, for the log.
     """
 
-    def __init__(self, workers: int, most: int, least: int) -> None:
+    def __init__(self, workers: int, most: int, least: int, where: str = "") -> None:
         self.slots = list(range(workers))
         self.made = 0
         self.pause = _FIRST_PAUSE
@@ -43,9 +44,10 @@ class Restarts:
         self.notes: list[str] = []
         self.most = most
         self._least = least
+        self._where = where
         self._failures_of: Counter[int] = Counter()
         self._backup_before: Backup | None = None
-        self._seen: set[tuple[Any, ...]] = set()
+        self._seen: set[tuple[str, str | None]] = set()
         self._told_of_the_beginning = False
 
     def learn(self, ends: Sequence[WorkerEnd]) -> None:
@@ -62,11 +64,11 @@ class Restarts:
             elif event["kind"] == "removed":
                 self.backup = None
 
-    def refusal(self, failure: Failure) -> str | None:
+    def refusal(self, cause: Cause) -> str | None:
         """Takes note of a failure; returns why the workers are not started again.
 
         Args:
-            failure: The failure.
+            cause: What was the cause of the failure.
 
         Returns:
             The reason, or `None` if they are to be started again. `slots`, `pause` and
@@ -75,16 +77,16 @@ class Restarts:
         self.notes = []
         if not self.most:
             return "--max-restarts is 0"
-        repeated = failure.repeated_as(_position(self.backup))
-        if repeated in self._seen:
-            where = repeated[-1] or "without a backup in between"
+        where = cause.position or _position(self.backup)
+        if cause.error is not None and (cause.error, where) in self._seen:
             return (
-                f"`{failure.reason}` came a second time ({where}), and would come again"
+                f"`{cause.reason}` came a second time "
+                f"({where or 'without a backup in between'}), and would come again"
             )
         if self.made >= self.most:
             return f"--max-restarts allows {count(self.most, 'restart')}"
-        if repeated is not None:
-            self._seen.add(repeated)
+        if cause.error is not None:
+            self._seen.add((cause.error, where))
         progress = self.backup != self._backup_before
         self._backup_before = self.backup
         if progress or not self.made:
@@ -92,22 +94,22 @@ class Restarts:
             self.pause = _FIRST_PAUSE
         else:
             self.pause = min(2 * self.pause, _LONGEST_PAUSE)
-        self._failures_of[failure.worker.slot] += 1
-        self._give_up(failure.worker)
+        self._failures_of[cause.slot] += 1
+        self._give_up(cause)
         self.made += 1
         self.notes.append(
             f"restart {self.made} of {self.most} in {self.pause:g} s, with "
-            f"{count(len(self.slots), 'worker')}, {self._from()}"
+            f"{count(len(self.slots), 'worker')}{self._where}, {self._from()}"
         )
         return None
 
-    def _give_up(self, worker: WorkerEnd) -> None:
-        failures = self._failures_of[worker.slot]
+    def _give_up(self, cause: Cause) -> None:
+        failures = self._failures_of[cause.slot]
         if failures < _FAILURES_OF_A_SLOT or len(self.slots) <= self._least:
             return
-        self.slots.remove(worker.slot)
+        self.slots.remove(cause.slot)
         self.notes.append(
-            f"worker {worker.rank} failed {failures} times without a new backup in "
+            f"worker {cause.rank} failed {failures} times without a new backup in "
             f"between: training continues with {count(len(self.slots), 'worker')}"
         )
 

@@ -27,7 +27,7 @@ class Starter:
         environment: The variables that the workers inherit.
         variables: The variables of each slot.
         ports: The port of each slot.
-        logs: The log of each rank, or `None`.
+        logs: The log of each worker of this machine, by rank, or `None`.
         all_output: Whether to show the whole output of every worker.
         independent: Whether each worker may train a separate model.
         mpi: Whether the workers are also ranks of an MPI world.
@@ -45,7 +45,12 @@ class Starter:
     folder: Path | None
 
     def run(
-        self, slots: Sequence[int], supervisor: Supervisor, display: Display
+        self,
+        slots: Sequence[int],
+        supervisor: Supervisor,
+        display: Display,
+        addresses: Sequence[str],
+        first_rank: int,
     ) -> tuple[int, list[WorkerEnd]]:
         """Starts a worker for each slot and waits until all have ended.
 
@@ -53,27 +58,29 @@ class Starter:
             slots: The slots, by the worker's rank.
             supervisor: Watches the workers.
             display: Shows their output.
+            addresses: The addresses of all workers, of other machines too.
+            first_rank: The rank of the first worker of this machine.
 
         Returns:
-            The exit code of the start, and how each worker ended, by rank.
+            The exit code of the start, and how each worker here ended, by rank.
 
         Raises:
             OSError: If a process could not be started.
             UsageError: If `mpiexec` fails.
         """
         started: list[tuple[WorkerProcess, WorkerOutput, Path | None]] = []
-        ports = [self.ports[slot] for slot in slots]
         with ExitStack() as stack:
             ranks_of_mpi = [MpiRank()] * len(slots)
             if self.mpi:
                 ranks_of_mpi = stack.enter_context(mpi_ranks(len(slots)))
             stack.callback(supervisor.finish)
-            for rank, (slot, mpi_rank) in enumerate(
+            for index, (slot, mpi_rank) in enumerate(
                 zip(slots, ranks_of_mpi, strict=True)
             ):
+                rank = first_rank + index
                 told = None if self.folder is None else self.folder / str(rank)
                 output = WorkerOutput(
-                    rank, display, show_all=self.all_output, log=self.logs[rank]
+                    rank, display, show_all=self.all_output, log=self.logs[index]
                 )
                 worker = WorkerProcess(
                     rank,
@@ -81,12 +88,12 @@ class Starter:
                     {
                         **self.environment,
                         **self.variables[slot],
-                        "TF_CONFIG": cluster_configuration(ports, rank),
+                        "TF_CONFIG": cluster_configuration(addresses, rank),
                         **mpi_rank.variables,
                         **({} if told is None else {events.VARIABLE: str(told)}),
                     },
                     mpi_rank.descriptors,
-                    must_use_strategy=len(slots) > 1 and not self.independent,
+                    must_use_strategy=len(addresses) > 1 and not self.independent,
                 )
                 supervisor.add(worker, output)
                 started.append((worker, output, told))

@@ -1,11 +1,13 @@
 """`Supervisor`, which watches the workers of one launch until all have ended."""
 
+import contextlib
+import math
 import os
 import selectors
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -40,6 +42,8 @@ class Supervisor:
         failed_at: When it was found to have ended, in seconds since 1970.
         suspended: The ranks of the workers that were suspended then.
         signal: The number of the signal that the launcher got, or `None`.
+        ask: Asked after `wake`: why the workers must be ended, or `None`.
+        on_failure: Called when a worker has failed first, or the launcher got a signal.
     """
 
     def __init__(self, display: Display, grace_seconds: float) -> None:
@@ -49,8 +53,11 @@ class Supervisor:
         self._display = display
         self._grace_seconds = grace_seconds
         self._workers: list[WorkerProcess] = []
-        self._outputs: list[WorkerOutput] = []
+        self._outputs: dict[WorkerProcess, WorkerOutput] = {}
         self.signal: int | None = None
+        self.ask: Callable[[], str | None] = lambda: None
+        self.on_failure: Callable[[], None] = lambda: None
+        self._writable: int | None = None
         self._stopping = False
         # `epoll` reports descriptors in the order in which they became ready, so the
         # worker that ended first is known even if this process wakes late.
@@ -61,6 +68,7 @@ class Supervisor:
         """Handles signals inside the context, and ends all workers at its end."""
         readable, writable = os.pipe()
         os.set_blocking(writable, False)
+        self._writable = writable
         self._selector.register(readable, selectors.EVENT_READ)
 
         def wake(number: int, frame: FrameType | None) -> None:
@@ -81,6 +89,7 @@ class Supervisor:
                 for number, handler in previous.items():
                     signal.signal(number, handler)
                 self._selector.close()
+                self._writable = None
                 os.close(readable)
                 os.close(writable)
 
@@ -89,13 +98,14 @@ class Supervisor:
         if not self._workers:
             self.first_failure, self.suspended = None, []
         self._workers.append(worker)
-        self._outputs.append(output)
+        self._outputs[worker] = output
         self._selector.register(worker, selectors.EVENT_READ, worker)
         for stream, pipe in worker.pipes.items():
-            self._selector.register(pipe, selectors.EVENT_READ, (worker.rank, stream))
+            self._selector.register(pipe, selectors.EVENT_READ, (worker, stream))
 
     def wait(self) -> int:
         """Waits until all workers have ended and returns the launch's exit code."""
+        self._look()
         while not all(worker.ended for worker in self._workers):
             self._step()
             if self._display.broken:
@@ -107,17 +117,31 @@ class Supervisor:
             return code if code > 0 else 128 - code
         return 128 + signal.SIGPIPE if self._display.broken else 0
 
-    def pause(self, seconds: float) -> bool:
+    def pause(
+        self, seconds: float = math.inf, until: Callable[[], bool] = lambda: False
+    ) -> bool:
         """Waits between two starts; returns whether no signal came.
 
         Args:
-            seconds: How long.
+            seconds: How long. Defaults to no limit.
+            until: Whether to end earlier; asked after `wake`. Defaults to never.
         """
         end = time.monotonic() + seconds
-        while self.signal is None and (left := end - time.monotonic()) > 0:
-            for key, _ in self._selector.select(left):
-                self._handle_signal(os.read(key.fd, 1)[0])
+        while (
+            self.signal is None and not until() and (left := end - time.monotonic()) > 0
+        ):
+            for key, _ in self._selector.select(None if left == math.inf else left):
+                number = os.read(key.fd, 1)[0]
+                if number:
+                    self._handle_signal(number)
         return self.signal is None
+
+    def wake(self) -> None:
+        """Has `wait` ask `ask`, and `pause` its `until`; any thread may call it."""
+        if self._writable is not None:
+            # A full pipe wakes it as well.
+            with contextlib.suppress(OSError):
+                os.write(self._writable, b"\0")
 
     def finish(self) -> None:
         """Ends a start: kills the workers that remain, also after an error here."""
@@ -129,15 +153,15 @@ class Supervisor:
             self._step()
         for worker in self._workers:
             for stream, pipe in worker.pipes.items():
-                self._read(worker.rank, stream, _READS_OF_A_FULL_PIPE)
+                self._read(worker, stream, _READS_OF_A_FULL_PIPE)
                 if not pipe.closed:
                     # A process that left the group still holds the pipe's other end.
-                    self._outputs[worker.rank].feed(stream, b"")
+                    self._outputs[worker].feed(stream, b"")
                     self._selector.unregister(pipe)
             if worker.exit_code is None:
                 self._selector.unregister(worker)
             worker.close()
-        self._workers, self._outputs = [], []
+        self._workers, self._outputs = [], {}
         self._stopping = False
 
     def _step(self) -> None:
@@ -146,14 +170,22 @@ class Supervisor:
             if isinstance(key.data, WorkerProcess):
                 self._handle_exit(key.data)
             elif key.data is not None:
-                rank, stream = key.data
-                self._read(rank, stream)
+                worker, stream = key.data
+                self._read(worker, stream)
+            elif number := os.read(key.fd, 1)[0]:
+                self._handle_signal(number)
             else:
-                self._handle_signal(os.read(key.fd, 1)[0])
+                self._look()
         if any(worker.ending for worker in self._workers):
             living = living_groups()
             for worker in self._workers:
                 worker.pursue(living)
+
+    def _look(self) -> None:
+        reason = None if self._stopping else self.ask()
+        if reason is not None:
+            self._display.print_line("stderr", f"fastnet: {reason}, ending the workers")
+            self._stop()
 
     def _handle_signal(self, number: int) -> None:
         if self.signal is not None:
@@ -164,6 +196,7 @@ class Supervisor:
         self.signal = number
         name = signal.Signals(number).name
         self._display.print_line("stderr", f"fastnet: {name}, ending the workers")
+        self.on_failure()
         self._stop()
 
     def _handle_exit(self, worker: WorkerProcess) -> None:
@@ -171,7 +204,7 @@ class Supervisor:
         worker.note_exit()
         # The pipes hold the rest of its output.
         for stream in worker.pipes:
-            self._read(worker.rank, stream, _READS_OF_A_FULL_PIPE)
+            self._read(worker, stream, _READS_OF_A_FULL_PIPE)
         if worker.exit_code != 0 and not self._stopping:
             self.first_failure, self.failed_at = worker, time.time()
             self.suspended = [w.rank for w in self._workers if w.is_suspended]
@@ -179,6 +212,7 @@ class Supervisor:
                 "stderr",
                 f"fastnet: worker {worker.rank} failed, ending the others",
             )
+            self.on_failure()
             self._stop()
         # Ends its child processes too, whatever its exit code.
         worker.end(self._grace_seconds)
@@ -188,8 +222,8 @@ class Supervisor:
         for worker in self._workers:
             worker.end(self._grace_seconds)
 
-    def _read(self, rank: int, stream: str, times: int = 1) -> None:
-        pipe = self._workers[rank].pipes[stream]
+    def _read(self, worker: WorkerProcess, stream: str, times: int = 1) -> None:
+        pipe = worker.pipes[stream]
         for _ in range(times):
             if pipe.closed:
                 return
@@ -200,4 +234,4 @@ class Supervisor:
             if not data:
                 self._selector.unregister(pipe)
                 pipe.close()
-            self._outputs[rank].feed(stream, data)
+            self._outputs[worker].feed(stream, data)

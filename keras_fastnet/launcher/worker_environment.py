@@ -19,11 +19,16 @@ THREAD_VARIABLES = (
 )
 
 
-def cluster_configuration(ports: Sequence[int], rank: int) -> str:
-    """Returns the TF_CONFIG of worker `rank` of a cluster on this machine."""
+def local_addresses(ports: Sequence[int]) -> list[str]:
+    """Returns the addresses of workers on this machine, for themselves."""
+    return [f"{HOST}:{port}" for port in ports]
+
+
+def cluster_configuration(addresses: Sequence[str], rank: int) -> str:
+    """Returns the TF_CONFIG of worker `rank` of a cluster."""
     return json.dumps(
         {
-            "cluster": {"worker": [f"{HOST}:{port}" for port in ports]},
+            "cluster": {"worker": list(addresses)},
             "task": {"type": "worker", "index": rank},
         }
     )
@@ -73,9 +78,10 @@ def worker_environments(
         # Hides the C++ information lines, which every worker would repeat.
         shared["TF_CPP_MIN_LOG_LEVEL"] = "1"
 
+    addresses = local_addresses(ports)
     result = []
     for rank in range(workers):
-        variables = {"TF_CONFIG": cluster_configuration(ports, rank), **shared}
+        variables = {"TF_CONFIG": cluster_configuration(addresses, rank), **shared}
         if gpu_blocks is not None:
             # -1 hides all GPUs.
             variables["CUDA_VISIBLE_DEVICES"] = ",".join(gpu_blocks[rank]) or "-1"

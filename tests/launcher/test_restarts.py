@@ -123,7 +123,7 @@ def end(slot=0, code=-signal.SIGKILL, *, error=None, at=0.0, **others):
 
 def failure(*ends, suspended=()):
     ends = ends or (end(),)
-    return find_failure(ends, 0, 10.0, suspended)
+    return find_failure(ends, ends[0].rank, 10.0, suspended)
 
 
 def backup(updates):
@@ -137,7 +137,7 @@ def test_pauses_grow_until_there_is_a_new_backup():
     for updates in (1, 1, 1, 2, 2, *[2] * 6):
         restarts.learn([backup(updates)])
         restarts.slots = [0, 1]
-        assert restarts.refusal(failure()) is None
+        assert restarts.refusal(failure().cause) is None
         pauses.append(restarts.pause)
     assert pauses == [1, 2, 4, 1, 2, 4, 8, 16, 30, 30, 30]
 
@@ -146,12 +146,12 @@ def test_slot_is_kept_while_there_are_new_backups():
     restarts = Restarts(3, most=20, least=1)
     for updates in range(5):
         restarts.learn([backup(updates)])
-        assert restarts.refusal(failure()) is None
+        assert restarts.refusal(failure().cause) is None
     assert restarts.slots == [0, 1, 2]
-    assert restarts.refusal(failure(end(2))) is None
+    assert restarts.refusal(failure(end(2)).cause) is None
     assert restarts.slots == [0, 1, 2]
     # Slot 0 has failed at this backup before.
-    assert restarts.refusal(failure(end(0))) is None
+    assert restarts.refusal(failure(end(0)).cause) is None
     assert restarts.slots == [1, 2]
 
 
@@ -161,9 +161,9 @@ def test_same_exception_at_another_update_is_retried():
     two = end(0, 1, error=("ValueError", "bad <x at 0x51c0>"))
     other = {"kind": "position", "time": 0.0, "text": "epoch 3, step 1"}
     third = end(0, 1, events=[other, one.events[1]])
-    assert restarts.refusal(failure(one)) is None
-    assert restarts.refusal(failure(third)) is None
-    refusal = restarts.refusal(failure(two))
+    assert restarts.refusal(failure(one).cause) is None
+    assert restarts.refusal(failure(third).cause) is None
+    refusal = restarts.refusal(failure(two).cause)
     assert "`ValueError: bad <x at 0x51c0>` came a second time (epoch 2, step 3)" in (
         refusal
     )
@@ -176,8 +176,8 @@ def test_crash_without_a_new_backup_in_between(code, refused):
     restarts = Restarts(1, most=20, least=1)
     for updates in (1, 2):
         restarts.learn([backup(updates)])
-        assert restarts.refusal(failure(end(0, code))) is None
-    assert bool(restarts.refusal(failure(end(0, code)))) is refused
+        assert restarts.refusal(failure(end(0, code)).cause) is None
+    assert bool(restarts.refusal(failure(end(0, code)).cause)) is refused
 
 
 def test_cause_is_the_worker_that_the_others_waited_for():
