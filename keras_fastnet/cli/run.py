@@ -12,7 +12,8 @@ from keras_fastnet.errors import UsageError
 from keras_fastnet.launcher import launcher
 
 _DESCRIPTION = """\
-Run a Keras script in several TensorFlow workers on this machine.
+Run a Keras script in several TensorFlow workers on this machine, or on several
+machines with --nnodes.
 
 Each worker runs `python script.py args…` with TF_CONFIG set, so that
 tf.distribute.MultiWorkerMirroredStrategy() and keras_fastnet.TorusStrategy() find

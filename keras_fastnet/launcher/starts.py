@@ -122,7 +122,8 @@ class Starts:
         refusal = restarts.refusal(cause)
         if refusal is not None:
             if restarts.most:
-                self._refuse(f"not restarted: {refusal}")
+                self._refusal = refusal
+                self._say(f"not restarted: {refusal}")
             return False
         for note in restarts.notes:
             self._say(note)

@@ -241,6 +241,18 @@ def script(tmp_path, monkeypatch):
         ("--workers 4 --max-restarts 1 --min-workers 5 S", "Received: 5, with --work"),
         ("--workers 4 --min-workers 2 S", "Received: 2, without restarts"),
         ("--workers 2 --report S/r.json S", "--report must be a file that can be"),
+        ("--workers 2 --node-rank 1 S", "Received: them without --nnodes"),
+        ("--workers 2 --nnodes 2 S", "from 0 to 1, with --nnodes 2. Received: None"),
+        ("--workers 2 --nnodes 2 --node-rank 2 S", "Received: 2"),
+        ("--workers 2 --nnodes 2 --node-rank 1 S", "HOST:PORT, which leads"),
+        (
+            "--workers 2 --nnodes 2 --node-rank 1 --rendezvous host S",
+            "Received: host. Pass",
+        ),
+        (
+            "--workers 2 --nnodes 2 --node-rank 1 --rendezvous h:1 --dry-run S",
+            "--dry-run is for one machine",
+        ),
         ("--workers 2 --report . S", "--report must be a file that can be"),
         ("--workers 2 --report no/r.json S", "Received: no/r.json (No such file"),
     ],

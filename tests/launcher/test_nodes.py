@@ -140,9 +140,9 @@ def test_killed_launcher_ends_all_machines(launchers, tmp_path, host):
 
 def test_wrong_machines_are_told(launchers, tmp_path):
     """The launcher of machine 0 goes on, so that the mistake can be corrected."""
-    first = launchers.start(0, ACT, tmp_path)
     restarts = ("--max-restarts", 1)
     token = {"FASTNET_TOKEN": "a token of one machine"}
+    first = launchers.start(0, ACT, tmp_path)
     wrong = [
         (launchers.start(1, *restarts, ACT, tmp_path), "--max-restarts 1, version"),
         (launchers.start(1, ACT, tmp_path, nnodes=3), "--nnodes 3"),
@@ -153,6 +153,18 @@ def test_wrong_machines_are_told(launchers, tmp_path):
         assert codes == [2], errors
         assert words in errors[0]
     codes, _, errors = ended([first, launchers.start(1, ACT, tmp_path)])
+    assert codes == [0, 0], errors
+
+
+@pytest.mark.slow
+def test_all_machines_need_the_token(launchers, tmp_path):
+    token, other = ({"FASTNET_TOKEN": f"{n:032d}"} for n in range(2))
+    first = launchers.start(0, ACT, tmp_path, **token)
+    for wrong in ({}, other):
+        codes, _, errors = ended([launchers.start(1, ACT, tmp_path, **wrong)])
+        assert codes == [2], errors
+        assert "all machines must have the same FASTNET_TOKEN" in errors[0]
+    codes, _, errors = ended([first, launchers.start(1, ACT, tmp_path, **token)])
     assert codes == [0, 0], errors
 
 
