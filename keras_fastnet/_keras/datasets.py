@@ -1,16 +1,20 @@
 """The stages of `tf.data` pipelines, which TensorFlow keeps in private attributes."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.data.ops import (
     batch_op,
     cache_op,
+    concatenate_op,
     dataset_ops,
     map_op,
+    padded_batch_op,
     prefetch_op,
+    ragged_batch_op,
     repeat_op,
     shuffle_op,
     skip_op,
@@ -18,8 +22,6 @@ from tensorflow.python.data.ops import (
     zip_op,
 )
 from tensorflow.python.data.util import nest, structure
-from tensorflow.python.eager import context
-from tensorflow.python.framework import op_def_registry
 from tensorflow.python.ops import gen_dataset_ops
 
 _KINDS: dict[type, str] = {
@@ -34,24 +36,11 @@ _KINDS: dict[type, str] = {
     skip_op._SkipDataset: "skip",
     cache_op.CacheDataset: "cache",
     zip_op._ZipDataset: "zip",
+    concatenate_op._ConcatenateDataset: "concatenate",
+    padded_batch_op._PaddedBatchDataset: "padded_batch",
+    # A stage of its own before the `batch` of `ragged_batch`.
+    ragged_batch_op._DenseToRaggedDataset: "ragged",
     dataset_ops._OptionsDataset: "options",
-}
-
-# Stateful in TensorFlow's sense, but the order of the elements does not matter to them.
-_ORDERLESS = {
-    "Assert",
-    "Case",
-    "If",
-    "LookupTableFindV2",
-    "LookupTableSizeV2",
-    "Print",
-    "PrintV2",
-    "ReadVariableOp",
-    "ResourceGather",
-    "ResourceGatherNd",
-    "StatefulPartitionedCall",
-    "VarIsInitializedOp",
-    "While",
 }
 
 
@@ -88,33 +77,81 @@ def inputs(dataset: tf.data.Dataset) -> list[tf.data.Dataset]:
 
 @dataclasses.dataclass(frozen=True)
 class BatchArguments:
-    """The arguments of `Dataset.batch`.
+    """The arguments of `Dataset.batch` or `padded_batch`.
 
     Attributes:
         size: `batch_size`.
         drop_remainder: `drop_remainder`.
         parallel_calls: `num_parallel_calls`.
+        padding: `padded_shapes` and `padding_values`; `None` for `batch`.
     """
 
     size: int
     drop_remainder: bool
     parallel_calls: int | None
+    padding: tuple[Any, Any] | None
+
+    def batched(self, pairs: tf.data.Dataset, size: int) -> tf.data.Dataset:
+        """Returns batches of pairs of an element and a vector, in order.
+
+        Args:
+            pairs: The pairs.
+            size: The batches' size.
+        """
+        if self.padding is not None:
+            shapes, paddings = self.padding
+            vector = pairs.element_spec[1]
+            zero = tf.zeros([], vector.dtype)
+            return pairs.padded_batch(
+                size, (shapes, vector.shape), (paddings, zero), self.drop_remainder
+            )
+        deterministic = None if self.parallel_calls is None else True
+        return pairs.batch(
+            size, self.drop_remainder, self.parallel_calls, deterministic
+        )
 
 
 def batch_arguments(dataset: tf.data.Dataset) -> BatchArguments:
     """Returns the arguments with which a dataset was batched.
 
     Args:
-        dataset: A dataset of kind `"batch"`, made outside of a `tf.function`.
+        dataset: A dataset of kind `"batch"` or `"padded_batch"`, made outside of a
+            `tf.function`.
     """
+    padding = None
+    if kind(dataset) == "padded_batch":
+        padding = dataset._padded_shapes, dataset._padding_values
     return BatchArguments(
         int(dataset._batch_size),
         bool(dataset._drop_remainder),
-        _parallel_calls(dataset),
+        parallel_calls(dataset),
+        padding,
     )
 
 
-def _parallel_calls(dataset: tf.data.Dataset) -> int | None:
+def pads_to_longest(dataset: tf.data.Dataset) -> bool:
+    """Returns whether the size of an element may depend on others in its batch.
+
+    Args:
+        dataset: A dataset of kind `"padded_batch"`.
+    """
+    shapes = nest.flatten(dataset._padded_shapes)
+    specs = nest.flatten(dataset._input_dataset.element_spec)
+    return any(
+        size < 0 and own is None
+        for shape, spec in zip(shapes, specs, strict=True)
+        for size, own in zip(
+            shape.numpy(), spec.shape.as_list() if spec.shape.rank else (), strict=False
+        )
+    ) or any(spec.shape.rank is None for spec in specs)
+
+
+def parallel_calls(dataset: tf.data.Dataset) -> int | None:
+    """Returns the argument `num_parallel_calls` with which a dataset was made.
+
+    Args:
+        dataset: A dataset of kind `"map"`, `"batch"` or `"padded_batch"`.
+    """
     calls = getattr(dataset, "_num_parallel_calls", None)
     return None if calls is None else int(calls)
 
@@ -173,10 +210,12 @@ def again(dataset: tf.data.Dataset, source: tf.data.Dataset) -> tf.data.Dataset:
 
     Args:
         dataset: Of kind `"prefetch"`, `"shuffle"`, `"repeat"`, `"take"`, `"skip"`,
-            `"cache"` or `"options"`.
+            `"cache"`, `"ragged"` or `"options"`.
         source: The dataset to read.
     """
     name = _KINDS[type(dataset)]
+    if name == "ragged":
+        return ragged_batch_op._DenseToRaggedDataset(source, _row_splits(dataset))
     if name == "shuffle":
         return _SameShuffle(dataset, source)
     if name == "prefetch":
@@ -187,6 +226,36 @@ def again(dataset: tf.data.Dataset, source: tf.data.Dataset) -> tf.data.Dataset:
         return source
     stages = {"repeat": source.repeat, "take": source.take, "skip": source.skip}
     return stages[name](dataset._count)
+
+
+def _row_splits(dataset: tf.data.Dataset) -> tf.DType:
+    """Returns the dtype of the rows' ends in what a dataset makes ragged."""
+    made = nest.flatten(dataset.element_spec)
+    given = nest.flatten(dataset._input_dataset.element_spec)
+    for spec, before in zip(made, given, strict=True):
+        if isinstance(spec, tf.RaggedTensorSpec) and isinstance(before, tf.TensorSpec):
+            return spec.row_splits_dtype
+    return tf.int64
+
+
+def switched(
+    dataset: tf.data.Dataset, number: tf.Tensor, branches: Sequence[Callable[[], Any]]
+) -> Any:
+    """Returns an element of a dataset of kind `"concatenate"`, in a graph.
+
+    Args:
+        dataset: The dataset.
+        number: Which of the datasets that it reads has the element.
+        branches: For each of them, returns the element.
+    """
+    spec = dataset.element_spec
+
+    def tensors(branch: Callable[[], Any]) -> list[tf.Tensor]:
+        return structure.to_tensor_list(spec, branch())
+
+    flat = tf.switch_case(number, [functools.partial(tensors, b) for b in branches])
+    flat = flat if isinstance(flat, list | tuple) else [flat]
+    return structure.from_compatible_tensor_list(spec, list(flat))
 
 
 class _SameShuffle(shuffle_op._ShuffleDataset):
@@ -213,141 +282,3 @@ class _SameShuffle(shuffle_op._ShuffleDataset):
             **self._common_args,
         )
         dataset_ops.UnaryUnchangedStructureDataset.__init__(self, source, variant)
-
-
-def function_name(function: Callable[..., Any]) -> str:
-    """Returns a name for a function or another object that can be called.
-
-    Args:
-        function: The object.
-    """
-    name = getattr(function, "__name__", type(function).__name__)
-    return name.strip("<>")
-
-
-class MapFunction:
-    """The function of a dataset of kind `"map"`, as it was traced.
-
-    It is not traced again: variables that it closes over may have changed.
-
-    Args:
-        dataset: The dataset.
-
-    Attributes:
-        python: The Python function.
-        parallel_calls: The argument `num_parallel_calls`.
-    """
-
-    def __init__(self, dataset: tf.data.Dataset):
-        wrapper = dataset._map_func
-        self.python = wrapper._func
-        self.parallel_calls = _parallel_calls(dataset)
-        self._traced = wrapper.function
-        self._input, self._output = wrapper._input_structure, wrapper.output_structure
-
-    def order_dependent(self) -> list[str]:
-        """Returns its operations whose results may depend on the elements' order.
-
-        Random operations are not among them: `call` gives them other seeds.
-        """
-        return sorted({node.op for node in self._nodes() if _needs_order(node)})
-
-    @property
-    def name(self) -> str:
-        """The Python function's name."""
-        return function_name(self.python)
-
-    @property
-    def is_random(self) -> bool:
-        """Whether it draws random numbers."""
-        return any(map(_is_random, self._nodes()))
-
-    def call(self, element: Any, seed_offset: int) -> Any:
-        """Returns the function's result, in a graph.
-
-        Args:
-            element: The element.
-            seed_offset: Added to the seeds of its random operations that have some.
-        """
-        arguments = structure.to_tensor_list(self._input, element)
-        if not any(map(_has_seed, self._nodes())):
-            seed_offset = 0
-        results = _inlined(self._traced, arguments, seed_offset)
-        return structure.from_compatible_tensor_list(self._output, results)
-
-    def _nodes(self) -> Iterator[Any]:
-        graph = self._traced.graph.as_graph_def()
-        yield from graph.node
-        for function in graph.library.function:
-            yield from function.node_def
-
-
-def _needs_order(node: Any) -> bool:
-    operation = op_def_registry.get(node.op)
-    return (
-        operation is not None
-        and operation.is_stateful
-        and node.op not in _ORDERLESS
-        and not _is_random(node)
-    )
-
-
-def _is_random(node: Any) -> bool:
-    return "seed" in node.attr and "seed2" in node.attr
-
-
-def _has_seed(node: Any) -> bool:
-    return _is_random(node) and (node.attr["seed"].i or node.attr["seed2"].i)
-
-
-def _inlined(function: Any, arguments: list[Any], seed_offset: int) -> list[Any]:
-    """Returns a traced function's results, from a copy of its operations in a graph.
-
-    A call of the function would cost `tf.data` some microseconds for each element.
-    """
-    graph = tf.compat.v1.get_default_graph()
-    definition = function.graph.as_graph_def()
-    if seed_offset:
-        _reseed(definition, seed_offset)
-    captured = [graph.capture(value) for value in function.captured_inputs]
-    return tf.graph_util.import_graph_def(
-        definition,
-        dict(
-            zip(
-                [tensor.name for tensor in function.inputs],
-                [*arguments, *captured],
-                strict=True,
-            )
-        ),
-        [tensor.name for tensor in function.outputs],
-    )
-
-
-def _reseed(definition: Any, offset: int) -> None:
-    """Changes the seeds in a graph's definition, and in functions that it calls."""
-    names = {called.signature.name for called in definition.library.function}
-    for called in definition.library.function:
-        called.signature.name += _suffix(offset)
-        for node in called.node_def:
-            _reseed_node(node, names, offset)
-        # An import makes it known to the graph alone, not to the datasets' iterators.
-        if not context.context().has_function(called.signature.name):
-            context.context().add_function_def(called)
-    for node in definition.node:
-        _reseed_node(node, names, offset)
-
-
-def _reseed_node(node: Any, functions: set[str], offset: int) -> None:
-    """Changes a node's seed, and the names of functions that it calls."""
-    if _has_seed(node):
-        node.attr["seed2"].i += offset
-    if node.op in functions:
-        node.op += _suffix(offset)
-    for value in node.attr.values():
-        for called in (value.func, *value.list.func):
-            if called.name in functions:
-                called.name += _suffix(offset)
-
-
-def _suffix(offset: int) -> str:
-    return f"_seed_{offset}"

@@ -39,6 +39,49 @@ class EpochElements(Protocol):
     def __iter__(self) -> Iterator[Any]: ...
 
 
+class Rows(Protocol):
+    """The rows of an array; those of one example each.
+
+    Attributes:
+        features: Number of elements in a row.
+    """
+
+    features: int
+
+    def rows(self, numbers: tf.Tensor) -> tf.Tensor:
+        """Returns some rows, in a graph."""
+        ...
+
+    def elements(self, numbers: tf.Tensor, columns: tf.Tensor) -> tf.Tensor:
+        """Returns single elements, by their rows and their places in the rows."""
+        ...
+
+
+class RowsOfArrays(Protocol):
+    """Arrays and which of their rows make a batch; see `ArrayRows`."""
+
+    numbers: tf.data.Dataset
+    leaves: list[Rows | None]
+
+    def read(self, numbers: tf.Tensor) -> Any:
+        """Returns some rows of each array, in a graph."""
+
+
+class PartsOfBatches(Protocol):
+    """Batches that can be made in parts; see `BatchParts`."""
+
+    def parts(
+        self,
+        bounds: Callable[[int], list[tuple[int, int]]],
+        mark: Callable[[Any, int], tf.Tensor],
+    ) -> tf.data.Dataset:
+        """Returns parts of every batch, one after the other."""
+        ...
+
+    def first_whole(self) -> Any:
+        """Returns the first batch, as a whole."""
+
+
 class WorkerExchange(Protocol):
     """Values that the workers tell one another, each of them calling at once."""
 

@@ -117,6 +117,8 @@ class EpochOrder:
         """
         plain = random.shuffle
 
+        # `shuffle="batch"` passes it to `Dataset.map` as it is.
+        @tf.autograph.experimental.do_not_convert
         def shuffle(value: tf.Tensor, *args: Any, **kwargs: Any) -> tf.Tensor:
             # A program's own data may shuffle meanwhile, when one looks at them.
             if tf.executing_eagerly():

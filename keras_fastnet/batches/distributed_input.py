@@ -1,20 +1,14 @@
 """Distributes the data of Keras's loops over the replicas."""
 
-import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 
-from keras_fastnet._keras.protocols import WorkerExchange, seed_offset
-from keras_fastnet._keras.tensorflow import (
-    empty_batch,
-    without_end_of_data_agreement,
-    worker_dataset,
-)
+from keras_fastnet._keras.protocols import WorkerExchange
+from keras_fastnet._keras.tensorflow import empty_batch, worker_dataset
 from keras_fastnet._keras.training import SHARED_POLICIES
-from keras_fastnet.batches.early_shares import early_shares
 from keras_fastnet.batches.epoch_data import EpochData
 from keras_fastnet.batches.global_batch import (
     GlobalBatch,
@@ -24,121 +18,11 @@ from keras_fastnet.batches.global_batch import (
     fingerprint,
     joined_shares,
     tell_the_same,
-    with_examples,
     without_optionals,
 )
-from keras_fastnet.batches.input_costs import (
-    OWN,
-    WHOLE,
-    early_sharding,
-    explained,
-)
+from keras_fastnet.batches.input_costs import OWN, explained
+from keras_fastnet.batches.shares import Shares
 from keras_fastnet.errors import ShardingError
-
-
-@dataclasses.dataclass(frozen=True)
-class Shares:
-    """This worker's shares of the batches of a dataset.
-
-    Attributes:
-        dataset: Each share as a `GlobalBatch`, those of the worker's devices in turn.
-        whole: The user's dataset, of global batches.
-        early: Whether the shares are taken before the functions of `Dataset.map` run.
-    """
-
-    dataset: tf.data.Dataset
-    whole: tf.data.Dataset
-    early: bool
-
-
-def distribute_shares(
-    dataset: tf.data.Dataset,
-    positions: Sequence[int],
-    replicas: int,
-    distribute: Callable[[Callable[[Any], tf.data.Dataset]], Any],
-) -> Any:
-    """Returns a distributed dataset of which each replica reads its exact shares.
-
-    Args:
-        dataset: A dataset of global batches, the same on every worker.
-        positions: Which shares of a batch this worker's devices take.
-        replicas: Number of replicas.
-        distribute: TensorFlow's `distribute_datasets_from_function`.
-
-    Returns:
-        TensorFlow's dataset, for loops of the user's own. Its attribute
-        `global_batches` has the same as `Shares`, for Keras's steps.
-    """
-    shares = shares_of(dataset, positions, replicas)
-    own = shares.dataset.map(lambda share: share.data)
-    distributed = without_end_of_data_agreement(distribute(lambda _: own))
-    distributed.global_batches = dataclasses.replace(
-        shares, dataset=shares.dataset.prefetch(2 * len(positions))
-    )
-    return distributed
-
-
-def shares_of(
-    dataset: tf.data.Dataset, positions: Sequence[int], replicas: int
-) -> Shares:
-    """Returns this worker's shares of the batches of a dataset.
-
-    Args:
-        dataset: A dataset of global batches, the same on every worker.
-        positions: Which shares of a batch this worker's devices take.
-        replicas: Number of replicas.
-    """
-    # With one worker, its part is the whole batch.
-    early = early_shares(dataset) if len(positions) < replicas else ""
-    if isinstance(early, str):
-        # `tf.data` unpacks no named tuples.
-        unpack = type(dataset.element_spec) is tuple
-
-        def late(*batch: Any) -> list[GlobalBatch]:
-            data = batch if unpack else batch[0]
-            return [with_examples(data, position, replicas) for position in positions]
-
-        return Shares(_in_turn(dataset, late, len(positions)), dataset, False)
-    parts = early.parts(positions, replicas, seed_offset(positions[0]))
-    parts = parts.with_options(dataset.options())
-
-    @tf.autograph.experimental.do_not_convert
-    def cut(part: Any, header: tf.Tensor) -> list[GlobalBatch]:
-        return early.cut(part, header, positions, replicas)
-
-    batches = dataset.cardinality()
-    if batches >= 0:
-        parts = parts.apply(tf.data.experimental.assert_cardinality(batches))
-    return Shares(_in_turn(parts, cut, len(positions)), dataset, True)
-
-
-def _in_turn(
-    dataset: tf.data.Dataset,
-    shares: Callable[..., list[GlobalBatch]],
-    devices: int,
-) -> tf.data.Dataset:
-    """Returns the shares of a worker's devices in turn.
-
-    Args:
-        dataset: Elements of which each has a share for every device.
-        shares: Returns them, given an element.
-        devices: Number of devices.
-    """
-
-    def in_turn(*element: Any) -> tf.data.Dataset:
-        parts = [tf.data.Dataset.from_tensors(part) for part in shares(*element)]
-        joined = parts[0]
-        for part in parts[1:]:
-            joined = joined.concatenate(part)
-        return joined
-
-    if devices == 1:
-        return dataset.map(lambda *element: shares(*element)[0])
-    local = dataset.flat_map(in_turn)
-    batches = dataset.cardinality()
-    if batches < 0:
-        return local
-    return local.apply(tf.data.experimental.assert_cardinality(batches * devices))
 
 
 class DistributedInput:
@@ -185,11 +69,9 @@ class DistributedInput:
             lambda: self._steps(shares.dataset),
             lambda batch: self._check_same_data(batch, shares),
             join=self._join,
-            sharding=early_sharding(self._strategy.num_workers)
-            if shares.early
-            else WHOLE,
+            sharding=shares.sharding,
             element_spec=shares.whole.element_spec,
-            marks_sources=shares.early,
+            marks_sources=shares.marks_sources,
         )
 
     def explained(self, dataset: tf.data.Dataset) -> str:
@@ -289,11 +171,10 @@ class DistributedInput:
             return
         own = self._strategy.experimental_local_results(batch.fingerprint)[0]
         seen = self._workers.values_of_all(own, "the first batch")
-        if shares.early and not tell_the_same(seen):
+        if shares.marks_sources and not tell_the_same(seen):
             # The sources may differ where the data do not, as paths of files do.
-            (whole,) = shares.whole.take(1)
             seen = self._workers.values_of_all(
-                fingerprint(whole), "the first batch as a whole"
+                fingerprint(shares.first_whole()), "the first batch as a whole"
             )
         if not tell_the_same(seen):
             raise ShardingError(

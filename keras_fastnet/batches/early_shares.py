@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_fastnet._keras import datasets as upstream
+from keras_fastnet._keras.map_functions import MapFunction
 from keras_fastnet.batches.global_batch import (
     GlobalBatch,
     bounds,
@@ -39,7 +40,7 @@ class EarlyShares:
 
     Attributes:
         examples: The pipeline up to `batch`, taken apart.
-        batch: The arguments of `batch`.
+        batch: The arguments of `batch` or `padded_batch`.
         after: The stages behind it, in order.
     """
 
@@ -53,7 +54,7 @@ class EarlyShares:
         Args:
             stage: The user's dataset.
         """
-        return any(passed.stage is stage for passed in self.examples.passed)
+        return any(passed.covers(stage) for passed in self.examples.passed)
 
     def parts(
         self, positions: Sequence[int], replicas: int, offset: int
@@ -83,12 +84,7 @@ class EarlyShares:
         ).flat_map(taken)
         for stage in self.examples.passed:
             pairs = stage.apply(pairs, offset)
-        pairs = pairs.batch(
-            size,
-            self.batch.drop_remainder,
-            self.batch.parallel_calls,
-            None if self.batch.parallel_calls is None else True,
-        )
+        pairs = self.batch.batched(pairs, size)
         key = tuple(positions), replicas, offset
         for stage in self.after:
             read = pairs
@@ -143,10 +139,10 @@ def early_shares(dataset: tf.data.Dataset) -> EarlyShares | str:
         return "the pipeline is made within a tf.function"
     after: list[Passed] = []
     stage = dataset
-    while (kind := upstream.kind(stage)) != "batch":
+    while (kind := upstream.kind(stage)) not in ("batch", "padded_batch"):
         stage_input = (upstream.inputs(stage) or [None])[0]
         if kind == "map":
-            function = upstream.MapFunction(stage)
+            function = MapFunction(stage)
             if not is_by_example(function):
                 return f"map ({function.name}) behind batch may look at whole batches"
             reason = reason_to_stay(function)
@@ -160,6 +156,8 @@ def early_shares(dataset: tf.data.Dataset) -> EarlyShares | str:
         else:
             return f"{upstream.class_name(stage)} stands behind the last batch"
         stage = stage_input
+    if kind == "padded_batch" and upstream.pads_to_longest(stage):
+        return "padded_batch pads to the longest example of the whole batch"
     (before,) = upstream.inputs(stage)
     examples = split(before)
     if not any(passed.change for passed in [*examples.passed, *after]):

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 from keras_fastnet._keras import datasets as upstream
+from keras_fastnet._keras.map_functions import MapFunction
 from keras_fastnet.batches.early_shares import EarlyShares, early_shares
 
 OWN = "each worker reads its own data"
@@ -17,7 +18,17 @@ def early_sharding(workers: int) -> str:
     Args:
         workers: Number of workers.
     """
-    return f"each worker maps 1/{workers} of each batch (source read whole)"
+    return f"{divided('maps', workers)} (source read whole)"
+
+
+def divided(verb: str, workers: int) -> str:
+    """Returns what each worker does with its share of batches, as a text.
+
+    Args:
+        verb: What it does, such as `"maps"`.
+        workers: Number of workers.
+    """
+    return f"each worker {verb} 1/{workers} of each batch" if workers > 1 else WHOLE
 
 
 def explained(dataset: tf.data.Dataset, workers: int) -> str:
@@ -61,7 +72,7 @@ def _lines(
             part,
             early,
             workers,
-            behind_batch=behind_batch and kind != "batch",
+            behind_batch=behind_batch and kind not in ("batch", "padded_batch"),
             depth=depth + (len(read) > 1),
         )
     shared = behind_batch or (early is not None and early.passes(stage))
@@ -74,7 +85,7 @@ def _lines(
 def _name(stage: tf.data.Dataset) -> str:
     kind = upstream.kind(stage) or upstream.class_name(stage)
     if kind == "map":
-        return f"map ({upstream.MapFunction(stage).name})"
-    if kind == "batch":
-        return f"batch of {upstream.batch_arguments(stage).size}"
+        return f"map ({MapFunction(stage).name})"
+    if kind in ("batch", "padded_batch"):
+        return f"{kind} of {upstream.batch_arguments(stage).size}"
     return kind

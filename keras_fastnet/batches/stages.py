@@ -1,12 +1,14 @@
 """Takes a pipeline apart into a source and the stages that its elements then pass."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from keras_fastnet._keras import datasets as upstream
+from keras_fastnet._keras.map_functions import MapFunction, function_name
 
 IN_ORDER = ("prefetch", "options", "shuffle", "repeat", "take", "skip")
 """Kinds of datasets that pass elements on as they are."""
@@ -39,11 +41,11 @@ def by_example(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*batch)
 
     setattr(of_examples, _BY_EXAMPLE, True)
-    of_examples.__name__ = upstream.function_name(function)
+    of_examples.__name__ = function_name(function)
     return of_examples
 
 
-def is_by_example(function: upstream.MapFunction) -> bool:
+def is_by_example(function: MapFunction) -> bool:
     """Returns whether a function treats the rows of a batch separately.
 
     Args:
@@ -62,11 +64,21 @@ class Passed:
         change: Changes an element, given the offset of seeds; `None` for a stage that
             does not look into elements.
         parallel_calls: The argument of `Dataset.map`.
+        within: The stages that this one stands for. Defaults to `stage`.
     """
 
     stage: tf.data.Dataset
     change: Callable[[Any, int], Any] | None = None
     parallel_calls: int | None = None
+    within: tuple[tf.data.Dataset, ...] = ()
+
+    def covers(self, stage: tf.data.Dataset) -> bool:
+        """Returns whether this is a stage, or one of those that it stands for.
+
+        Args:
+            stage: The user's dataset.
+        """
+        return any(each is stage for each in self.within or (self.stage,))
 
     def apply(self, pairs: tf.data.Dataset, offset: int) -> tf.data.Dataset:
         """Returns the elements after the stage.
@@ -112,7 +124,7 @@ def split(dataset: tf.data.Dataset) -> Split:
     """
     kind = upstream.kind(dataset)
     if kind == "map":
-        function = upstream.MapFunction(dataset)
+        function = MapFunction(dataset)
         reason = reason_to_stay(function)
         if reason:
             return Split(dataset, reasons={id(dataset): reason})
@@ -121,6 +133,11 @@ def split(dataset: tf.data.Dataset) -> Split:
         return Split(inner.source, [*inner.passed, stage], inner.reasons)
     if kind == "zip":
         return _split_zip(dataset)
+    if kind == "concatenate":
+        return _split_concatenate(dataset)
+    if kind == "ragged":
+        inner = split(*upstream.inputs(dataset))
+        return dataclasses.replace(inner, passed=[*inner.passed, Passed(dataset)])
     if kind in IN_ORDER:
         inner = split(*upstream.inputs(dataset))
         if not inner.passed:
@@ -157,6 +174,52 @@ def _split_zip(dataset: tf.data.Dataset) -> Split:
     )
 
 
+def _split_concatenate(dataset: tf.data.Dataset) -> Split:
+    parts = [split(part) for part in _concatenated(dataset)]
+    reasons = {key: text for part in parts for key, text in part.reasons.items()}
+    if not any(passed.change for part in parts for passed in part.passed):
+        return Split(dataset, reasons=reasons)
+    if any(part.source.element_spec != parts[0].source.element_spec for part in parts):
+        reasons[id(dataset)] = "the elements of its sources differ in type or shape"
+        return Split(dataset, reasons=reasons)
+    # Each element with the number of its part, whose functions it then passes.
+    marked = [
+        tf.data.Dataset.zip((part.source, tf.data.Dataset.from_tensors(i).repeat()))
+        for i, part in enumerate(parts)
+    ]
+    passed = [each for part in parts for each in part.passed]
+
+    def change(pair: tuple[Any, tf.Tensor], offset: int) -> Any:
+        element, number = pair
+
+        def changed(part: Split) -> Any:
+            # Of the branch's own graph.
+            own = tf.nest.map_structure(tf.identity, element)
+            for each in part.passed:
+                own = each.change(own, offset) if each.change else own
+            return own
+
+        branches = [functools.partial(changed, part) for part in parts]
+        return upstream.switched(dataset, number, branches)
+
+    calls = [each.parallel_calls for each in passed if each.parallel_calls is not None]
+    stage = Passed(
+        dataset,
+        change,
+        calls[0] if calls else None,
+        tuple(stage for each in passed for stage in each.within or (each.stage,)),
+    )
+    source = functools.reduce(tf.data.Dataset.concatenate, marked)
+    return Split(source, [stage], reasons)
+
+
+def _concatenated(dataset: tf.data.Dataset) -> list[tf.data.Dataset]:
+    """Returns the datasets that a dataset yields one after the other."""
+    if upstream.kind(dataset) != "concatenate":
+        return [dataset]
+    return [each for part in upstream.inputs(dataset) for each in _concatenated(part)]
+
+
 def once(
     stage: tf.data.Dataset, key: Any, make: Callable[[], tf.data.Dataset]
 ) -> tf.data.Dataset:
@@ -175,7 +238,7 @@ def once(
     return made[key]
 
 
-def reason_to_stay(function: upstream.MapFunction) -> str:
+def reason_to_stay(function: MapFunction) -> str:
     """Returns why a function must see all elements on every worker; `""` if not.
 
     Args:

@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet._keras.replica_step import keras_step
 from keras_fastnet._keras.training import SHARED_POLICIES
-from keras_fastnet.batches.distributed_input import distribute_shares
+from keras_fastnet.batches.shares import distribute_shares
 from keras_fastnet.cluster.flight_recorder import FlightRecorder
 
 _TO_MAKE = (

@@ -9,8 +9,8 @@ import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from keras_fastnet.batches.distributed_input import shares_of
 from keras_fastnet.batches.input_costs import explained
+from keras_fastnet.batches.shares import shares_of
 from keras_fastnet.batches.stages import by_example
 
 EPOCHS, MOST_BATCHES = 2, 7
@@ -64,6 +64,11 @@ EXAMPLES = {
     ),
     "cache": lambda data, n: data.take(40).cache(),
     "concatenate": lambda data, n: data.take(20).concatenate(data),
+    "concatenate maps": lambda data, n: (
+        data.take(20)
+        .map(double)
+        .concatenate(data.map(on_leaves(lambda leaf: leaf - n), num_parallel_calls=2))
+    ),
     "options": lambda data, n: data.with_options(tf.data.Options()),
     "unbatch": lambda data, n: data.map(total).batch(n + 1).unbatch(),
     "window": lambda data, n: (
@@ -87,6 +92,29 @@ BATCHES = {
 }
 
 
+def of_unequal_sizes(data):
+    return data.map(on_leaves(lambda leaf: tf.range(tf.reduce_sum(leaf) % 4)))
+
+
+def padded(data, batch, size, drop_remainder=False, num_parallel_calls=None):
+    data = of_unequal_sizes(data)
+    shapes = tf.nest.map_structure(lambda _: [size], data.element_spec)
+    paddings = tf.nest.map_structure(
+        lambda spec: tf.constant(-1, spec.dtype), data.element_spec
+    )
+    return data.padded_batch(batch, shapes, paddings, drop_remainder)
+
+
+BATCHING = {
+    "batch": lambda data, batch, **options: data.batch(batch, **options),
+    "padded": lambda data, batch, **options: padded(data, batch, 5, **options),
+    "longest": lambda data, batch, **options: padded(data, batch, None, **options),
+    "ragged": lambda data, batch, drop_remainder=False, **_: of_unequal_sizes(
+        data
+    ).ragged_batch(batch, drop_remainder),
+}
+
+
 def stages(kinds, often, most):
     """Returns up to so many stages: half of them of the kinds that come often."""
     names = st.one_of(st.sampled_from(often), st.sampled_from(sorted(kinds)))
@@ -98,7 +126,9 @@ def pipelines(draw):
     """Returns a function that makes the same pipeline of up to 8 stages each time."""
     rows = draw(st.integers(0, 30))
     batch = draw(st.integers(1, 12))
-    before = draw(stages(EXAMPLES, ["map", "dict", "shuffle", "take"], 5))
+    often = ["map", "dict", "shuffle", "take", "concatenate maps"]
+    before = draw(stages(EXAMPLES, often, 5))
+    batching = draw(st.sampled_from(["batch", "batch", "padded", "longest", "ragged"]))
     after = draw(stages(BATCHES, ["batch prefetch", "batch by example"], 2))
     options = draw(
         st.sampled_from([{}, {"drop_remainder": True}, {"num_parallel_calls": 2}])
@@ -110,17 +140,22 @@ def pipelines(draw):
             data = EXAMPLES[name](data, n)
         if any(name == "unequal shapes" for name, _ in before):
             data = data.map(total)
-        data = data.batch(batch, **options)
+        data = BATCHING[batching](data, batch, **options)
         for name, n in after:
             data = BATCHES[name](data, n)
         return data
 
-    make.stages = (rows, *before, batch, options, *after)
+    make.stages = (rows, *before, batching, batch, options, *after)
     return make
 
 
 def values(batch):
-    return [np.array(leaf) for leaf in tf.nest.flatten(batch)]
+    return [
+        leaf.to_tensor(-7, shape=[None, 4]).numpy()
+        if isinstance(leaf, tf.RaggedTensor)
+        else np.array(leaf)
+        for leaf in tf.nest.flatten(batch)
+    ]
 
 
 def assert_union_is_that_of_one_device(make, workers, devices):
@@ -159,6 +194,28 @@ def assert_union_is_that_of_one_device(make, workers, devices):
                 np.testing.assert_array_equal(together, leaf)
 
 
+def mapped(rows=20):
+    return tf.data.Dataset.range(rows).map(double)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: padded(mapped(), 6, 5),
+        lambda: mapped().map(lambda x: [x, x]).padded_batch(6),
+        lambda: BATCHING["ragged"](mapped(), 6),
+        lambda: mapped().concatenate(mapped(7).shuffle(7, seed=1)).batch(6),
+        lambda: (
+            mapped(3).concatenate(mapped(2).concatenate(mapped(1))).repeat(2).batch(6)
+        ),
+    ],
+    ids=["padded", "of one size", "ragged", "concatenate", "nested concatenate"],
+)
+def test_stages_are_passed_by_shares(make):
+    assert shares_of(make(), [0], 2).marks_sources
+    assert_union_is_that_of_one_device(make, 3, 1)
+
+
 Pair = collections.namedtuple("Pair", "x y")
 
 
@@ -171,7 +228,7 @@ def test_structures_of_elements_are_kept(early):
             data = data.map(lambda pair: Pair(2 * pair.x, pair.y))
         return data.batch(4)
 
-    assert shares_of(make(), [0], 2).early == early
+    assert shares_of(make(), [0], 2).marks_sources == early
     assert_union_is_that_of_one_device(make, 3, 1)
 
 
@@ -199,7 +256,7 @@ def test_the_union_of_the_shares_is_the_batch_of_one_device(examples):
 
 def own_rows(make, workers, rank):
     shares = shares_of(make(), [rank], workers)
-    assert shares.early
+    assert shares.marks_sources
     return [share.data.numpy().tolist() for share in shares.dataset]
 
 
@@ -282,13 +339,25 @@ def test_examples_whose_order_is_free_keep_it():
         (lambda data: data.map(double).ignore_errors(), "no function of map"),
         (lambda data: data.map(double).cache(), "no function of map"),
         (lambda data: data.map(tf.sparse.from_dense), "SparseTensorSpec"),
+        (
+            lambda data: data.map(lambda x: x[0]).concatenate(
+                tf.data.Dataset.range(3).map(double)
+            ),
+            "differ in type or shape",
+        ),
     ],
-    ids=["py_function", "filter", "ignore_errors", "cache", "sparse"],
+    ids=["py_function", "filter", "ignore_errors", "cache", "sparse", "concatenate"],
 )
 def test_where_it_may_not_hold_every_worker_maps_all(change, reason):
     data = change(tf.data.Dataset.from_tensor_slices(np.arange(9)[:, None])).batch(3)
-    assert not shares_of(data, [0], 2).early
+    assert not shares_of(data, [0], 2).marks_sources
     assert reason in explained(data, 2)
+
+
+def test_padding_to_the_longest_example_looks_at_whole_batches():
+    data = padded(tf.data.Dataset.range(9), 3, None)
+    assert not shares_of(data, [0], 2).marks_sources
+    assert "pads to the longest example" in explained(data, 2)
 
 
 def test_a_function_that_is_not_by_example_raises():

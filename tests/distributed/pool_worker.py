@@ -9,6 +9,7 @@ _JOBS = ("data_jobs", "jobs", "reduction_jobs")
 _KERAS_3_JOBS = (
     "backup_jobs",
     "differing_jobs",
+    "feeding_jobs",
     "program_jobs",
     "saving_jobs",
     "scope_jobs",

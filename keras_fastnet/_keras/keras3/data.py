@@ -1,9 +1,8 @@
 """The data of Keras 3's loops: shares of global batches, and epochs that end."""
 
-import contextlib
+import contextvars
 import copy
 import functools
-import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
@@ -17,6 +16,12 @@ from keras.src.trainers.data_adapters import (
     py_dataset_adapter,
 )
 
+from keras_fastnet._keras.keras3.arrays import dataset_of_rows, head
+from keras_fastnet._keras.keras3.py_datasets import (
+    dataset_of_parts,
+    first_only,
+    separate_iterators,
+)
 from keras_fastnet._keras.protocols import FastnetStrategy
 from keras_fastnet._keras.tensorflow import EpochOrder
 from keras_fastnet._keras.training import TrainingData, note_data
@@ -40,8 +45,12 @@ def _make_iterator(original, iterator, *args, **kwargs):
         original(iterator, *args, **kwargs)
         return
     order = EpochOrder()
-    with order.of_datasets(tf.random):
-        original(iterator, *args, **kwargs)
+    token = _distributing.set(strategy)
+    try:
+        with order.of_datasets(tf.random):
+            original(iterator, *args, **kwargs)
+    finally:
+        _distributing.reset(token)
     dataset = iterator._distributed_dataset
     support = strategy.fit_support.data
     data = support.epoch_data(dataset)
@@ -61,7 +70,10 @@ def iterate_over(iterator: tf_trainer.TFEpochIterator, data: Any) -> None:
     extend(iterator, WorkersEpochIterator)
     data.steps_per_call = iterator.steps_per_execution
     iterator.data = data
-    _separate_iterators(iterator.data_adapter, data)
+    adapter = iterator.data_adapter
+    if isinstance(adapter, py_dataset_adapter.PyDatasetAdapter):
+        separate_iterators(adapter)
+        data.peeking = functools.partial(first_only, adapter)
 
 
 @extension
@@ -89,62 +101,37 @@ class WorkersEpochIterator(tf_trainer.TFEpochIterator):
             self._num_batches = self.agreed_batches
 
 
-# Keras prepares the batches of a `PyDataset` with `workers` in one queue for all
-# iterators: what one of them leaves there, such as the one that only looks at the first
-# batch, the next one gets in addition to its own.
-def _separate_iterators(adapter: Any, data: Any) -> None:
-    if isinstance(adapter, py_dataset_adapter.PyDatasetAdapter):
-        adapter.enqueuer = None
-        adapter._fastnet_first_only = False
-        data.peeking = functools.partial(_first_only, adapter)
+# Set while Keras makes a dataset of what `fit` was given.
+_distributing: contextvars.ContextVar[FastnetStrategy | None]
+_distributing = contextvars.ContextVar("_distributing", default=None)
+
+
+@wrap(
+    array_data_adapter.ArrayDataAdapter,
+    "get_tf_dataset",
+    stock=(
+        "Every worker gathers whole batches, from a copy of all arrays in memory, also "
+        "of memory-mapped ones."
+    ),
+    until="Keras reads memory-mapped arrays by rows, and `tf.distribute` shares rows.",
+)
+def _read_by_rows(original, adapter):
+    if _distributing.get() is None:
+        return original(adapter)
+    return dataset_of_rows(original, adapter)
 
 
 @wrap(
     py_dataset_adapter.PyDatasetAdapter,
-    "_get_iterator",
-    stock=(
-        "All iterators of a `PyDataset` with `workers` share one queue: some "
-        "batches come twice, others never."
-    ),
-    until="Each iterator has a queue.",
+    "get_tf_dataset",
+    stock="Every worker makes whole batches of a `PyDataset`.",
+    until="Keras asks a `PyDataset` for a worker's part of a batch.",
 )
-def _separate_iterator(original, adapter):
-    first_only = getattr(adapter, "_fastnet_first_only", None)
-    dataset = adapter.py_dataset
-    if first_only:
-        return iter([adapter._standardize_batch(dataset[0])])
-    parallel = dataset.workers > (0 if dataset.use_multiprocessing else 1)
-    if first_only is None or not parallel:
+def _made_by_parts(original, adapter):
+    strategy = _distributing.get()
+    if strategy is None:
         return original(adapter)
-    return _prepared_in_parallel(adapter)
-
-
-def _prepared_in_parallel(adapter: Any) -> Iterator[Any]:
-    dataset = adapter.py_dataset
-    enqueuer = py_dataset_adapter.OrderedEnqueuer(
-        dataset,
-        workers=dataset.workers,
-        use_multiprocessing=dataset.use_multiprocessing,
-        max_queue_size=dataset.max_queue_size,
-        shuffle=adapter.shuffle,
-    )
-    enqueuer.start()
-    try:
-        for batch in itertools.islice(enqueuer.get(), dataset.num_batches):
-            yield adapter._standardize_batch(batch)
-    finally:
-        enqueuer.stop()
-
-
-# A look at the first batch must not begin an epoch: `on_epoch_end`, which Keras also
-# calls before the first epoch, and `on_epoch_begin` may still give it another order.
-@contextlib.contextmanager
-def _first_only(adapter: Any) -> Iterator[None]:
-    adapter._fastnet_first_only = True
-    try:
-        yield
-    finally:
-        adapter._fastnet_first_only = False
+    return dataset_of_parts(original, adapter, strategy.num_workers)
 
 
 def remember_data(model: Any, iterator: WorkersEpochIterator) -> None:
@@ -205,6 +192,8 @@ class IteratorData(TrainingData):
         unshuffled._shuffle = False
         # Enough to recognise them.
         unshuffled._batch_size = min(64, adapter._batch_size)
+        # Keras would cast all of it.
+        unshuffled._inputs = head(adapter._inputs, unshuffled._batch_size)
         return next(iter(unshuffled.get_numpy_iterator()))
 
     def set_batches_per_step(self, batches: int) -> None:

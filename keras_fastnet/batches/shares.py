@@ -1,0 +1,216 @@
+"""A worker's shares of the global batches of a dataset."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from keras_fastnet._keras.protocols import PartsOfBatches, RowsOfArrays, seed_offset
+from keras_fastnet._keras.tensorflow import without_end_of_data_agreement
+from keras_fastnet.batches.early_shares import early_shares
+from keras_fastnet.batches.global_batch import (
+    GlobalBatch,
+    bounds,
+    count_examples,
+    fingerprint,
+    fingerprint_of_rows,
+    take_share,
+    with_examples,
+)
+from keras_fastnet.batches.input_costs import WHOLE, divided, early_sharding
+
+
+@dataclasses.dataclass(frozen=True)
+class Shares:
+    """This worker's shares of the batches of a dataset.
+
+    Attributes:
+        dataset: Each share as a `GlobalBatch`, those of the worker's devices in turn.
+        whole: The user's dataset, of global batches.
+        sharding: A text that says what a worker reads and makes. Defaults to whole
+            batches.
+        marks_sources: Whether fingerprints are those of what batches are made of, or of
+            a part of their examples. Defaults to `False`.
+        parts: Makes the shares of a `PyDataset`. Defaults to `None`: other data.
+    """
+
+    dataset: tf.data.Dataset
+    whole: tf.data.Dataset
+    sharding: str = WHOLE
+    marks_sources: bool = False
+    parts: PartsOfBatches | None = None
+
+    def first_whole(self) -> Any:
+        """Returns the first global batch."""
+        if self.parts is not None:
+            return self.parts.first_whole()
+        return next(iter(self.whole))
+
+
+def distribute_shares(
+    dataset: tf.data.Dataset,
+    positions: Sequence[int],
+    replicas: int,
+    distribute: Callable[[Callable[[Any], tf.data.Dataset]], Any],
+) -> Any:
+    """Returns a distributed dataset of which each replica reads its exact shares.
+
+    Args:
+        dataset: A dataset of global batches, the same on every worker.
+        positions: Which shares of a batch this worker's devices take.
+        replicas: Number of replicas.
+        distribute: TensorFlow's `distribute_datasets_from_function`.
+
+    Returns:
+        TensorFlow's dataset, for loops of the user's own. Its attribute
+        `global_batches` has the same as `Shares`, for Keras's steps.
+    """
+    shares = shares_of(dataset, positions, replicas)
+    own = shares.dataset.map(lambda share: share.data)
+    distributed = without_end_of_data_agreement(distribute(lambda _: own))
+    distributed.global_batches = dataclasses.replace(
+        shares, dataset=shares.dataset.prefetch(2 * len(positions))
+    )
+    return distributed
+
+
+def shares_of(
+    dataset: tf.data.Dataset, positions: Sequence[int], replicas: int
+) -> Shares:
+    """Returns this worker's shares of the batches of a dataset.
+
+    Args:
+        dataset: A dataset of global batches, the same on every worker.
+        positions: Which shares of a batch this worker's devices take.
+        replicas: Number of replicas.
+    """
+    workers = replicas // len(positions)
+    rows: RowsOfArrays | None = getattr(dataset, "fastnet_rows", None)
+    if rows is not None:
+        made = _of_arrays(rows, positions, replicas)
+        return Shares(made, dataset, divided("gathers", workers))
+    parts: PartsOfBatches | None = getattr(dataset, "fastnet_parts", None)
+    if parts is not None:
+        return Shares(
+            _of_parts(parts, positions, replicas),
+            dataset,
+            divided("makes", workers),
+            True,
+            parts,
+        )
+    # With one worker, its part is the whole batch.
+    early = early_shares(dataset) if workers > 1 else ""
+    if isinstance(early, str):
+        # `tf.data` unpacks no named tuples.
+        unpack = type(dataset.element_spec) is tuple
+
+        @tf.autograph.experimental.do_not_convert
+        def late(*batch: Any) -> list[GlobalBatch]:
+            data = batch if unpack else batch[0]
+            return [with_examples(data, position, replicas) for position in positions]
+
+        return Shares(_in_turn(dataset, late, len(positions)), dataset)
+    taken = early.parts(positions, replicas, seed_offset(positions[0]))
+    taken = taken.with_options(dataset.options())
+
+    @tf.autograph.experimental.do_not_convert
+    def cut(part: Any, header: tf.Tensor) -> list[GlobalBatch]:
+        return early.cut(part, header, positions, replicas)
+
+    batches = dataset.cardinality()
+    if batches >= 0:
+        taken = taken.apply(tf.data.experimental.assert_cardinality(batches))
+    own = _in_turn(taken, cut, len(positions))
+    return Shares(own, dataset, early_sharding(workers), True)
+
+
+def _of_arrays(
+    arrays: RowsOfArrays, positions: Sequence[int], replicas: int
+) -> tf.data.Dataset:
+    """Returns a worker's shares of batches, of which only their rows are read.
+
+    Args:
+        arrays: The arrays.
+        positions: Which shares of a batch this worker's devices take.
+        replicas: Number of replicas.
+    """
+
+    @tf.autograph.experimental.do_not_convert
+    def numbers(batch: tf.Tensor, rows: tf.Tensor) -> list[GlobalBatch]:
+        examples = count_examples(rows)
+        # The workers compare it in the first step of an epoch: others need not read
+        # what lies in files.
+        mark = tf.cond(
+            batch == 0,
+            lambda: fingerprint_of_rows(arrays.leaves, rows),
+            lambda: tf.fill([len(arrays.leaves)], tf.constant(-1, tf.int64)),
+        )
+        shares = []
+        for position in positions:
+            start, stop = bounds(examples, position, replicas)
+            own = take_share(rows, position, replicas)
+            shares.append(GlobalBatch(own, stop - start, examples, mark))
+        return shares
+
+    @tf.autograph.experimental.do_not_convert
+    def read(share: GlobalBatch) -> GlobalBatch:
+        return share._replace(data=arrays.read(share.data))
+
+    shares = _in_turn(arrays.numbers.enumerate(), numbers, len(positions))
+    return shares.map(read, tf.data.AUTOTUNE)
+
+
+def _of_parts(
+    parts: PartsOfBatches, positions: Sequence[int], replicas: int
+) -> tf.data.Dataset:
+    """Returns a worker's shares of batches, of which only they are made.
+
+    Args:
+        parts: Makes them.
+        positions: Which shares of a batch this worker's devices take.
+        replicas: Number of replicas.
+    """
+    own = functools.partial(_all_bounds, positions=tuple(positions), replicas=replicas)
+    return parts.parts(own, fingerprint).map(GlobalBatch)
+
+
+def _all_bounds(
+    rows: int, positions: Sequence[int], replicas: int
+) -> list[tuple[int, int]]:
+    return [bounds(rows, position, replicas) for position in positions]
+
+
+def _in_turn(
+    dataset: tf.data.Dataset,
+    shares: Callable[..., list[GlobalBatch]],
+    devices: int,
+) -> tf.data.Dataset:
+    """Returns the shares of a worker's devices in turn.
+
+    Args:
+        dataset: Elements of which each has a share for every device.
+        shares: Returns them, given an element.
+        devices: Number of devices.
+    """
+
+    @tf.autograph.experimental.do_not_convert
+    def first(*element: Any) -> GlobalBatch:
+        return shares(*element)[0]
+
+    @tf.autograph.experimental.do_not_convert
+    def in_turn(*element: Any) -> tf.data.Dataset:
+        parts = [tf.data.Dataset.from_tensors(part) for part in shares(*element)]
+        joined = parts[0]
+        for part in parts[1:]:
+            joined = joined.concatenate(part)
+        return joined
+
+    if devices == 1:
+        return dataset.map(first)
+    local = dataset.flat_map(in_turn)
+    batches = dataset.cardinality()
+    if batches < 0:
+        return local
+    return local.apply(tf.data.experimental.assert_cardinality(batches * devices))

@@ -1,0 +1,181 @@
+"""Arrays of which each worker reads the rows of its shares, without replicas."""
+
+import importlib.util
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
+
+from keras_fastnet._keras.keras3.arrays import dataset_of_rows
+from keras_fastnet._keras.tensorflow import EpochOrder
+from keras_fastnet.batches.global_batch import fingerprint
+from keras_fastnet.batches.shares import shares_of
+
+ROWS = 37
+
+
+def mapped(path, values):
+    np.save(path, values)
+    return np.load(path, mmap_mode="r")
+
+
+def arrays(folder):
+    generator = np.random.default_rng(0)
+    images = generator.normal(size=(ROWS, 3, 2))
+    file = mapped(folder / "images.npy", images)
+    x = {
+        "mapped float64": file,
+        "view of mapped": np.asarray(file)[:, ::2, 1],
+        "mapped bytes": mapped(
+            folder / "bytes.npy", generator.integers(0, 255, (ROWS, 4)).astype("uint8")
+        ),
+        "mapped numbers": mapped(folder / "numbers.npy", np.arange(ROWS)),
+        "pair": [generator.integers(0, 9, ROWS), tf.constant(images, tf.float32)],
+        "text": np.array([f"text {number}" for number in range(ROWS)], object),
+        "constant": np.ones((ROWS, 2)),
+    }
+    if importlib.util.find_spec("pandas"):
+        import pandas
+
+        x["frame"] = pandas.DataFrame({"a": np.arange(ROWS), "b": np.ones(ROWS) / 3})
+        x["series"] = pandas.Series(np.arange(ROWS))
+    return x, generator.integers(0, 3, ROWS)
+
+
+def assert_same(one, other):
+    tf.nest.assert_same_structure(one, other)
+    for mine, theirs in zip(*map(tf.nest.flatten, (one, other)), strict=True):
+        assert mine.dtype == theirs.dtype
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def union(shares):
+    return tf.nest.map_structure(
+        lambda *leaves: tf.concat(leaves, 0),
+        *[
+            tf.nest.map_structure(lambda leaf: leaf[: share.own], share.data)  # noqa: B023
+            for share in shares
+        ],
+    )
+
+
+def with_order(make):
+    keras.utils.set_random_seed(3)
+    order = EpochOrder()
+    with order.of_datasets(tf.random):
+        return make(), order
+
+
+@pytest.mark.parametrize(
+    ("shuffle", "size", "options"),
+    [
+        (False, 8, {}),
+        (True, 5, {"class_weight": {0: 1.0, 1: 2.0, 2: 3.0}}),
+        ("batch", ROWS, {}),
+        pytest.param(True, 1, {}, marks=pytest.mark.slow),
+        pytest.param(True, ROWS, {}, marks=pytest.mark.slow),
+        pytest.param(
+            *(True, 64, {"sample_weight": np.arange(ROWS)}), marks=pytest.mark.slow
+        ),
+    ],
+    ids=lambda value: str(value)[:14],
+)
+def test_the_union_of_the_shares_is_the_batch_of_keras(
+    tmp_path, shuffle, size, options
+):
+    x, y = arrays(tmp_path)
+    adapter = ArrayDataAdapter(x, y, batch_size=size, shuffle=shuffle, **options)
+    expected, order = with_order(adapter.get_tf_dataset)
+    whole, own_order = with_order(
+        lambda: dataset_of_rows(ArrayDataAdapter.get_tf_dataset, adapter)
+    )
+    assert whole.element_spec == expected.element_spec
+    # Positions of the devices of each worker.
+    clusters = [[[0], [1], [2]], [[0, 2], [1, 3]]]
+    shared = [
+        [shares_of(whole, own, sum(map(len, cluster))).dataset for own in cluster]
+        for cluster in clusters
+    ]
+    for epoch in range(2):
+        order.begin(epoch)
+        own_order.begin(epoch)
+        batches = list(expected)
+        for mine, theirs in zip(whole, batches, strict=True):
+            assert_same(mine, theirs)
+        for cluster, workers in zip(clusters, shared, strict=True):
+            devices = len(cluster[0])
+            seen = [list(worker) for worker in workers]
+            assert {len(shares) for shares in seen} == {len(batches) * devices}
+            for step, batch in enumerate(batches):
+                shares = [
+                    own[step * devices + device]
+                    for device in range(devices)
+                    for own in seen
+                ]
+                assert_same(union(shares), batch)
+                assert {int(share.examples) for share in shares} == {len(batch[1])}
+                if step == 0:
+                    for share in shares:
+                        assert_same(share.fingerprint, fingerprint(batch))
+
+
+class Counted(np.memmap):
+    """A mapped array that counts the rows and elements which are read."""
+
+    rows = elements = 0
+
+    def take(self, numbers, axis=None):
+        Counted.rows += len(numbers)
+        return np.asarray(self).take(numbers, axis)
+
+    def __getitem__(self, key):
+        if isinstance(key, tuple):
+            Counted.elements += len(key[0])
+        return np.asarray(self)[key]
+
+
+def test_a_worker_reads_the_rows_of_its_shares_once(tmp_path):
+    data = mapped(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(90, 64)))
+    adapter = ArrayDataAdapter(data.view(Counted), batch_size=30, shuffle=True)
+    dataset = dataset_of_rows(ArrayDataAdapter.get_tf_dataset, adapter)
+    assert len(list(shares_of(dataset, [1], 3).dataset)) == 3
+    # Of the first batch also what workers compare.
+    assert (Counted.rows, Counted.elements) == (30, 2 * 64)
+
+
+def megabytes_of_process():
+    with open("/proc/self/status") as file:
+        (line,) = [line for line in file if line.startswith("RssAnon")]
+    return int(line.split()[1]) / 1024
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_mapped_array_is_not_copied_into_memory(tmp_path, dtype):
+    # A file with holes, of 800 MB.
+    shape = (800_000_000 // np.dtype(dtype).itemsize // 1000, 1000)
+    path = tmp_path / "large.npy"
+    np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape).flush()
+    before = megabytes_of_process()
+    adapter = ArrayDataAdapter(np.load(path, mmap_mode="r"), batch_size=1000)
+    dataset = dataset_of_rows(ArrayDataAdapter.get_tf_dataset, adapter)
+    shares = shares_of(dataset, [0], 2).dataset
+    for share in shares.take(3):
+        assert share.data[0].dtype == tf.float32
+        assert megabytes_of_process() - before < 300
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        lambda: tf.ragged.constant([[1, 2], [3], [], [4, 5, 6]]),
+        lambda: tf.sparse.from_dense(np.eye(4)),
+    ],
+    ids=["ragged", "sparse"],
+)
+def test_ragged_and_sparse_arrays_stay_whole(array):
+    adapter = ArrayDataAdapter(array(), batch_size=2)
+    dataset = dataset_of_rows(ArrayDataAdapter.get_tf_dataset, adapter)
+    assert shares_of(dataset, [0], 2).sharding.startswith("every worker reads all")
+    assert [int(share.own) for share in shares_of(dataset, [0], 2).dataset] == [1, 1]
