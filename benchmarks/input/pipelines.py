@@ -1,13 +1,16 @@
 """The pipelines that are timed, over files that are made once."""
 
 import pathlib
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_fastnet.datasets import ImageRecords
+
 IMAGES, LINES, FILES = 1024, 32_768, 8
-BATCH = {"images": 64, "records": 64, "text": 256}
+BATCH = {"images": 64, "records": 64, "ImageRecords": 64, "text": 256}
 _WORDS = 5_000
 
 
@@ -23,7 +26,7 @@ def make_files(folder: pathlib.Path) -> None:
     for label in range(4):
         (folder / "images" / str(label)).mkdir(parents=True)
     writers = [
-        tf.io.TFRecordWriter(str(folder / f"{number}.records"))
+        tf.io.TFRecordWriter(str(folder / f"train-{number:05}-of-{FILES:05}"))
         for number in range(FILES)
     ]
     for number in range(IMAGES):
@@ -33,8 +36,9 @@ def make_files(folder: pathlib.Path) -> None:
         data = tf.io.encode_jpeg(image).numpy()
         (folder / "images" / str(number % 4) / f"{number:05}.jpg").write_bytes(data)
         record = tf.train.Example()
-        record.features.feature["image"].bytes_list.value.append(data)
-        record.features.feature["label"].int64_list.value.append(number % 4)
+        record.features.feature["image/encoded"].bytes_list.value.append(data)
+        label = record.features.feature["image/class/label"]
+        label.int64_list.value.append(number % 4)
         writers[number % FILES].write(record.SerializeToString())
     for writer in writers:
         writer.close()
@@ -59,17 +63,17 @@ def images(folder: pathlib.Path) -> tf.data.Dataset:
 def records(folder: pathlib.Path) -> tf.data.Dataset:
     """Returns images from TFRecords: parse, shuffle, decode and augment, batch."""
     features = {
-        "image": tf.io.FixedLenFeature([], tf.string),
-        "label": tf.io.FixedLenFeature([], tf.int64),
+        "image/encoded": tf.io.FixedLenFeature([], tf.string),
+        "image/class/label": tf.io.FixedLenFeature([], tf.int64),
     }
 
     def augmented(record: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-        image = tf.io.decode_jpeg(record["image"], channels=3)
+        image = tf.io.decode_jpeg(record["image/encoded"], channels=3)
         image = tf.image.random_crop(image, (224, 224, 3))
         image = tf.image.random_flip_left_right(image)
-        return tf.cast(image, tf.float32) / 255.0, record["label"]
+        return tf.cast(image, tf.float32) / 255.0, record["image/class/label"]
 
-    files = sorted(map(str, folder.glob("*.records")))
+    files = sorted(map(str, folder.glob("train-*")))
     return (
         tf.data.TFRecordDataset(files)
         .map(lambda record: tf.io.parse_single_example(record, features))
@@ -77,6 +81,14 @@ def records(folder: pathlib.Path) -> tf.data.Dataset:
         .map(augmented, num_parallel_calls=tf.data.AUTOTUNE)
         .batch(BATCH["records"])
         .prefetch(tf.data.AUTOTUNE)
+    )
+
+
+def image_records(folder: pathlib.Path, strategy: Any = None) -> tf.data.Dataset:
+    """Returns the same TFRecords through `ImageRecords`: cropped at random, resized."""
+    records = ImageRecords(str(folder), "train", classes=4, first_label=0)
+    return records.for_training(
+        BATCH["ImageRecords"], 224, strategy=strategy, shuffle_buffer=256
     )
 
 
@@ -103,4 +115,9 @@ def text(folder: pathlib.Path) -> tf.data.Dataset:
     )
 
 
-PIPELINES = {"images": images, "records": records, "text": text}
+PIPELINES = {
+    "images": images,
+    "records": records,
+    "ImageRecords": image_records,
+    "text": text,
+}

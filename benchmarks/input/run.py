@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("--output", type=pathlib.Path, default=HERE / "result.json")
     arguments = parser.parse_args()
     load = os.getloadavg()[0]
-    files = pathlib.Path(tempfile.gettempdir(), "keras_fastnet_input")
+    files = pathlib.Path(tempfile.gettempdir(), "keras_fastnet_input_2")
     make_files(files)
     rounds = []
     for number in range(arguments.rounds):
@@ -112,9 +112,9 @@ def table(result: dict) -> str:
         one = f"{pipeline}, one process"
         for name in [
             one,
-            *(n for n in rates[0] if n.startswith(pipeline) and n != one),
+            *(n for n in rates[0] if n.startswith(f"{pipeline},") and n != one),
         ]:
-            cells = [pipeline, name.split(", ")[1]]
+            cells = [pipeline, name.split(", ", 1)[1]]
             for clock in (0, 1):
                 ratios = [each[name][clock] / each[one][clock] for each in rates]
                 median = statistics.median(each[name][clock] for each in rates)

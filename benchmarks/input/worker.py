@@ -10,13 +10,28 @@ import os
 import pathlib
 import sys
 import time
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import tensorflow as tf
 
 import keras_fastnet
-from benchmarks.input.pipelines import PIPELINES
+from benchmarks.input.pipelines import PIPELINES, image_records
+from keras_fastnet._keras.tensorflow import worker_dataset
 
-WARM_UP, STEPS = 6, {"images": 50, "records": 50, "text": 60}
+WARM_UP = 6
+STEPS = {"images": 50, "records": 50, "ImageRecords": 50, "text": 60}
+ALONE = "FILE sharding, not counted"
+
+
+def repeated(data: Iterable[Any]) -> Iterator[Any]:
+    """Yields the batches of one epoch after the other, without an end."""
+    while True:
+        try:
+            yield from data
+        except tf.errors.OutOfRangeError:
+            # How data for Keras's loops end.
+            continue
 
 
 def ways(dataset: tf.data.Dataset, name: str) -> dict[str, tf.data.Dataset]:
@@ -31,7 +46,7 @@ def ways(dataset: tf.data.Dataset, name: str) -> dict[str, tf.data.Dataset]:
         "whole batches": dataset.map(lambda *batch: batch),
     }
     if name != "images":
-        result["FILE sharding"] = dataset.with_options(options)
+        result["FILE sharding"] = result[ALONE] = dataset.with_options(options)
     return result
 
 
@@ -45,13 +60,23 @@ def main(folder: pathlib.Path, result: pathlib.Path) -> None:
 
     seconds: dict[str, list[float]] = {}
     for name, pipeline in PIPELINES.items():
-        dataset = pipeline(folder).repeat()
         if strategy is None:
-            seconds[f"{name}, one process"] = timed(iter(dataset), name, lambda: None)
+            data = pipeline(folder)
+            whole = data if name == "ImageRecords" else data.repeat()
+            batches = repeated(whole)
+            seconds[f"{name}, one process"] = timed(batches, name, lambda: None)
             continue
-        for way, data in ways(dataset, name).items():
+        if name == "ImageRecords":
+            own = strategy.fit_support.data.epoch_data(image_records(folder, strategy))
+            seconds[f"{name}, own files"] = timed(repeated(own), name, meet)
+            continue
+        for way, data in ways(pipeline(folder).repeat(), name).items():
             distributed = strategy.experimental_distribute_dataset(data)
-            batches = iter(strategy.fit_support.data.epoch_data(distributed))
+            if way == ALONE:
+                # What each worker reads, without an exchange in every step.
+                batches = iter(worker_dataset(distributed))
+            else:
+                batches = iter(strategy.fit_support.data.epoch_data(distributed))
             seconds[f"{name}, {way}"] = timed(batches, name, meet)
     result.write_text(json.dumps(seconds))
 
