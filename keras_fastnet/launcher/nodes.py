@@ -43,6 +43,7 @@ class Nodes:
         problem: Why the machines cannot go on together; `None` while they can.
         alarms: What ended each start first, by the start's number.
         hosts: The address of each machine, by rank, once all have joined.
+        rendezvous: As passed.
 
     Raises:
         UsageError: If the port of machine 0 is not free.
@@ -61,8 +62,8 @@ class Nodes:
         self.problem: str | None = None
         self.alarms: dict[int, Info] = {}
         self.hosts: list[str] = []
+        self.rendezvous = rendezvous
         self._host, port = split_address(rendezvous)
-        self._rendezvous = rendezvous
         self._token = token
         self._settings = dict(settings)
         self._wake = wake
@@ -247,7 +248,7 @@ class Nodes:
         self._wake()
 
     def _follow(self, connections: Connections) -> None:
-        dialer = Dialer(connections, self._rendezvous)
+        dialer = Dialer(connections, self.rendezvous)
         greeting: Info = {"hello": self.rank, "settings": self._settings}
         end = time.monotonic() + JOIN_SECONDS
         welcome, beat, seen = False, 0.0, 0.0
@@ -271,7 +272,7 @@ class Nodes:
                     self._fail("all machines must have the same FASTNET_TOKEN, or none")
                 elif now > end:
                     self._fail(
-                        f"machine 0 must answer at {self._rendezvous} within "
+                        f"machine 0 must answer at {self.rendezvous} within "
                         f"{JOIN_SECONDS:.0f} s. Received: {dialer.problem}"
                     )
                 continue

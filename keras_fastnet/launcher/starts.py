@@ -158,6 +158,11 @@ class Starts:
         own = [self._starter.ports[slot] for slot in self._restarts.slots]
         if self._nodes is None:
             return local_addresses(own), 0
+        if not self._restarts.made:
+            self._say(
+                f"machine {self._nodes.rank} of {self._nodes.size}, waiting for the "
+                f"others at {self._nodes.rendezvous}"
+            )
         infos = self._exchange(f"start {self._restarts.made}", {"ports": own})
         if infos is None:
             return None
