@@ -106,7 +106,6 @@ def main() -> None:
                 fastnet.callbacks.ThroughputMonitor(),
             ],
             shuffle=False,  # already shuffled
-            verbose="auto" if chief else 0,
         ).history
     if chief:
         updates = int(model.optimizer.iterations.numpy())

@@ -78,12 +78,31 @@ with strategy.scope():
         loss=keras.losses.CategoricalCrossentropy(label_smoothing=0.1),
         metrics=["accuracy"],
     )
-ends = []  # end times of the epochs
-clock = keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: ends.append(time.time()))
+ends: list[float] = []  # end times of the epochs
+
+
+class OneBar(keras.callbacks.Callback):
+    """Shows one progress bar for all epochs, on the chief."""
+
+    def on_train_begin(self, logs=None):
+        """Draws the empty bar."""
+        shown = {"verbose": int(strategy.rank == 0), "unit_name": "epoch"}
+        shown["stateful_metrics"] = ["loss", "val_accuracy", "learning_rate"]
+        self.bar = keras.utils.Progbar(args.epochs, **shown)
+        self.bar.update(0)
+
+    def on_epoch_end(self, epoch, logs):
+        """Advances the bar."""
+        ends.append(time.time())
+        self.bar.update(
+            epoch + 1, [(name, logs[name]) for name in self.bar.stateful_metrics]
+        )
+
+
 callbacks = [
     fastnet.callbacks.LearningRateWarmup(4.0, warmup, then=decay),
     fastnet.callbacks.BatchGrowth({0: micro_batch, warmup: args.global_batch}),
-    clock,
+    OneBar(),
 ]
 if args.backup_dir:
     callbacks.append(fastnet.callbacks.BackupAndRestore(args.backup_dir))
@@ -93,7 +112,7 @@ model.fit(
     epochs=args.epochs,
     validation_data=(test_images, test_labels),
     callbacks=callbacks,
-    verbose="auto" if strategy.rank == 0 else 0,
+    verbose=0,
 )
 
 # Compares a hash of the weights across workers.

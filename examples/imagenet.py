@@ -157,7 +157,6 @@ def main() -> None:
             validation_data=validation.for_evaluation(**common),
             callbacks=callbacks,
             shuffle=False,  # already shuffled
-            verbose="auto" if chief else 0,
         ).history
     if args.save:
         model.save(args.save)

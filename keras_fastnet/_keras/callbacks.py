@@ -83,6 +83,13 @@ def _optimizer_of(model: Any) -> MicroBatchOptimizer | None:
     return optimizer if isinstance(optimizer, MicroBatchOptimizer) else None
 
 
+def _sets_rate(callback: Any) -> bool:
+    """Returns whether a callback replaces the optimizer's rate in the first step."""
+    if isinstance(callback, FastnetCallback):
+        return callback.sets_learning_rate
+    return isinstance(callback, keras.callbacks.LearningRateScheduler)
+
+
 def _nothing(*_: Any) -> None:
     """Takes the place of a strategy's `note`."""
 
@@ -109,7 +116,10 @@ class WorkersCallbackList(keras.callbacks.CallbackList):
         data = data_of(self.model)
         if strategy is not None and data is not None:
             verbose = bool(self.params.get("verbose"))
-            strategy.fit_support.begin_fit(self.model, data, verbose)
+            setters = [type(c).__name__ for c in self.callbacks if _sets_rate(c)]
+            strategy.fit_support.begin_fit(
+                self.model, data, verbose, " and ".join(setters)
+            )
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Tells the optimizer that an epoch begins, before all callbacks.

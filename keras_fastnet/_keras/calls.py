@@ -61,7 +61,16 @@ def _call(original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
     if strategy is None or kwargs.get("_use_cached_eval_dataset"):
         return original(model, *args, **kwargs)
     with strategy.fit_support.calling(original, model, args, kwargs):
+        if strategy.rank and _shows_progress(original, model, args, kwargs):
+            # One progress bar, that of rank 0, also without a launcher.
+            kwargs["verbose"] = 0
         return original(model, *args, **kwargs)
+
+
+def _shows_progress(original: Any, model: Any, args: Any, kwargs: Any) -> bool:
+    """Returns whether Keras chooses to show its progress, as `verbose` is not given."""
+    bound = inspect.signature(original).bind(model, *args, **kwargs)
+    return bound.arguments.get("verbose", "auto") == "auto"
 
 
 for _name in ("fit", "evaluate", "predict"):

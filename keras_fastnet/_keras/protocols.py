@@ -157,7 +157,7 @@ class FitSupport(Protocol):
     def note(self, text: str, *numbers: int) -> None:
         """Records what this worker is doing: a text, with `{}` for each number."""
 
-    def begin_fit(self, model: Any, data: Any, verbose: bool) -> None:
+    def begin_fit(self, model: Any, data: Any, verbose: bool, rate_set_by: str) -> None:
         """Checks a training before its first step; the chief prints a summary."""
 
     def begin_test(self, model: Any, call: Literal["evaluate", "predict"]) -> None:
@@ -258,6 +258,8 @@ class FastnetCallback:
     """Whether it changes nothing in training, so that workers may differ in it."""
     siblings: Sequence[Any] = ()
     """The callbacks of the list that it is in."""
+    sets_learning_rate = False
+    """Whether it sets the optimizer's learning rate from the first update on."""
     hidden_logs: tuple[str, ...] = ()
     """Prefixes of logs that the progress bar does not show."""
 

@@ -126,6 +126,8 @@ class BatchGrowth(FastnetCallback, keras.callbacks.Callback):
                 )
         if self.max_device_batch is not None:
             self._check_device_batch(self.max_device_batch)
+        phases = "; ".join(self._described(*phase) for phase in self.phases.items())
+        print_on_chief(self.model, phases)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Sets the number of micro-batches in an update."""
@@ -140,14 +142,6 @@ class BatchGrowth(FastnetCallback, keras.callbacks.Callback):
             if growth != 1:
                 rate = learning_rate_of(optimizer) * growth
                 set_learning_rate(optimizer, rate, self._correction)
-        if epoch in self.phases or steps != optimizer.accumulation_steps:
-            print_on_chief(
-                self.model,
-                f"epoch {epoch + 1}: global batch {global_batch:,} = "
-                f"{steps} x {self._micro_batch * together:,} (global micro-batch), "
-                f"learning rate "
-                f"{learning_rate_of(optimizer):.4g}",
-            )
         optimizer.accumulation_steps = steps
         self._data.set_batches_per_step(together)
 
@@ -156,6 +150,18 @@ class BatchGrowth(FastnetCallback, keras.callbacks.Callback):
         if logs is not None:
             logs["global_batch"] = self.global_batch_at(epoch)
             logs["learning_rate"] = learning_rate_of(self.model.optimizer)
+
+    def _described(self, epoch: int, global_batch: int) -> str:
+        """Returns what the phase that begins with an epoch does, as a text."""
+        micro_batch = self._micro_batch * self._batches_per_step(global_batch)
+        text = (
+            f"from epoch {epoch + 1}: global batch {global_batch:,} = "
+            f"{global_batch // micro_batch} x {micro_batch:,} (global micro-batch)"
+        )
+        growth = global_batch / self.phases[0]
+        if self.linear_scaling and growth != 1:
+            text += f", learning rate times {growth:g}"
+        return text
 
     def _batches_per_step(self, global_batch: int) -> int:
         """Returns the number of batches of the data in a step."""

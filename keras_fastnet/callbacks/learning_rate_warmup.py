@@ -68,6 +68,8 @@ class LearningRateWarmup(FastnetCallback, keras.callbacks.Callback):
     ```
     """
 
+    sets_learning_rate = True
+
     def __init__(
         self,
         peak: float,

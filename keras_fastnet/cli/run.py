@@ -108,6 +108,11 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
         "--all-output", action="store_true", help="show the output of every worker"
     )
     parser.add_argument(
+        "--tf-logs",
+        action="store_true",
+        help="show TensorFlow's information lines, such as those at its start",
+    )
+    parser.add_argument(
         "--log-dir",
         metavar="DIR",
         help="write everything that worker r prints to DIR/rank-r.log",
@@ -190,6 +195,7 @@ def execute(arguments: argparse.Namespace) -> int:
         threads_per_worker=arguments.threads_per_worker,
         gpus_per_worker=arguments.gpus_per_worker,
         all_output=arguments.all_output,
+        tf_logs=arguments.tf_logs,
         log_dir=arguments.log_dir,
         max_restarts=arguments.max_restarts,
         min_workers=arguments.min_workers,

@@ -33,6 +33,7 @@ _READ_SECONDS = 1.0
 _FOLDER = "keras_fastnet/doing"
 _VERDICT = "keras_fastnet/late"
 _LEFT = "keras_fastnet/left"
+_FAILED = "keras_fastnet/failed"
 # Errors of TensorFlow that another worker may be the cause of.
 _OF_PEERS = (
     tf.errors.AbortedError,
@@ -148,11 +149,23 @@ class FlightRecorder:
         ) -> None:
             events.tell("position", text=self._own().doing)
             # Errors of a program's own loop.
-            if isinstance(error, tf.errors.OpError):
-                named = self.explain(error)
+            named = (
+                self.explain(error) if isinstance(error, tf.errors.OpError) else None
+            )
+            rank = self._cluster.rank
+            if self._fails_first(named or error):
                 if named is not None:
                     print(f"fastnet: {named}", file=sys.stderr, flush=True)
-            hook(kind, error, traceback)
+                hook(kind, error, traceback)
+                # The chief keeps the rank of the first failure for the others.
+                seconds = 0.0 if rank else _READ_SECONDS
+            else:
+                told = f"{kind.__name__}: {named or error}".splitlines()[0]
+                print(f"fastnet: worker {rank} failed too: {told}", file=sys.stderr)
+                events.tell("error", type=kind.__name__, message=str(named or error))
+                # The first to fail is the first to end.
+                seconds = 2 * _READ_SECONDS
+            time.sleep(seconds)
 
         sys.excepthook = report
 
@@ -301,6 +314,19 @@ class FlightRecorder:
             f"has left the program. {self._all_doing(self._entries())}. Look at its "
             "output, and for what depends on the rank in the script."
         )
+
+    def _fails_first(self, error: BaseException) -> bool:
+        """Returns whether no other worker's program has ended with an error before.
+
+        Args:
+            error: The error of this worker's program.
+        """
+        _post_soon(_FAILED, str(self._cluster.rank))
+        first = self._read(_FAILED)
+        if first is None:
+            # The chief has ended.
+            return self._cluster.rank == 0 or not isinstance(error, ClusterError)
+        return int(first) == self._cluster.rank
 
     def _silent(self) -> list[int]:
         return silent_ranks(self._cluster.addresses, self._cluster.rank)

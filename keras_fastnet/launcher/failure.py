@@ -24,6 +24,8 @@ _CRASHES = tuple(
         signal.SIGTRAP,
     )
 )
+# The module in the name of an exception.
+_MODULE = re.compile(r"^[\w.]*\.(?=\w+(:|$))")
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 # Begins what changes in the messages of the flight recorder: how long all have waited.
 _LAST_SEEN = " Last seen: "
@@ -38,6 +40,11 @@ class WorkerEnd:
         slot: Its number among the workers of the first start, from 0.
         exit_code: Its exit code, or the negated number of the signal that killed it.
         lines: The last lines of its output.
+        unseen: Those of them that were not shown, and the whole traceback of the
+            exception that ended it, if that was not shown.
+        exception: The line of that traceback that names the exception; empty if there
+            is none.
+        raised_at: When that traceback began, in seconds since 1970; `None` without one.
         last_error: The last line that it wrote to stderr, without information lines.
         events: What it told: see `keras_fastnet.cluster.events`.
         doing: What it was doing last; `None` if it did not tell.
@@ -47,6 +54,9 @@ class WorkerEnd:
     slot: int
     exit_code: int | None
     lines: Sequence[str]
+    unseen: Sequence[str]
+    exception: str
+    raised_at: float | None
     last_error: str | None
     events: Sequence[Event]
     doing: str | None
@@ -60,7 +70,9 @@ class WorkerEnd:
     def error(self) -> str | None:
         """The exception that ended it, as `"RuntimeError: no data"`."""
         told = self.told("error")
-        return None if told is None else f"{told['type']}: {told['message']}"
+        if told is not None:
+            return f"{told['type']}: {told['message']}"
+        return _MODULE.sub("", self.exception) or None
 
     @property
     def names_another(self) -> bool:
@@ -166,11 +178,14 @@ def find_failure(
     return Failure(worker, min(since, _time_of_error(worker)), suspended, verdict)
 
 
-def failure_lines(failure: Failure, log_path: Path | None) -> list[str]:
-    """Returns the launcher's message about a failure.
+def failure_lines(
+    failure: Failure, ends: Sequence[WorkerEnd], log_path: Path | None
+) -> list[str]:
+    """Returns the launcher's message about a failure, with one traceback at most.
 
     Args:
         failure: The failure.
+        ends: How each worker ended, by rank.
         log_path: The folder of the workers' logs; `None` if there is none.
     """
     worker = failure.worker
@@ -188,12 +203,17 @@ def failure_lines(failure: Failure, log_path: Path | None) -> list[str]:
         if log_path is None
         else f"Its whole output: {log_path / f'rank-{worker.rank}.log'}"
     )
-    lines = [f"[{worker.rank}] {line}" for line in worker.lines]
+    lines = [f"[{worker.rank}] {line}" for line in worker.unseen]
+    lines += [
+        f"fastnet: worker {end.rank} failed too: {end.exception}"
+        for end in ends
+        if end.exception and end.rank != worker.rank
+    ]
     if failure.verdict is not None:
         lines.append(f"fastnet: the others found: {failure.verdict}")
     return [
         "",
-        f"fastnet: {heading}; {'last lines:' if worker.lines else 'it wrote nothing'}",
+        f"fastnet: {heading}{'; last lines:' if worker.unseen else ''}",
         *lines,
         f"fastnet: the other workers were ended. {where}",
     ]
@@ -201,4 +221,5 @@ def failure_lines(failure: Failure, log_path: Path | None) -> list[str]:
 
 def _time_of_error(end: WorkerEnd) -> float:
     told = end.told("error")
-    return told["time"] if told else float("inf")
+    raised_at = told["time"] if told else end.raised_at
+    return float("inf") if raised_at is None else raised_at

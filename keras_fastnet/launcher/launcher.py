@@ -45,6 +45,7 @@ def run(
     threads_per_worker: int | None = None,
     gpus_per_worker: int | None = None,
     all_output: bool = False,
+    tf_logs: bool = False,
     log_dir: str | os.PathLike[str] | None = None,
     max_restarts: int = 0,
     min_workers: int | None = None,
@@ -74,6 +75,7 @@ def run(
             divided by `workers`.
         all_output: Whether to show the whole output of every worker, not only of
             rank 0. Defaults to `False`.
+        tf_logs: Whether to show TensorFlow's information lines. Defaults to `False`.
         log_dir: A directory for the files `rank-0.log` and so on, which receive the
             whole output of each worker. Defaults to `None`.
         max_restarts: How many times all workers are started again after a failure.
@@ -130,16 +132,18 @@ def run(
     _check_no_cluster(environment)
     log_path = None if log_dir is None else Path(log_dir)
 
+    gpus = visible_gpus(environment)
     with ExitStack() as stack:
         ports = stack.enter_context(reserved_ports(workers, port))
         variables = worker_environments(
             ports,
             environment,
             cpus=available_cpus(),
-            gpus=visible_gpus(environment),
+            gpus=gpus,
             threads_per_worker=threads_per_worker,
             gpus_per_worker=gpus_per_worker,
             independent=independent,
+            tf_logs=tf_logs,
         )
         if log_path is not None:
             _check_log_directory(log_path)
@@ -177,6 +181,8 @@ def run(
             ports=ports,
             logs=logs,
             all_output=all_output,
+            tf_logs=tf_logs,
+            has_gpus=bool(gpus),
             independent=independent,
             mpi=mpi,
             folder=folder,

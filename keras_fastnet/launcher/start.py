@@ -29,6 +29,8 @@ class Starter:
         ports: The port of each slot.
         logs: The log of each worker of this machine, by rank, or `None`.
         all_output: Whether to show the whole output of every worker.
+        tf_logs: Whether to show TensorFlow's information lines.
+        has_gpus: Whether there are GPUs, so that errors about them are shown.
         independent: Whether each worker may train a separate model.
         mpi: Whether the workers are also ranks of an MPI world.
         folder: For what the workers tell; `None` if nobody reads it.
@@ -40,6 +42,8 @@ class Starter:
     ports: Sequence[int]
     logs: Sequence[IO[str] | None]
     all_output: bool
+    tf_logs: bool
+    has_gpus: bool
     independent: bool
     mpi: bool
     folder: Path | None
@@ -80,7 +84,12 @@ class Starter:
                 rank = first_rank + index
                 told = None if self.folder is None else self.folder / str(rank)
                 output = WorkerOutput(
-                    rank, display, show_all=self.all_output, log=self.logs[index]
+                    rank,
+                    display,
+                    show_all=self.all_output,
+                    tf_logs=self.tf_logs,
+                    gpus=self.has_gpus,
+                    log=self.logs[index],
                 )
                 worker = WorkerProcess(
                     rank,
@@ -112,6 +121,9 @@ def _end(
         slot=slot,
         exit_code=worker.exit_code,
         lines=list(output.last_lines),
+        unseen=output.unseen,
+        exception=output.exception,
+        raised_at=output.failed_at,
         last_error=output.last_error,
         events=known.events,
         # An error is followed by the end of the program.

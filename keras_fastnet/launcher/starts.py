@@ -113,7 +113,7 @@ class Starts:
         failure = find_failure(
             ends, first.rank, supervisor.failed_at, supervisor.suspended
         )
-        for line in failure_lines(failure, self._log_path):
+        for line in failure_lines(failure, ends, self._log_path):
             self._display.print_line("stderr", line)
         return failure
 

@@ -20,6 +20,8 @@ _READ_SIZE = 1 << 16
 # process that the worker left behind may write endlessly.
 _READS_OF_A_FULL_PIPE = 16
 _POLL_SECONDS = 0.05
+# A worker that has written a traceback and does not end: its traceback is shown then.
+_ENDING_SECONDS = 5.0
 # The supervisor waits so long for processes that got SIGKILL and hang in the kernel.
 _KILL_SECONDS = 5.0
 
@@ -165,8 +167,7 @@ class Supervisor:
         self._stopping = False
 
     def _step(self) -> None:
-        ending = any(worker.ending for worker in self._workers)
-        for key, _ in self._selector.select(_POLL_SECONDS if ending else None):
+        for key, _ in self._selector.select(self._patience()):
             if isinstance(key.data, WorkerProcess):
                 self._handle_exit(key.data)
             elif key.data is not None:
@@ -180,6 +181,30 @@ class Supervisor:
             living = living_groups()
             for worker in self._workers:
                 worker.pursue(living)
+        kept = self._kept_failure()
+        if kept is not None and time.time() > (kept.failed_at or 0) + _ENDING_SECONDS:
+            kept.show_failure()
+
+    def _patience(self) -> float | None:
+        """Returns for how many seconds to wait for an event; `None` for ever."""
+        if any(worker.ending for worker in self._workers):
+            return _POLL_SECONDS
+        kept = self._kept_failure()
+        if kept is None:
+            return None
+        return max(0.0, (kept.failed_at or 0.0) + _ENDING_SECONDS - time.time())
+
+    def _kept_failure(self) -> WorkerOutput | None:
+        """Returns the output with the first traceback, if no worker has ended yet.
+
+        When one has ended, the launcher tells which traceback is shown.
+        """
+        kept = [
+            output for output in self._outputs.values() if output.failed_at is not None
+        ]
+        if self._stopping or not kept or any(output.failure_shown for output in kept):
+            return None
+        return min(kept, key=lambda output: output.failed_at or 0.0)
 
     def _look(self) -> None:
         reason = None if self._stopping else self.ask()
@@ -194,6 +219,9 @@ class Supervisor:
                 worker.kill()
             return
         self.signal = number
+        kept = self._kept_failure()
+        if kept is not None:
+            kept.show_failure()
         name = signal.Signals(number).name
         self._display.print_line("stderr", f"fastnet: {name}, ending the workers")
         self.on_failure()

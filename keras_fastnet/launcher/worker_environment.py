@@ -43,6 +43,7 @@ def worker_environments(
     threads_per_worker: int | None = None,
     gpus_per_worker: int | None = None,
     independent: bool = False,
+    tf_logs: bool = False,
 ) -> list[dict[str, str]]:
     """Returns, for each worker, the variables to add to `environment`.
 
@@ -58,6 +59,7 @@ def worker_environments(
         gpus_per_worker: See `divide_gpus`. Defaults to `None`.
         independent: Whether the workers may train without a strategy. Defaults to
             `False`.
+        tf_logs: Whether TensorFlow writes its information lines. Defaults to `False`.
 
     Raises:
         UsageError: If the GPUs cannot be divided this way.
@@ -74,7 +76,7 @@ def worker_environments(
     if threads_per_worker is None and _OPERATIONS not in environment:
         # With a single thread a worker cannot compute and communicate at once.
         shared[_OPERATIONS] = str(max(2, threads))
-    if "TF_CPP_MIN_LOG_LEVEL" not in environment:
+    if not tf_logs and "TF_CPP_MIN_LOG_LEVEL" not in environment:
         # Hides the C++ information lines, which every worker would repeat.
         shared["TF_CPP_MIN_LOG_LEVEL"] = "1"
 

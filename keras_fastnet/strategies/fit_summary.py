@@ -9,7 +9,11 @@ from keras_fastnet.text import count
 
 
 def fit_summary(
-    trained_by: str, replicas: int, model: keras.Model, data: TrainingData
+    trained_by: str,
+    replicas: int,
+    model: keras.Model,
+    data: TrainingData,
+    rate_set_by: str,
 ) -> str:
     """Returns the workers, data, steps and learning rate of a training, in one line.
 
@@ -18,11 +22,15 @@ def fit_summary(
         replicas: Number of replicas.
         model: The model, compiled.
         data: Its training data.
+        rate_set_by: The callbacks that set the learning rate; empty without any.
     """
     parts = [trained_by, _update(replicas, model, data), _epoch(model, data)]
     if data.elements.sharding:
         parts.append(data.elements.sharding)
     rates = dict.fromkeys(map(_rate, optimizers.innermost(model.optimizer)))
+    if rate_set_by:
+        # The optimizer's own is never used.
+        rates = {f"learning rate set by {rate_set_by}": None}
     return "; ".join([*parts, *rates])
 
 

@@ -233,13 +233,17 @@ class FitSupport:
         with self.named_errors():
             yield
 
-    def begin_fit(self, model: keras.Model, data: TrainingData, verbose: bool) -> None:
+    def begin_fit(
+        self, model: keras.Model, data: TrainingData, verbose: bool, rate_set_by: str
+    ) -> None:
         """Checks a training before its first step; the chief prints a summary.
 
         Args:
             model: The model.
             data: Its training data.
             verbose: Whether anything is printed.
+            rate_set_by: The callbacks that set the learning rate, as a text; empty
+                without any.
 
         Raises:
             ClusterError: If the cluster was described after the strategy was made.
@@ -252,7 +256,7 @@ class FitSupport:
             self._weights.begin(model, "fit")
         # On all workers: looking at the first batch may be a collective.
         replicas = self.strategy.num_replicas_in_sync
-        line = fit_summary(self._trained_by(), replicas, model, data)
+        line = fit_summary(self._trained_by(), replicas, model, data, rate_set_by)
         if verbose and self.strategy.rank == 0:
             print(f"fastnet: {line}", flush=True)
 

@@ -99,7 +99,7 @@ def test_growth_and_warmup_in_one_fit(capsys, device_batch, traced, steps):
         else "4 x 1,024 (global micro-batch)"
     )
     assert f"epoch 2: global batch 4,096 = {first}" in printed
-    assert "1 x 1,024 (global micro-batch), learning rate 0.01\n" in printed
+    assert "from epoch 1: global batch 1,024 = 1 x 1,024 (global micro-b" in printed
     assert printed.count("global batch") == 3
     assert printed.count("until epoch 1, then power 2 to 0 of it in 2") == 1
 

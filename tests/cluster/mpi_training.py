@@ -32,6 +32,8 @@ sys.stdout.write(f"rank {strategy.rank} weights {weights}\n")
 sys.stdout.flush()
 if strategy.rank == 0:
     print(strategy.describe(), flush=True)
+if ACTION == "raise-on-all":
+    raise ValueError("on purpose")
 if strategy.rank == 1:
     if ACTION == "raise":
         raise ValueError("on purpose")

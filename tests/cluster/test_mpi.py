@@ -64,6 +64,15 @@ def test_failed_rank_is_named_and_ends_the_others(python):
     assert done.returncode != 0
     assert "ValueError: on purpose" in done.stderr
     assert "keras_fastnet: rank 1 on" in done.stderr
+    assert done.stderr.count("Traceback") == 1
+
+
+@pytest.mark.slow
+def test_ranks_that_fail_alike_print_one_traceback(python):
+    done = python(SCRIPT, "raise-on-all", ranks=3)
+    assert done.returncode != 0
+    assert done.stderr.count("Traceback") == 1
+    assert done.stderr.count("failed too: ValueError: on purpose") >= 1
 
 
 def test_rank_that_exits_early_is_named(python):

@@ -19,7 +19,12 @@ from keras_fastnet.errors import UsageError
 from keras_fastnet.launcher import launcher
 from keras_fastnet.launcher.line_editor import LONGEST_LINE, LineEditor
 from keras_fastnet.launcher.machine import parse_listing, parse_visible_devices
-from keras_fastnet.launcher.output import Display, WorkerOutput, is_information
+from keras_fastnet.launcher.output import (
+    Display,
+    WorkerOutput,
+    is_information,
+    is_of_start_up,
+)
 from keras_fastnet.launcher.worker_environment import worker_environments
 
 PIECES = st.sampled_from(
@@ -117,6 +122,34 @@ def test_clipped_line_fits_the_terminal():
 )
 def test_information_is_distinguished_from_warnings(line, information):
     assert is_information(line) is information
+
+
+@pytest.mark.parametrize(
+    ("line", "hidden"),
+    [
+        ("I0000 00:00:1795252407.846184    4013 port.cc:153] oneDNN", True),
+        ("WARNING: All log messages before absl::InitializeLog() is called are", True),
+        ("INFO:root:a line of the script's own", False),
+        ("W0000 00:00:1795252407.846184    4013 port.cc:153] careful", False),
+    ],
+)
+@pytest.mark.parametrize("gpus", [False, True])
+def test_information_lines_of_tensorflow_are_recognized(line, hidden, gpus):
+    assert is_of_start_up(line, gpus) is hidden
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "E0000 00:00:1795414287.667256   11126 cuda_platform.cc:52] failed call to "
+        "cuInit: INTERNAL: CUDA error: Failed call to cuInit: UNKNOWN ERROR (303)",
+        "2025-01-01 00:00:00.123456: E external/local_xla/xla/stream_executor/cuda/"
+        "cuda_fft.cc:477] Unable to register cuFFT factory: Attempting to register",
+    ],
+)
+def test_errors_about_gpus_matter_where_there_are_some(line):
+    assert is_of_start_up(line, gpus=False)
+    assert not is_of_start_up(line, gpus=True)
 
 
 @given(st.integers(1, 9), st.integers(0, 5), st.integers(0, 8))

@@ -3,6 +3,7 @@
 import functools
 import os
 import pty
+import re
 import signal
 import sys
 import time
@@ -72,7 +73,36 @@ def test_failure_names_the_rank_and_ends_the_others(fastnet, tmp_path):
     report = result.stderr.partition("fastnet: worker 1 failed first: exit code 1")[2]
     assert "[1] RuntimeError: rank 1 is broken\n" in report
     assert "[1] rank 1 says hello\n" in report
+    assert result.stderr.count("Traceback") == 1
     assert all(is_gone(pid) for pid in pids(tmp_path, 0, 1, 2))
+
+
+def test_one_traceback_of_workers_that_fail_alike(fastnet, tmp_path):
+    orders = ("0=deaf raise", "1=deaf raise", "2=deaf raise")
+    result = fastnet("--workers", 3, "--log-dir", tmp_path, ACT, tmp_path, *orders)
+    assert result.returncode == 1
+    assert result.stderr.count("Traceback") == 1
+    first = re.search(r"worker (\d) failed first: exit code 1", result.stderr)[1]
+    assert f"[{first}] RuntimeError: rank {first} is broken\n" in result.stderr
+    # SIGTERM does not keep the others from raising their own errors.
+    for rank in {"0", "1", "2"} - {first}:
+        line = f"fastnet: worker {rank} failed too: RuntimeError: rank {rank} is broken"
+        assert f"{line}\n" in result.stderr
+    log = (tmp_path / "rank-0.log").read_text()
+    assert "Traceback" in log and "fastnet: " not in log
+
+
+def test_traceback_of_a_worker_that_does_not_end_is_shown(start, tmp_path):
+    process = start("--workers", 2, ACT, tmp_path, "0=sleep", "1=linger")
+    while b"[1] RuntimeError: rank 1 is broken" not in process.stderr.readline():
+        assert process.poll() is None
+
+
+def test_lines_of_tensorflow_are_shown_on_request_only(fastnet, tmp_path):
+    (tmp_path / "warn").touch()
+    words = ("--workers", 1, ACT, tmp_path, "0=warn")
+    assert fastnet(*words).stderr == "[0] careful\n"
+    assert "tensorflow/x.cc:1] note\n" in fastnet("--tf-logs", *words).stderr
 
 
 def test_fatal_signal_is_named_and_workers_that_ignore_sigterm_are_killed(

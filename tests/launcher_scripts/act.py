@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -48,7 +49,10 @@ if "raise" in action or "crash" in action:
     # Waits until the other workers, named in the orders, have started.
     for order in orders:
         await_file(f"{order.split('=')[0]}.pid")
-if "raise" in action:
+if "linger" in action:
+    # A thread that Python waits for when the program has failed.
+    threading.Thread(target=time.sleep, args=(600,)).start()
+if "raise" in action or "linger" in action:
     raise RuntimeError(f"rank {rank} is broken")
 if "crash" in action:
     os.kill(os.getpid(), signal.SIGKILL)

@@ -122,6 +122,14 @@ def test_the_chief_prints_a_summary_of_fit(request, cluster, settings, words):
     assert "fastnet" not in silent
 
 
+@pytest.mark.parametrize(("verbose", "shown"), [("auto", False), (2, True)])
+def test_other_ranks_show_progress_on_request_only(two_workers, verbose, shown):
+    options = {"verbose": verbose}
+    chief, other = two_workers.run("printed_by_fit", count=20, fit_options=options)
+    assert "loss: " in chief
+    assert ("loss: " in other) is shown
+
+
 def test_the_chief_says_what_each_stage_of_a_pipeline_costs(two_workers):
     chief, other = two_workers.run("printed_about_data")
     first, _, *stages = chief["explain_data"].splitlines()

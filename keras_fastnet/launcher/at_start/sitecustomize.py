@@ -1,4 +1,7 @@
-"""Makes training without a strategy raise an error in workers of `fastnet run`.
+"""Prepares the Python of workers of `fastnet run`.
+
+Training without a strategy raises an error, and the launcher learns where the traceback
+of a failure begins.
 
 Python imports this module before the script, because the launcher puts its folder first
 in `PYTHONPATH`. The module undoes that and runs the environment's own
@@ -9,7 +12,10 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
+from types import TracebackType
 
+# As in `keras_fastnet/launcher/output.py`, which this file must not import.
+_FAILURE_FOLLOWS = "fastnet: the traceback of a failure follows"
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 _WATCH = os.path.join(
     os.path.dirname(os.path.dirname(_FOLDER)), "_keras", "lone_fit.py"
@@ -35,6 +41,21 @@ def _watch() -> None:
         module.watch("`fastnet run`")
 
 
+def _announce_failures() -> None:
+    """Has a line precede the traceback of an exception that ends the program."""
+    hook = sys.excepthook
+
+    def announce(
+        kind: type[BaseException],
+        error: BaseException,
+        traceback: TracebackType | None,
+    ) -> None:
+        print(_FAILURE_FOLLOWS, file=sys.stderr, flush=True)
+        hook(kind, error, traceback)
+
+    sys.excepthook = announce
+
+
 def _run_the_next() -> None:
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
     if spec is not None and spec.loader is not None:
@@ -45,4 +66,5 @@ def _run_the_next() -> None:
 
 _leave_path()
 _watch()
+_announce_failures()
 _run_the_next()
