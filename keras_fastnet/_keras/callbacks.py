@@ -44,6 +44,9 @@ def _make_list(original, callbacks, given=None, *args, **kwargs):
         extend(callbacks, WorkersCallbackList)
     if strategy is not None:
         given = _allowed(strategy, tf.nest.flatten(given) if given else [])
+    if given is not None:
+        # What it adds reaches all loggers, in whatever order they were listed.
+        given = sorted(tf.nest.flatten(given), key=_comes_later)
     original(callbacks, given, *args, **kwargs)
     hidden: tuple[str, ...] = ()
     for callback in callbacks.callbacks:
@@ -52,6 +55,11 @@ def _make_list(original, callbacks, given=None, *args, **kwargs):
             hidden += callback.hidden_logs
     if hidden:
         _hide_logs(callbacks.callbacks, hidden)
+
+
+def _comes_later(callback: Any) -> bool:
+    """Returns whether a callback is not one that adds logs for the others."""
+    return not (isinstance(callback, FastnetCallback) and callback.adds_logs)
 
 
 def _allowed(strategy: FastnetStrategy, given: list[Any]) -> list[Any]:

@@ -260,6 +260,8 @@ class FastnetCallback:
     """The callbacks of the list that it is in."""
     sets_learning_rate = False
     """Whether it sets the optimizer's learning rate from the first update on."""
+    adds_logs = False
+    """Whether it adds values to the logs of epochs, and does nothing else with them."""
     hidden_logs: tuple[str, ...] = ()
     """Prefixes of logs that the progress bar does not show."""
 

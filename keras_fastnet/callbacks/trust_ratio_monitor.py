@@ -25,7 +25,7 @@ class TrustRatioMonitor(FastnetCallback, keras.callbacks.Callback):
     the global batch, unscaled and clipped. Every adapted tensor has an entry; biases,
     normalization layers and other exclusions have none, and updates skipped for an
     overflow do not count. The progress bar shows the smallest and the largest ratio
-    only. List it before `TensorBoard` or `CSVLogger`.
+    only. Loggers get the values wherever it is listed among the callbacks.
 
     Nothing is computed without the callback. With it, LARS adds four numbers for each
     tensor and update, 1 % of its update of ResNet-50 on a CPU
@@ -43,6 +43,7 @@ class TrustRatioMonitor(FastnetCallback, keras.callbacks.Callback):
     ```
     """
 
+    adds_logs = True
     hidden_logs = ("trust_ratio/", "weight_norm/", "gradient_norm/")
 
     def __init__(self) -> None:

@@ -31,3 +31,10 @@ def test_only_the_chief_writes(two_workers, tmp_path):
 def test_keras_backup_and_restore_raises(two_workers, tmp_path):
     for text in two_workers.run("fit_with_keras_backup", folder=str(tmp_path)):
         assert "Use keras_fastnet.callbacks.BackupAndRestore" in text
+
+
+def test_a_logger_of_the_chief_alone_gets_what_monitors_add(two_workers):
+    chief, other = two_workers.run("tracked")
+    assert len(chief) == 2 and other == []
+    for keys in chief:
+        assert {"loss", "examples_per_second", "trust_ratio_min"} <= set(keys)

@@ -22,6 +22,7 @@ from keras_fastnet._keras import callbacks as callback_lists
 from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet._keras.adapters import optimizers
 from keras_fastnet._keras.keras_api import IS_KERAS_2, keras
+from keras_fastnet.callbacks import ThroughputMonitor, TrustRatioMonitor
 from keras_fastnet.checks import check, invariants
 from keras_fastnet.checks.script import subject_of_script
 from keras_fastnet.strategies import fit_steps
@@ -822,6 +823,24 @@ def checked(
             tuple(verdict)
             for verdict in check(strategy or keras_fastnet.TorusStrategy())
         ]
+
+
+def tracked(strategy: Any) -> list[list[str]]:
+    """Returns the keys that a logger got which only the chief has, by epoch."""
+    keys: list[list[str]] = []
+
+    class Tracker(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            keys.append(sorted(logs))
+
+    callbacks = [Tracker()] if strategy.rank == 0 else []
+    callbacks += [ThroughputMonitor(), TrustRatioMonitor()]
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile(keras_fastnet.LARS(0.1), "mse")
+    x = np.ones((8, 4), "float32")
+    model.fit(x, x[:, :1], epochs=2, callbacks=callbacks)
+    return keys
 
 
 def checked_script(strategy: Any, *, words: list[str]) -> list[tuple[str, str, str]]:
