@@ -12,7 +12,7 @@ ADDONS_PYTHON ?= python3.11
 PIP_OPTIONS := --quiet --disable-pip-version-check
 
 .PHONY: help demo test test-all test-slow test-oldest test-clusters test-legacy test-legacy-smoke \
-	test-keras test-keras-smoke lint format figures clean
+	test-keras test-keras-smoke lint dist format figures clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -64,6 +64,11 @@ lint: $(VENV)/dev.stamp  ## Check style, types and which module imports which.
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+
+dist: $(VENV)/dev.stamp  ## Build the sdist and the wheel in dist/, and check their metadata.
+	rm -rf dist
+	$(VENV)/bin/python -m build
+	$(VENV)/bin/python -m twine check --strict dist/*
 
 format: $(VENV)/dev.stamp  ## Rewrite the code in the project's style.
 	$(VENV)/bin/ruff check --fix .
