@@ -8,17 +8,19 @@ its top, so that help and errors appear at once.
 """
 
 import argparse
+import difflib
+import re
 import signal
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from keras_fastnet.cli import bench, check, demo, plan, run
+from keras_fastnet.cli import bench, check, demo, env, plan, run
 from keras_fastnet.cli.option_types import as_sentence
 from keras_fastnet.errors import UsageError
 from keras_fastnet.version import __version__
 
-COMMANDS = (run, demo, check, bench, plan)
+COMMANDS = (run, demo, check, bench, plan, env)
 
 _EPILOG = """\
 examples:
@@ -37,6 +39,11 @@ examples:
 """
 
 
+# Messages of `argparse`, which stay the same in all its versions but for quotes.
+_WRONG_CHOICE = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
+_WRONG_OPTION = re.compile(r"unrecognized arguments: (-[\w-]+)")
+
+
 class _Parser(argparse.ArgumentParser):
     """A parser whose errors are `UsageError`. Its subcommands' parsers are alike."""
 
@@ -50,8 +57,35 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         sentence = as_sentence(message)
         if sentence == message:  # argparse's own, without advice
-            sentence = f"{message}. See `{self.prog} --help`."
+            near = self._meant(message)
+            meant = f" Did you mean {near}?" if near else ""
+            sentence = f"{message}.{meant} See `{self.prog} --help`."
         raise UsageError(sentence)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Raises for words that it does not know, since it knows its own options.
+
+        Args:
+            args: The words; `None` for `sys.argv[1:]`.
+            namespace: Receives the options.
+
+        Raises:
+            UsageError: If a word is not known.
+        """
+        parsed, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return parsed, unknown
+
+    def _meant(self, message: str) -> str | None:
+        """Returns the option, subcommand or choice that is most like a wrong one."""
+        if match := _WRONG_CHOICE.search(message):
+            word, choices = match[1], re.findall(r"[\w-]+", match[2])
+        elif match := _WRONG_OPTION.search(message):
+            word, choices = match[1], list(self._option_string_actions)
+        else:
+            return None
+        return next(iter(difflib.get_close_matches(word, choices, n=1)), None)
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -45,6 +45,7 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
         epilog=f"{_EPILOG}{SCRIPT}\n",
     )
     parser.add_argument(
+        "-n",
         "--workers",
         type=integer(at_least=1, example=4),
         default=4,

@@ -57,6 +57,7 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
         epilog=_EPILOG,
     )
     parser.add_argument(
+        "-n",
         "--workers",
         type=integer(at_least=1, example=2),
         metavar="N",

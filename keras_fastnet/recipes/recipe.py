@@ -1,9 +1,10 @@
 """A published training as a set of settings with sources."""
 
 import dataclasses
+import functools
 import math
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from keras_fastnet._keras.keras_api import keras
@@ -160,10 +161,15 @@ class Recipe:
 
         Args:
             from_logits: Whether the model outputs logits. Defaults to `False`.
+
+        Raises:
+            ValueError: From `fit`, if the labels are integers.
         """
-        return keras.losses.CategoricalCrossentropy(
+        loss = keras.losses.CategoricalCrossentropy(
             from_logits=from_logits, label_smoothing=self.label_smoothing
         )
+        loss.fn = functools.wraps(loss.fn)(functools.partial(_of_one_hot, loss.fn))
+        return loss
 
     def _warmup(self) -> LearningRateWarmup:
         return LearningRateWarmup(
@@ -199,3 +205,22 @@ def _text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     return str(value)
+
+
+def _of_one_hot(
+    function: Callable[..., Any], labels: Any, outputs: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Calls a loss function; Keras's error for integer labels names ranks only."""
+    integers = len(labels.shape) < len(outputs.shape) or (
+        labels.shape[-1] == 1 and outputs.shape[-1] != 1
+    )
+    if integers:
+        classes = outputs.shape[-1]
+        raise ValueError(
+            "The loss of a recipe needs one-hot labels, since it smooths them. "
+            f"Received: labels of shape {tuple(labels.shape)} for outputs of shape "
+            f"{tuple(outputs.shape)}. Convert integer labels by "
+            f"`keras.utils.to_categorical(labels, {classes})`, those of a dataset by "
+            f"`dataset.map(lambda x, y: (x, tf.one_hot(y, {classes})))`."
+        )
+    return function(labels, outputs, *args, **kwargs)

@@ -327,3 +327,24 @@ def test_cifar_resnet_has_depth_layers(depth):
         or (isinstance(layer, keras.layers.Conv2D) and layer.kernel_size == (3, 3))
     ]
     assert len(weighted) == depth
+
+
+@pytest.mark.parametrize("shape", [(8,), (8, 1)])
+def test_integer_labels_raise_an_error_that_names_the_conversion(shape):
+    recipe = recipes.sony2018(**CIFAR)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(10)])
+    model.compile("sgd", recipe.loss(from_logits=True))
+    with pytest.raises(
+        ValueError, match=r"one-hot labels.*to_categorical\(labels, 10\)"
+    ):
+        model.fit(np.ones((8, 4)), np.ones(shape), verbose=0)
+    labels = keras.utils.to_categorical(np.arange(8), 10)
+    loss = model.fit(np.ones((8, 4)), labels, verbose=0).history["loss"][0]
+    assert np.isfinite(loss)
+
+
+def test_the_loss_is_saved_as_that_of_keras():
+    loss = recipes.sony2018(**CIFAR).loss(from_logits=True)
+    saved = keras.losses.serialize(loss)
+    assert saved["class_name"] == "CategoricalCrossentropy"
+    assert keras.losses.deserialize(saved).get_config() == loss.get_config()

@@ -1,0 +1,101 @@
+"""`fastnet env`: prints what a bug report needs to say about this environment."""
+
+import argparse
+import os
+import platform
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+from keras_fastnet.cluster.environment import in_a_cluster, who_started
+from keras_fastnet.cluster.variables import TOKEN
+from keras_fastnet.errors import ClusterError
+from keras_fastnet.launcher.machine import available_cpus, visible_gpus
+from keras_fastnet.launcher.mpiexec import mpi_is_installed
+from keras_fastnet.text import count, fact
+from keras_fastnet.version import __version__
+
+_PACKAGES = (
+    *("tensorflow", "tensorflow-cpu", "keras", "tf-keras", "numpy"),
+    *("mpi4py", "mpich", "ray", "tf-models-official", "tensorflow-addons"),
+)
+_PREFIXES = ("TF_", "KERAS_", "FASTNET_", "OMP_", "CUDA_VISIBLE_DEVICES")
+
+_DESCRIPTION = """\
+Print the versions, transports, changes to Keras, devices and the cluster that this
+environment describes, for a bug report. It takes part in no cluster.
+"""
+
+_EPILOG = """\
+examples:
+  fastnet env
+      on the machine, and in the job, where the error comes
+"""
+
+
+def add_parser(subparsers: "argparse._SubParsersAction") -> None:
+    """Adds the parser of `fastnet env`."""
+    parser = subparsers.add_parser(
+        "env",
+        help="print versions and what was found, for a bug report",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+    )
+    parser.set_defaults(execute=execute)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Runs `fastnet env` and returns its exit code."""
+    gpus = visible_gpus(os.environ)
+    mpi = "and MPI" if mpi_is_installed() else "alone: MPI is not installed"
+    rows = (
+        ("keras-fastnet", f"{__version__}, in {Path(__file__).parents[1]}"),
+        ("Python", f"{platform.python_version()}, {platform.platform()}"),
+        ("packages", ", ".join(_versions())),
+        ("changes", _changes()),
+        ("transports", f"TensorFlow's (gRPC, NCCL) {mpi}"),
+        ("devices", f"{count(available_cpus(), 'CPU')}, {count(len(gpus), 'GPU')}"),
+        ("cluster", _cluster()),
+        ("variables", ", ".join(_variables()) or "none"),
+    )
+    print("\n".join(fact(name, value) for name, value in rows))
+    return 0
+
+
+def _versions() -> list[str]:
+    found = []
+    for name in _PACKAGES:
+        try:
+            found.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _changes() -> str:
+    """Returns how many functions of this Keras are changed, or why that fails."""
+    # In another process: TensorFlow prints a lot when it is imported.
+    command = [sys.executable, "-m", "keras_fastnet._keras", "--install"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        last = done.stderr.strip().splitlines()[-1:]
+        return f"cannot be made: {''.join(last)}"
+    return f"{done.stdout.splitlines()[0]}, all made"
+
+
+def _cluster() -> str:
+    try:
+        if not in_a_cluster():
+            return "none is described"
+    except ClusterError as error:
+        return f"described wrongly: {error}"
+    return f"described by {who_started() or 'TF_CONFIG, of one worker'}"
+
+
+def _variables() -> list[str]:
+    return [
+        f"{name}={'(set)' if name == TOKEN else value}"
+        for name, value in sorted(os.environ.items())
+        if name.startswith(_PREFIXES)
+    ]
