@@ -120,6 +120,12 @@ class FitData(Protocol):
     def peek(self, elements: Any) -> Any:
         """Returns a first batch of a result of `epoch_data`, without taking it."""
 
+    def several_steps(
+        self, function: Callable[[Iterator[Any]], Any], steps: int
+    ) -> Callable[[Iterator[Any]], Any]:
+        """Returns a train or test function that takes several steps in a call."""
+        ...
+
 
 class FitSupport(Protocol):
     """What the patched Keras code asks of a strategy, as `strategy.fit_support`."""
@@ -213,6 +219,12 @@ class MicroBatchOptimizer(Protocol):
 
     def epoch_data(self, dataset: Any) -> Any:
         """Returns what Keras iterates over in one epoch, on one device."""
+
+    def several_steps(
+        self, function: Callable[[Iterator[Any]], Any], steps: int
+    ) -> Callable[[Iterator[Any]], Any]:
+        """Returns a train or test function that takes several steps in a call."""
+        ...
 
     def counted_step(self, step: Callable[..., Any]) -> Callable[..., Any]:
         """Wraps a model's train step, on one device."""

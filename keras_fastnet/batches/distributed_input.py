@@ -1,7 +1,7 @@
 """Distributes the data of Keras's loops over the replicas."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras_fastnet._keras.protocols import WorkerExchange
 from keras_fastnet._keras.tensorflow import empty_batch, worker_dataset
 from keras_fastnet._keras.training import SHARED_POLICIES
-from keras_fastnet.batches.epoch_data import EpochData
+from keras_fastnet.batches.epoch_data import DatasetElements, Elements, EpochData
 from keras_fastnet.batches.global_batch import (
     GlobalBatch,
     count_examples,
@@ -18,9 +18,11 @@ from keras_fastnet.batches.global_batch import (
     fingerprint,
     joined_shares,
     tell_the_same,
+    with_examples,
     without_optionals,
 )
 from keras_fastnet.batches.input_costs import OWN, explained
+from keras_fastnet.batches.several_steps import several_steps
 from keras_fastnet.batches.shares import Shares
 from keras_fastnet.errors import ShardingError
 
@@ -55,24 +57,51 @@ class DistributedInput:
         """
         if self._strategy.num_replicas_in_sync < 2:
             whole = worker_dataset(dataset)
-            return EpochData(lambda: iter(whole), element_spec=whole.element_spec)
+            return EpochData(
+                lambda: DatasetElements(whole), element_spec=whole.element_spec
+            )
         shares = _global_batches(dataset)
         if shares is None:
             own = worker_dataset(dataset).prefetch(2 * self._devices)
             return EpochData(
-                lambda: self._own_steps(own),
+                lambda: Elements(self._own_steps(own)),
                 join=self._join,
                 sharding=OWN,
                 element_spec=own.element_spec,
             )
+        element_spec = shares.whole.element_spec
+        if not shares.late:
+            own = shares.dataset.prefetch(2 * self._devices)
+            return EpochData(
+                lambda: DatasetElements(own, self._devices, self._together),
+                lambda batch: self._check_same_data(batch, shares),
+                join=self._join,
+                sharding=shares.sharding,
+                element_spec=element_spec,
+                marks_sources=shares.marks_sources,
+            )
+        # Each step cuts its shares: TensorFlow takes rows of a tensor without a copy,
+        # while a function of the pipeline would cost more than the rest of it.
+        whole = shares.whole.prefetch(2)
         return EpochData(
-            lambda: self._steps(shares.dataset),
+            lambda: DatasetElements(whole),
             lambda batch: self._check_same_data(batch, shares),
-            join=self._join,
             sharding=shares.sharding,
-            element_spec=shares.whole.element_spec,
-            marks_sources=shares.marks_sources,
+            element_spec=element_spec,
         )
+
+    def several_steps(
+        self, function: Callable[[Iterator[Any]], Any], steps: int
+    ) -> Callable[[Iterator[Any]], Any]:
+        """Returns a train or test function that takes several steps in a call.
+
+        Args:
+            function: Keras's, of an iterator.
+            steps: Number of steps in a call.
+        """
+        if self._strategy.num_replicas_in_sync < 2:
+            return several_steps(function, steps)
+        return several_steps(function, steps, self._step_input)
 
     def explained(self, dataset: tf.data.Dataset) -> str:
         """Returns what each stage of a pipeline costs a worker, as a text.
@@ -93,21 +122,21 @@ class DistributedInput:
             return OWN
         return explained(dataset, self._strategy.num_workers)
 
-    def _steps(self, shares: tf.data.Dataset) -> Iterator[GlobalBatch]:
-        """Fetches the shares of this worker's devices, step by step.
+    def _together(self, shares: Sequence[GlobalBatch]) -> GlobalBatch:
+        """Returns the shares of this worker's devices as one element."""
+        return shares[0] if len(shares) == 1 else per_replica(self._strategy, shares)
 
-        TensorFlow's distributed iterator is not used: its destructor waits for an
-        autotuner, up to many seconds, in which the other workers wait as well.
-        """
-        iterator = iter(shares)
-        if self._devices == 1:
-            return iterator
-        return (
-            per_replica(
-                self._strategy, [first, *itertools.islice(iterator, self._devices - 1)]
-            )
-            for first in iterator
-        )
+    def _step_input(self, parts: Sequence[Any], logs: tf.Tensor) -> GlobalBatch:
+        """Returns the input of a step; see `several_steps`."""
+        shares = parts
+        if not isinstance(parts[0], GlobalBatch):
+            extended = self._strategy.extended
+            replicas = self._strategy.num_replicas_in_sync
+            shares = [
+                with_examples(parts[0], extended.position(device), replicas)
+                for device in range(self._devices)
+            ]
+        return self._together([share._replace(logs=logs) for share in shares])
 
     def _own_steps(self, dataset: tf.data.Dataset) -> Iterator[Any]:
         """Fetches each worker's own data, until those of all workers have ended.
@@ -166,11 +195,10 @@ class DistributedInput:
             batch = local_results(self._strategy, batch.data)[0]
         return without_optionals(batch)
 
-    def _check_same_data(self, batch: GlobalBatch, shares: Shares) -> None:
+    def _check_same_data(self, batch: Any, shares: Shares) -> None:
         if self._strategy.num_workers < 2:
             return
-        own = self._strategy.experimental_local_results(batch.fingerprint)[0]
-        seen = self._workers.values_of_all(own, "the first batch")
+        seen = self._workers.values_of_all(fingerprint(batch), "the first batch")
         if shares.marks_sources and not tell_the_same(seen):
             # The sources may differ where the data do not, as paths of files do.
             seen = self._workers.values_of_all(
@@ -212,7 +240,7 @@ def local_results(strategy: tf.distribute.Strategy, data: Any) -> list[Any]:
     ]
 
 
-def per_replica(strategy: tf.distribute.Strategy, values: list[Any]) -> Any:
+def per_replica(strategy: tf.distribute.Strategy, values: Sequence[Any]) -> Any:
     """Returns one value of each local replica as a `PerReplica` value.
 
     Args:

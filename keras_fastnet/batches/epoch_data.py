@@ -1,10 +1,11 @@
 """The elements that Keras iterates over in one epoch."""
 
 import dataclasses
+import operator
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -15,6 +16,8 @@ from keras_fastnet.batches.global_batch import (
     count_examples,
     fingerprint,
     joined,
+    local,
+    static_rows,
 )
 
 
@@ -38,7 +41,7 @@ class EpochData:
     """The elements of every epoch, for Keras's loops.
 
     Args:
-        begin: Returns an iterator over an epoch's elements.
+        begin: Begins an epoch.
         check_first: Called with the first element of every epoch. Defaults to no
             check.
         join: Makes one element of several.
@@ -61,7 +64,7 @@ class EpochData:
 
     def __init__(
         self,
-        begin: Callable[[], Iterator[Any]],
+        begin: Callable[[], "Elements"],
         check_first: Callable[[Any], None] = lambda _: None,
         join: Callable[[list[Any]], Any] = joined,
         sharding: str = "",
@@ -116,7 +119,7 @@ class EpochData:
         return the same number.
         """
         if self._examples_of_first is None:
-            self._examples_of_first = _examples_of(self.peek())
+            self._examples_of_first = int(examples_of(self.peek()))
         return self._examples_of_first
 
     def fingerprint_of_first(self) -> list[int]:
@@ -126,10 +129,7 @@ class EpochData:
         worker reads its own data. Otherwise it is equal for any number of workers, as
         long as `marks_sources` is.
         """
-        element = self.peek()
-        if not isinstance(element, GlobalBatch):
-            return fingerprint(element).numpy().tolist()
-        return _local(element.fingerprint).numpy().tolist()
+        return fingerprint(self.peek()).numpy().tolist()
 
     def __iter__(self) -> "EpochDataIterator":
         iterator = self._begun or self._new_iterator()
@@ -165,10 +165,81 @@ class EpochData:
     def _new_iterator(self) -> "EpochDataIterator":
         return EpochDataIterator(self, self._begin_epoch, self._check_first)
 
-    def _begin_epoch(self) -> Iterator[Any]:
+    def _begin_epoch(self) -> "Elements":
         self.on_epoch(self._epoch)
         self._epoch += 1
         return self._begin()
+
+
+class Elements(Iterator[Any]):
+    """The elements of one epoch, of which the next can be looked at first.
+
+    Args:
+        iterator: Yields them.
+    """
+
+    def __init__(self, iterator: Iterator[Any]):
+        self._iterator = iterator
+        self._peeked: list[Any] = []
+
+    def __next__(self) -> Any:
+        return self._peeked.pop() if self._peeked else next(self._iterator)
+
+    def peek(self) -> Any:
+        """Returns the next element without taking it."""
+        if not self._peeked:
+            self._peeked.append(next(self._iterator))
+        return self._peeked[0]
+
+
+class DatasetElements(Elements):
+    """The elements of one epoch, made of those of a dataset.
+
+    Args:
+        dataset: It has elements for this worker's devices in turn.
+        devices: Number of devices. Defaults to 1.
+        join: Makes an element of those for the devices. Defaults to the first.
+
+    Attributes:
+        iterator: Over the dataset.
+    """
+
+    def __init__(
+        self,
+        dataset: tf.data.Dataset,
+        devices: int = 1,
+        join: Callable[[Sequence[Any]], Any] = operator.itemgetter(0),
+    ):
+        self.iterator = iter(dataset)
+        self._others = range(devices - 1)
+        self._join = join
+        self._held: list[tf.experimental.Optional] = []
+
+    def __next__(self) -> Any:
+        if self._held:
+            element, self._held = self.peek(), []
+            return element
+        first = next(self.iterator)
+        return self._join([first, *(next(self.iterator) for _ in self._others)])
+
+    def peek(self) -> Any:
+        """Returns the next element without taking it."""
+        self._held = self.take_optionals()
+        return self._join([part.get_value() for part in self._held])
+
+    def take_optionals(self) -> list[tf.experimental.Optional]:
+        """Takes the next element, and returns its parts for the devices.
+
+        Raises:
+            StopIteration: If there is none.
+        """
+        if self._held:
+            held, self._held = self._held, []
+            return held
+        first = self.iterator.get_next_as_optional()
+        if not first.has_value():
+            raise StopIteration
+        return [first, *(self.iterator.get_next_as_optional() for _ in self._others)]
 
 
 class EpochDataIterator:
@@ -181,26 +252,25 @@ class EpochDataIterator:
     def __init__(
         self,
         data: EpochData,
-        begin: Callable[[], Iterator[Any]],
+        begin: Callable[[], Elements],
         check_first: Callable[[Any], None],
     ):
         self._data = data
         self._begin = begin
         # Begun when needed: Keras makes one iterator more than it uses.
-        self._iterator: list[Iterator[Any]] = []
+        self._elements: list[Elements] = []
         # Not at exit, where a thread that deletes an iterator aborts the process.
-        weakref.finalize(self, _let_go, self._iterator).atexit = False
+        weakref.finalize(self, _let_go, self._elements).atexit = False
         self._ended = False
         self._steps = 0
         self._check: Callable[[Any], None] | None = check_first
-        self._peeked: list[Any] = []
 
     def __iter__(self) -> "EpochDataIterator":
         return self
 
     def __next__(self) -> Any:
         try:
-            elements = [self._peeked.pop() if self._peeked else self._fetch()]
+            elements = [self._fetch(next)]
         except tf.errors.OutOfRangeError:
             if self._steps % self._data.steps_per_call == 0:
                 raise
@@ -210,18 +280,45 @@ class EpochDataIterator:
         self._steps += 1
         while len(elements) < self._data.batches_per_step:
             try:
-                elements.append(self._fetch())
+                elements.append(self._fetch(next))
             except tf.errors.OutOfRangeError:
                 break
         element = self._data.join(elements)
-        INPUT_METER.examples += _examples_of(element)
+        INPUT_METER.examples += int(examples_of(element))
         return element
 
     def peek(self) -> Any:
         """Returns the next element without taking it."""
-        if not self._peeked:
-            self._peeked.append(self._fetch())
-        return self._peeked[0]
+        return self._fetch(lambda elements: elements.peek())
+
+    @property
+    def is_of_dataset(self) -> bool:
+        """Whether the coming steps can be taken by `take_steps`."""
+        return self._data.batches_per_step == 1 and isinstance(
+            self._begun(), DatasetElements
+        )
+
+    def take_steps(self, loop: Callable[[tf.data.Iterator, Any], Any]) -> Any:
+        """Takes the steps of one call of the train function.
+
+        Args:
+            loop: Takes them, given the iterator and the elements for the first step. It
+                returns the number of steps and of examples, the time that it waited for
+                data, in seconds, and the logs as an optional.
+
+        Returns:
+            The logs.
+        """
+        # As `__next__` does.
+        if self._check is not None:
+            self.peek()
+        first = self._fetch(lambda elements: elements.take_optionals())
+        steps, examples, seconds, logs = loop(self._begun().iterator, first)
+        INPUT_METER.examples += int(examples)
+        INPUT_METER.seconds += float(seconds)
+        # After its end a dataset may begin again.
+        self._ended = bool(steps < self._data.steps_per_call)
+        return logs.get_value()
 
     def skip(self, elements: int) -> None:
         """Skips the next elements.
@@ -229,28 +326,27 @@ class EpochDataIterator:
         Args:
             elements: Number of elements.
         """
-        peeked = min(elements, len(self._peeked))
-        del self._peeked[:peeked]
-        iterator = self._begun()
-        for _ in range(elements - peeked):
-            next(iterator)
+        if elements and self._check is not None:
+            self.peek()
+        for _ in range(elements):
+            next(self._begun())
 
-    def _begun(self) -> Iterator[Any]:
+    def _begun(self) -> Any:
         if self._ended:
-            return iter(())
-        if not self._iterator:
-            self._iterator.append(self._begin())
-        return self._iterator[0]
+            return Elements(iter(()))
+        if not self._elements:
+            self._elements.append(self._begin())
+        return self._elements[0]
 
-    def _fetch(self) -> Any:
+    def _fetch(self, take: Callable[[Any], Any]) -> Any:
         begun = time.perf_counter()
         try:
-            # Neither a name nor an exception may hold the iterator: see `_let_go`.
-            element = next(self._begun())
+            # Neither a name nor an exception may hold the elements: see `_let_go`.
+            element = take(self._begun())
         except StopIteration:
             self._ended = True
         if self._ended:
-            _let_go(self._iterator)
+            _let_go(self._elements)
             # Keras ends an epoch on either; this one also passes through `zip`.
             raise tf.errors.OutOfRangeError(None, None, "End of data")
         INPUT_METER.seconds += time.perf_counter() - begun
@@ -260,7 +356,7 @@ class EpochDataIterator:
         return element
 
 
-def _let_go(iterators: list[Iterator[Any]]) -> None:
+def _let_go(iterators: list[Any]) -> None:
     """Deletes iterators in a separate thread.
 
     Deleting a TensorFlow iterator with `tf.data.AUTOTUNE` may wait up to a minute for
@@ -274,13 +370,16 @@ def _let_go(iterators: list[Iterator[Any]]) -> None:
         threading.Thread(target=iterators.clear, daemon=True).start()
 
 
-def _examples_of(element: Any) -> int:
-    """Returns the number of examples in an element, over all replicas."""
-    if not isinstance(element, GlobalBatch):
-        return int(count_examples(element))
-    return int(_local(element.examples))
+def examples_of(element: Any) -> Any:
+    """Returns the number of examples in an element, over all replicas.
 
+    Args:
+        element: A batch, a share of one, or the shares of a worker's devices.
 
-def _local(value: Any) -> Any:
-    """Returns the value of this worker's first device."""
-    return getattr(value, "values", [value])[0]
+    Returns:
+        An integer, or a scalar `int64` tensor.
+    """
+    if isinstance(element, GlobalBatch):
+        return local(element.examples)
+    rows = static_rows(element)
+    return count_examples(element) if rows is None else rows

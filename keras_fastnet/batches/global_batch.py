@@ -32,13 +32,16 @@ class GlobalBatch(NamedTuple):
             and the batch statistics of an empty batch are NaN.
         own: Number of the replica's own examples, without fillers. Scalar `int64`.
         examples: Number of examples in the whole global batch. Scalar `int64`.
-        fingerprint: See `fingerprint`.
+        fingerprint: See `fingerprint`. `None` where the whole batch was at hand.
+        logs: Whether the step's logs are wanted, a scalar `bool` tensor: Keras takes
+            those of the last step of a call. `None`: they are.
     """
 
     data: Any
     own: Any
     examples: Any
-    fingerprint: Any
+    fingerprint: Any = None
+    logs: Any = None
 
 
 def count_examples(data: Any) -> tf.Tensor:
@@ -53,9 +56,13 @@ def count_examples(data: Any) -> tf.Tensor:
     Raises:
         ShardingError: If no tensor has a batch axis.
     """
+    return _rows(_first_with_examples(data))
+
+
+def _first_with_examples(data: Any) -> Any:
     for leaf in _leaves(data):
         if has_examples(leaf):
-            return _rows(leaf)
+            return leaf
     raise ShardingError(
         "A batch must contain at least one tensor with a batch axis. "
         f"Received: {data}. Call `dataset.batch(global_batch)`."
@@ -118,13 +125,19 @@ def rows_of(data: Any, start: int, stop: int) -> Any:
     )
 
 
-def static_rows(data: Any) -> int:
+def static_rows(data: Any) -> Any:
     """Returns the number of examples in a batch, fillers included.
 
     Args:
-        data: A batch of static shapes.
+        data: A batch.
+
+    Returns:
+        An integer; `None` if it is known only when the batch is computed.
+
+    Raises:
+        ShardingError: If no tensor has a batch axis.
     """
-    return next(leaf.shape[0] for leaf in _leaves(data) if has_examples(leaf))
+    return _first_with_examples(data).shape[0]
 
 
 def _sliced(leaf: Any, start: Any, stop: Any) -> Any:
@@ -172,7 +185,6 @@ def with_examples(data: Any, position: int, replicas: int) -> GlobalBatch:
         data=take_share(data, position, replicas),
         own=stop - start,
         examples=examples,
-        fingerprint=fingerprint(data),
     )
 
 
@@ -228,17 +240,19 @@ def joined_shares(shares: list[GlobalBatch]) -> GlobalBatch:
 def fingerprint(data: Any, examples: Any = None) -> tf.Tensor:
     """Returns a hash of each tensor in a batch.
 
-    It reads a few elements only, spread over the batch: it is computed in every step,
-    and compared in the first step of an epoch.
+    It reads a few elements only, spread over the batch. It is compared in the first
+    step of an epoch.
 
     Args:
-        data: The global batch, or some of its examples.
+        data: The global batch, some of its examples, or a share of it.
         examples: Number of examples in the global batch. Defaults to those in `data`.
 
     Returns:
         An `int64` tensor with a hash >= 0 for each tensor in `data`, or -1 if the
         examples read are all equal, so that they tell nothing about their order.
     """
+    if isinstance(data, GlobalBatch):
+        return local(data.fingerprint)
     data = tf.nest.map_structure(values.as_tensor, data)
     if examples is None:
         examples = count_examples(data)
@@ -333,6 +347,15 @@ def tell_the_same(fingerprints: list[list[int]]) -> bool:
     """
     telling = [marks for marks in zip(*fingerprints, strict=True) if max(marks) >= 0]
     return not telling or any(len(set(marks)) == 1 for marks in telling)
+
+
+def local(value: Any) -> Any:
+    """Returns the value of this worker's first device.
+
+    Args:
+        value: One value, or one for each device.
+    """
+    return getattr(value, "values", [value])[0]
 
 
 def _leaves(data: Any) -> list[Any]:

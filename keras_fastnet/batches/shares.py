@@ -34,6 +34,7 @@ class Shares:
         marks_sources: Whether fingerprints are those of what batches are made of, or of
             a part of their examples. Defaults to `False`.
         parts: Makes the shares of a `PyDataset`. Defaults to `None`: other data.
+        late: Whether shares are cut out of whole batches. Defaults to `False`.
     """
 
     dataset: tf.data.Dataset
@@ -41,6 +42,7 @@ class Shares:
     sharding: str = WHOLE
     marks_sources: bool = False
     parts: PartsOfBatches | None = None
+    late: bool = False
 
     def first_whole(self) -> Any:
         """Returns the first global batch."""
@@ -70,9 +72,7 @@ def distribute_shares(
     shares = shares_of(dataset, positions, replicas)
     own = shares.dataset.map(lambda share: share.data)
     distributed = without_end_of_data_agreement(distribute(lambda _: own))
-    distributed.global_batches = dataclasses.replace(
-        shares, dataset=shares.dataset.prefetch(2 * len(positions))
-    )
+    distributed.global_batches = shares
     return distributed
 
 
@@ -111,7 +111,8 @@ def shares_of(
             data = batch if unpack else batch[0]
             return [with_examples(data, position, replicas) for position in positions]
 
-        return Shares(_in_turn(dataset, late, len(positions)), dataset)
+        own = _in_turn(dataset, late, len(positions))
+        return Shares(own, dataset, late=True)
     taken = early.parts(positions, replicas, seed_offset(positions[0]))
     taken = taken.with_options(dataset.options())
 

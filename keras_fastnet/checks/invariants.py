@@ -22,6 +22,7 @@ from keras_fastnet.checks.update_invariants import (
     overflow_agreement,
     own_steps,
     same_update,
+    several_steps,
 )
 from keras_fastnet.strategies import TorusStrategy, TPUStrategy
 
@@ -30,6 +31,7 @@ ALL = (
     equal_weights,
     examples_weigh_the_same,
     own_steps,
+    several_steps,
     micro_batches,
     overflow_agreement,
     distinct_masks,

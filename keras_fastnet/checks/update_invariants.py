@@ -171,6 +171,40 @@ def own_steps(probe: Probe, subject: Subject) -> str:
     return f"{seen}, logged losses are equal"
 
 
+def several_steps(probe: Probe, subject: Subject) -> str:
+    """steps in one call of TensorFlow are those of one device"""
+    batch, in_a_call, batches = 2 * probe.replicas, 4, 9
+    # Replicas get unequal shares of the last batch, except on a TPU.
+    odd = 0 if probe.strategy.fit_support.compiles_all else 1
+    x, y = regression((batches - 1) * batch + probe.replicas + odd)
+    start: list[np.ndarray] | None = None
+    found = []
+    for cluster in (False, True):
+        with probe.on(cluster):
+            model = small_model()
+            model.compile(
+                keras.optimizers.SGD(0.05),
+                "mse",
+                steps_per_execution=in_a_call if cluster else 1,
+            )
+            start = start or model.get_weights()
+            model.set_weights(start)
+            options = {"batch_size": batch, "shuffle": False, "verbose": 0}
+            history = model.fit(x, y, epochs=2, **options).history
+        updates = int(model.optimizer.iterations.numpy())
+        found.append((updates, model.get_weights(), history["loss"]))
+    (its_updates, one, its_losses), (updates, several, losses) = found
+    require(updates == its_updates, f"{updates} updates instead of {its_updates}")
+    apart = difference(several, one) / difference(one, start or [])
+    seen = f"{batches} batches in calls of {in_a_call}, weights differ by {apart:.1e}"
+    require(apart <= TOLERANCE, f"{seen} of their change")
+    require(
+        np.allclose(losses, its_losses, rtol=TOLERANCE),
+        f"logged losses {losses} instead of {its_losses}",
+    )
+    return f"{seen} of their change"
+
+
 def micro_batches(probe: Probe, subject: Subject) -> str:
     """micro-batches make the update of one large batch"""
     size, steps = 2 * probe.replicas, 4

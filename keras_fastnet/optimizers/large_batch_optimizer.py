@@ -1,7 +1,7 @@
 """An optimizer that makes one update of several micro-batches."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -13,8 +13,9 @@ from keras_fastnet._keras.protocols import FastnetStrategy
 from keras_fastnet._keras.replica_step import compiled, keras_step, summed_gradients
 from keras_fastnet._keras.scopes import refuse_lone_update
 from keras_fastnet.arguments import checked_integer, checked_number
-from keras_fastnet.batches.epoch_data import EpochData
+from keras_fastnet.batches.epoch_data import DatasetElements, EpochData
 from keras_fastnet.batches.global_batch import count_examples
+from keras_fastnet.batches.several_steps import several_steps
 from keras_fastnet.optimizers.dense_gradient import dense
 
 
@@ -269,7 +270,20 @@ class LargeBatchOptimizer(optimizers.LossScaleOptimizer):
         Args:
             dataset: A `tf.data.Dataset`.
         """
-        return EpochData(lambda: iter(dataset), element_spec=dataset.element_spec)
+        return EpochData(
+            lambda: DatasetElements(dataset), element_spec=dataset.element_spec
+        )
+
+    def several_steps(
+        self, function: Callable[[Iterator[Any]], Any], steps: int
+    ) -> Callable[[Iterator[Any]], Any]:
+        """Returns a model's train function that takes several steps in a call.
+
+        Args:
+            function: Keras's, of an iterator over `epoch_data`.
+            steps: Number of steps in a call.
+        """
+        return several_steps(function, steps)
 
     def counted_step(self, step: Callable[..., Any]) -> Callable[..., Any]:
         """Returns a model's train step that records its number of examples.

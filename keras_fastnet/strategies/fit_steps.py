@@ -66,9 +66,7 @@ def run_step(
     ]
     logs = None if exact else _Logs(outputs, replica)
     results = [_value(v) for v in metrics] if logs is None else logs.terms
-    sums = []
-    if changes or results:
-        sums = sum_over_replicas(changes + results)
+    sums = _sums(changes, results, batch.logs)
     for variable, value, change in zip(state, state_before, sums, strict=False):
         variable.assign(value + change)
     sums_of_results = sums[len(changes) :]
@@ -78,6 +76,29 @@ def run_step(
         model, list(zip(metrics, sums_of_results, strict=True))
     )
     return outputs, tf.nest.map_structure(lambda _: True, outputs)
+
+
+def _sums(
+    changes: list[tf.Tensor], results: list[tf.Tensor], wanted: tf.Tensor | None
+) -> list[tf.Tensor]:
+    """Sums tensors over the replicas.
+
+    Args:
+        changes: To sum in every step.
+        results: To sum where logs are wanted, and otherwise returned as they are.
+        wanted: Whether they are, equal on all replicas; `None`: they are.
+    """
+
+    def all_sums() -> list[tf.Tensor]:
+        return sum_over_replicas(changes + results) if changes or results else []
+
+    def sums_of_changes() -> list[tf.Tensor]:
+        sums = sum_over_replicas(changes) if changes else []
+        return [*sums, *(tf.identity(result) for result in results)]
+
+    if wanted is None or not results:
+        return all_sums()
+    return tf.cond(wanted, all_sums, sums_of_changes)
 
 
 class _Logs:

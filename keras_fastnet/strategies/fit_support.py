@@ -361,7 +361,9 @@ class FitSupport:
         if isinstance(batch, GlobalBatch):
             return batch
         replicas = self.strategy.num_replicas_in_sync
-        return with_examples(batch, self._own_position(), replicas)
+        # Not on an accelerator, which needs the share only.
+        with tf.device("CPU:0"):
+            return with_examples(batch, self._own_position(), replicas)
 
     def _predictions(self, step: ModelStep, batch: GlobalBatch) -> Any:
         """Returns the predictions for a replica's share, fillers left out."""

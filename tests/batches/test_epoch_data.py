@@ -5,7 +5,7 @@ import threading
 import pytest
 import tensorflow as tf
 
-from keras_fastnet.batches.epoch_data import EpochData
+from keras_fastnet.batches.epoch_data import Elements, EpochData
 
 
 class Watched:
@@ -38,7 +38,7 @@ class Watched:
 def test_the_end_of_an_iterator_does_not_block_the_loop(batches):
     """It may take a minute: TensorFlow's autotuner sleeps on when it is told to end."""
     let_go, threads = threading.Event(), []
-    epoch = iter(EpochData(lambda: Watched(let_go, threads)))
+    epoch = iter(EpochData(lambda: Elements(Watched(let_go, threads))))
     epoch.peek()
     for batch in range(batches):
         if batch < 3:
@@ -57,7 +57,7 @@ def test_an_ended_iterator_stays_ended():
 
     def begin():
         begun.append(None)
-        return iter([tf.zeros([2, 1])])
+        return Elements(iter([tf.zeros([2, 1])]))
 
     epoch = iter(EpochData(begin))
     next(epoch)

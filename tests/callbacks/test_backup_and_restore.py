@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from keras_fastnet import LARS, LargeBatchOptimizer, TorusStrategy
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet.batches.epoch_data import EpochData
+from keras_fastnet.batches.epoch_data import DatasetElements, EpochData
 from keras_fastnet.callbacks import BackupAndRestore, backup_file, backup_folder
 from tests.callbacks.damage import flip_a_bit, halve
 from tests.stopping import Stop, StopAfter
@@ -357,7 +357,7 @@ def test_order_of_the_epoch_after_a_skipped_one():
     def epochs():
         tf.random.set_seed(3)
         dataset = tf.data.Dataset.range(8).shuffle(8).shuffle(8).batch(2)
-        return EpochData(lambda: iter(dataset))
+        return EpochData(lambda: DatasetElements(dataset))
 
     def order(data):
         iterator = iter(data)

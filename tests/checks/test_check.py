@@ -63,6 +63,9 @@ def test_all_invariants_hold(request, cluster):
         pytest.param(
             "TensorFlowTrainer._make_function", "micro_batches", marks=pytest.mark.slow
         ),
+        pytest.param(
+            "TFEpochIterator.__init__", "several_steps", marks=pytest.mark.slow
+        ),
         ("SeedGenerator.next", "distinct_masks"),
         ("EpochOrder", "each_example_once"),
         pytest.param(

@@ -140,6 +140,8 @@ DATA = {
     "a custom loop": Way("custom_loop"),
 }
 
+_SYNCHRONIZED = {"count": 330, "normalization": "synchronized"}
+
 OPTIMIZERS = {
     "SGD": _fit(optimizer="sgd", epochs=4),
     "Adam": _fit(optimizer="adam", epochs=4),
@@ -149,7 +151,16 @@ OPTIMIZERS = {
     "accumulation": _options(_OTHERS_DO, gradient_accumulation_steps=3),
     "EMA": _options(**EMA),
     "batch normalization": _fit(normalization="synchronized", count=70),
-    "steps_per_execution": _fit(compile_options={"steps_per_execution": 2}, count=128),
+    # 11 batches, the last of 10 examples.
+    **{
+        f"{steps} steps in a call": _fit(
+            {**_SYNCHRONIZED, "data": "known"},
+            **_SYNCHRONIZED,
+            data="unknown" if steps == 7 else "known",
+            compile_options={"steps_per_execution": steps},
+        )
+        for steps in (2, 7, 50)
+    },
     "run_eagerly": _fit(compile_options={"run_eagerly": True}, epochs=1),
     "XLA": _xla(_fit(), rtol=1e-4),
     "XLA with a mask": _xla(Way("fit_masked"), rtol=1e-4, activity=True),
@@ -245,6 +256,8 @@ _VARIANTS = [
     "a generator",
     "validation_split",
     "SGD",
+    "2 steps in a call",
+    "50 steps in a call",
     "a sum",
     "an unreduced loss",
     "an added loss",
@@ -289,6 +302,7 @@ _MORE_CLUSTERS = {
         "a stateful GRU",
     ],
     "four_workers": [
+        *(f"{steps} steps in a call" for steps in (2, 7, 50)),
         "arrays",
         "arrays that do not divide",
         "a last batch of one example",

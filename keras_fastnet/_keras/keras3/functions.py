@@ -217,7 +217,19 @@ def _make_step(original, model, step):
     kind: Literal["train", "test"] = "train" if step == model.train_step else "test"
     _build_for(model, step, kind)
     with traced_for_strategy(model):
-        return original(model, _step(model, step, kind))
+        function = original(model, _step(model, step, kind))
+    return _several_steps(model, function)
+
+
+def _several_steps(model, function):
+    steps = model.steps_per_execution
+    if steps == 1 or model.run_eagerly:
+        return function
+    if isinstance(model.distribute_strategy, FastnetStrategy):
+        return model.distribute_strategy.fit_support.data.several_steps(function, steps)
+    if counts_alone(model):
+        return model.optimizer.several_steps(function, steps)
+    return function
 
 
 def _step(model, step, kind):

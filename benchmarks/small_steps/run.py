@@ -1,0 +1,132 @@
+"""Measures the time of a tiny network's step: what a step costs besides the network.
+
+    python benchmarks/small_steps/run.py
+
+All configurations run in turn, in `--rounds` rounds, on this machine; each process is
+pinned to one core. Medians go to `result.json`.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import platform
+import statistics
+import subprocess
+import sys
+from typing import Any
+
+from keras_fastnet.cluster.ports import reserved_ports
+from keras_fastnet.launcher.mpiexec import MpiRank, mpi_ranks
+from keras_fastnet.launcher.worker_environment import worker_environments
+
+HERE = pathlib.Path(__file__).parent
+CONFIGURATIONS = {
+    # Name: strategy, number of workers.
+    "Keras alone": ("keras", 1),
+    "TorusStrategy, one process": ("auto", 1),
+    "TorusStrategy, two workers, gRPC": ("tensorflow", 2),
+    "TorusStrategy, two workers, MPI": ("mpi", 2),
+    "MultiWorkerMirroredStrategy, two workers": ("mirrored", 2),
+}
+STEPS_PER_EXECUTION = (1, 50)
+
+
+def measured(kind: str, workers: int, steps_per_execution: int) -> dict[str, float]:
+    """Returns the figures of one run.
+
+    Raises:
+        RuntimeError: If a worker fails.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    with contextlib.ExitStack() as stack:
+        ports = stack.enter_context(reserved_ports(workers))
+        places = [MpiRank()] * workers
+        if kind == "mpi":
+            places = stack.enter_context(mpi_ranks(workers))
+        inherited = {k: v for k, v in os.environ.items() if k != "TF_CONFIG"}
+        own = worker_environments(ports, inherited, cpus=workers, threads_per_worker=1)
+        processes = []
+        for rank, variables in enumerate(own):
+            environment = {
+                **inherited,
+                **variables,
+                **places[rank].variables,
+                "TF_CPP_MIN_LOG_LEVEL": "3",
+                "CUDA_VISIBLE_DEVICES": "",
+            }
+            if workers == 1:
+                environment.pop("TF_CONFIG", None)
+            core = cores[rank % len(cores)]
+            processes.append(
+                subprocess.Popen(
+                    [
+                        *(sys.executable, str(HERE / "worker.py")),
+                        *(kind, str(steps_per_execution)),
+                    ],
+                    env=environment,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    preexec_fn=lambda core=core: os.sched_setaffinity(0, {core}),
+                    pass_fds=places[rank].descriptors,
+                )
+            )
+        outputs = [process.communicate() for process in processes]
+    found = [
+        line.split("RESULT", 1)[1]
+        for output, _ in outputs
+        for line in output.splitlines()
+        if "RESULT" in line
+    ]
+    if len(found) != 1:
+        errors = "\n".join(error[-2000:] for _, error in outputs)
+        raise RuntimeError(f"There is no result of {kind}:\n{errors}")
+    return json.loads(found[0])
+
+
+def main() -> None:
+    """Runs all rounds."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    rounds = parser.parse_args().rounds
+    load = os.getloadavg()[0]
+    runs: dict[tuple[str, int], list[dict[str, float]]] = {}
+    for _ in range(rounds):
+        for name, (kind, workers) in CONFIGURATIONS.items():
+            print(name, flush=True)
+            for steps in STEPS_PER_EXECUTION:
+                run = measured(kind, workers, steps)
+                runs.setdefault((name, steps), []).append(run)
+    table = []
+    print(f"{'ms per step':<44}{'steps per execution':>20}{'wall':>8}{'processor':>12}")
+    for (name, steps), found in runs.items():
+        row: dict[str, Any] = {"configuration": name, "steps_per_execution": steps}
+        for key in ("step_ms", "processor_ms"):
+            row[key] = statistics.median(run[key] for run in found)
+        # In the same round.
+        alone = runs["Keras alone", steps]
+        for key in ("step_ms", "processor_ms"):
+            row[f"{key}_over_keras"] = statistics.median(
+                mine[key] / theirs[key]
+                for mine, theirs in zip(found, alone, strict=True)
+            )
+        row["runs"] = found
+        table.append(row)
+        print(
+            f"{name:<44}{steps:>20}{row['step_ms']:>8.3f}{row['processor_ms']:>12.3f}"
+            f"   over Keras {row['step_ms_over_keras']:.2f}"
+        )
+    conditions = {
+        "python": platform.python_version(),
+        "processors": os.cpu_count(),
+        "load": load,
+        "rounds": rounds,
+    }
+    result = {"conditions": conditions, "table": table}
+    (HERE / "result.json").write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""Several steps of Keras in one call of TensorFlow: `steps_per_execution`."""
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from keras_fastnet.batches.epoch_data import EpochDataIterator, examples_of
+
+
+def several_steps(
+    function: Callable[[Iterator[Any]], Any],
+    steps: int,
+    step_input: Callable[[Sequence[Any], tf.Tensor], Any] = lambda parts, _: parts[0],
+) -> Callable[[Iterator[Any]], Any]:
+    """Returns a train or test function that takes its steps in one call of TensorFlow.
+
+    Keras does this for iterators of TensorFlow only. Data that are made by Python are
+    still fetched by Python, as are batches that are joined of several.
+
+    Args:
+        function: Keras's, of an iterator; takes a step with each of its elements.
+        steps: Number of steps in a call.
+        step_input: Returns the input of a step, given the dataset's elements for it and
+            whether its logs are wanted. Defaults to the first element.
+    """
+    loop = tf.function(
+        functools.partial(_loop, function, steps, step_input), autograph=False
+    )
+
+    def call(iterator: Iterator[Any]) -> Any:
+        if isinstance(iterator, EpochDataIterator) and iterator.is_of_dataset:
+            return iterator.take_steps(loop)
+        return function(iterator)
+
+    return call
+
+
+def _loop(
+    function: Callable[[Iterator[Any]], Any],
+    steps: int,
+    step_input: Callable[[Sequence[Any], tf.Tensor], Any],
+    iterator: tf.data.Iterator,
+    first: Sequence[tf.experimental.Optional],
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.experimental.Optional]:
+    """Takes steps until the data end.
+
+    Args:
+        function: See `several_steps`.
+        steps: The most.
+        step_input: See `several_steps`.
+        iterator: Over the data.
+        first: The elements for the first step.
+
+    Returns:
+        Number of steps and of examples, of all replicas; the time that steps waited for
+        their data, in seconds; and what the last step returned.
+    """
+
+    @tf.function(autograph=False)
+    def step(parts: list[Any], last: tf.Tensor) -> Any:
+        return function(iter([step_input(parts, last)]))
+
+    def following() -> list[tf.experimental.Optional]:
+        return [iterator.get_next_as_optional() for _ in first]
+
+    def nothing() -> list[tf.experimental.Optional]:
+        return [tf.experimental.Optional.empty(iterator.element_spec) for _ in first]
+
+    def wanted(taken: Any, *state: Any) -> tf.Tensor:
+        return (taken < steps) & state[-1][0].has_value()
+
+    def body(
+        taken: Any, examples: Any, seconds: Any, outputs: Any, elements: Any
+    ) -> tuple[Any, ...]:
+        parts = [element.get_value() for element in elements]
+        elements = tf.cond(taken + 1 < steps, following, nothing)
+        logs = step(parts, ~elements[0].has_value())
+        with tf.control_dependencies(_tensors(logs)):
+            stepped = tf.timestamp()
+        with tf.control_dependencies(_tensors(elements)):
+            fetched = tf.timestamp()
+        return (
+            taken + 1,
+            examples + examples_of(parts[0]),
+            seconds + tf.maximum(fetched - stepped, 0.0),
+            tf.experimental.Optional.from_value(logs),
+            elements,
+        )
+
+    logs = step.get_concrete_function(
+        [element.get_value() for element in first], tf.constant(True)
+    ).structured_outputs
+    spec = tf.nest.map_structure(tf.type_spec_from_value, logs)
+    return tf.while_loop(
+        wanted,
+        body,
+        [
+            tf.constant(0),
+            tf.constant(0, tf.int64),
+            tf.constant(0.0, tf.float64),
+            tf.experimental.Optional.empty(spec),
+            list(first),
+        ],
+    )[:-1]
+
+
+def _tensors(structure: Any) -> list[tf.Tensor]:
+    return tf.nest.flatten(structure, expand_composites=True)
