@@ -249,7 +249,10 @@ def check_pipelines(examples):
     check()
 
 
-@pytest.mark.parametrize("examples", [15, pytest.param(300, marks=pytest.mark.slow)])
+LONG = (pytest.mark.slow, pytest.mark.timeout(1200))
+
+
+@pytest.mark.parametrize("examples", [15, pytest.param(300, marks=LONG)])
 def test_the_union_of_the_shares_is_the_batch_of_one_device(examples):
     check_pipelines(examples)
 
