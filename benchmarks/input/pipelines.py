@@ -42,6 +42,12 @@ def make_files(folder: pathlib.Path) -> None:
         writers[number % FILES].write(record.SerializeToString())
     for writer in writers:
         writer.close()
+    # An epoch of `ImageRecords` that no measurement ends: the same records, four times.
+    (folder / "repeated").mkdir()
+    for number in range(4 * FILES):
+        record_file = folder / f"train-{number % FILES:05}-of-{FILES:05}"
+        name = f"train-{number:05}-of-{4 * FILES:05}"
+        (folder / "repeated" / name).hardlink_to(record_file)
     words = [f"Word{number}," for number in range(_WORDS)]
     for number in range(FILES):
         lines = generator.choice(words, (LINES // FILES, 60))
@@ -86,7 +92,7 @@ def records(folder: pathlib.Path) -> tf.data.Dataset:
 
 def image_records(folder: pathlib.Path, strategy: Any = None) -> tf.data.Dataset:
     """Returns the same TFRecords through `ImageRecords`: cropped at random, resized."""
-    records = ImageRecords(str(folder), "train", classes=4, first_label=0)
+    records = ImageRecords(str(folder / "repeated"), "train", classes=4, first_label=0)
     return records.for_training(
         BATCH["ImageRecords"], 224, strategy=strategy, shuffle_buffer=256
     )

@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("--output", type=pathlib.Path, default=HERE / "result.json")
     arguments = parser.parse_args()
     load = os.getloadavg()[0]
-    files = pathlib.Path(tempfile.gettempdir(), "keras_fastnet_input_2")
+    files = pathlib.Path(tempfile.gettempdir(), "keras_fastnet_input_3")
     make_files(files)
     rounds = []
     for number in range(arguments.rounds):

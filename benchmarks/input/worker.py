@@ -10,8 +10,6 @@ import os
 import pathlib
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from typing import Any
 
 import tensorflow as tf
 
@@ -22,16 +20,6 @@ from keras_fastnet._keras.tensorflow import worker_dataset
 WARM_UP = 6
 STEPS = {"images": 50, "records": 50, "ImageRecords": 50, "text": 60}
 ALONE = "FILE sharding, not counted"
-
-
-def repeated(data: Iterable[Any]) -> Iterator[Any]:
-    """Yields the batches of one epoch after the other, without an end."""
-    while True:
-        try:
-            yield from data
-        except tf.errors.OutOfRangeError:
-            # How data for Keras's loops end.
-            continue
 
 
 def ways(dataset: tf.data.Dataset, name: str) -> dict[str, tf.data.Dataset]:
@@ -61,14 +49,12 @@ def main(folder: pathlib.Path, result: pathlib.Path) -> None:
     seconds: dict[str, list[float]] = {}
     for name, pipeline in PIPELINES.items():
         if strategy is None:
-            data = pipeline(folder)
-            whole = data if name == "ImageRecords" else data.repeat()
-            batches = repeated(whole)
+            batches = iter(pipeline(folder).repeat())
             seconds[f"{name}, one process"] = timed(batches, name, lambda: None)
             continue
         if name == "ImageRecords":
             own = strategy.fit_support.data.epoch_data(image_records(folder, strategy))
-            seconds[f"{name}, own files"] = timed(repeated(own), name, meet)
+            seconds[f"{name}, own files"] = timed(iter(own), name, meet)
             continue
         for way, data in ways(pipeline(folder).repeat(), name).items():
             distributed = strategy.experimental_distribute_dataset(data)
