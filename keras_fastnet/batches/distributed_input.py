@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_fastnet._keras import datasets as upstream
 from keras_fastnet._keras.protocols import WorkerExchange
 from keras_fastnet._keras.tensorflow import empty_batch, worker_dataset
 from keras_fastnet._keras.training import SHARED_POLICIES
@@ -82,7 +83,10 @@ class DistributedInput:
             )
         # Each step cuts its shares: TensorFlow takes rows of a tensor without a copy,
         # while a function of the pipeline would cost more than the rest of it.
-        whole = shares.whole.prefetch(2)
+        whole = shares.whole
+        if upstream.kind(whole) != "prefetch":
+            # One, since a batch of all workers may be large.
+            whole = whole.prefetch(1)
         return EpochData(
             lambda: DatasetElements(whole),
             lambda batch: self._check_same_data(batch, shares),
