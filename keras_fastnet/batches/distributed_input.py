@@ -10,15 +10,15 @@ from keras_fastnet._keras import datasets as upstream
 from keras_fastnet._keras.protocols import WorkerExchange
 from keras_fastnet._keras.tensorflow import empty_batch, worker_dataset
 from keras_fastnet._keras.training import SHARED_POLICIES
-from keras_fastnet.batches.epoch_data import DatasetElements, Elements, EpochData
+from keras_fastnet.batches.elements import DatasetElements, Elements
+from keras_fastnet.batches.epoch_data import EpochData
+from keras_fastnet.batches.fingerprints import fingerprint, tell_the_same
 from keras_fastnet.batches.global_batch import (
     GlobalBatch,
     count_examples,
     dealt_evenly,
     fill_if_empty,
-    fingerprint,
     joined_shares,
-    tell_the_same,
     with_examples,
     without_optionals,
 )

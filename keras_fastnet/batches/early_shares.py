@@ -14,11 +14,11 @@ import tensorflow as tf
 
 from keras_fastnet._keras import datasets as upstream
 from keras_fastnet._keras.map_functions import MapFunction
+from keras_fastnet.batches.fingerprints import fingerprint_of_samples
 from keras_fastnet.batches.global_batch import (
     GlobalBatch,
     bounds,
     count_examples,
-    fingerprint_of_samples,
     rows_of,
 )
 from keras_fastnet.batches.stages import (

@@ -10,12 +10,11 @@ import tensorflow as tf
 from keras_fastnet._keras.protocols import PartsOfBatches, RowsOfArrays, seed_offset
 from keras_fastnet._keras.tensorflow import without_end_of_data_agreement
 from keras_fastnet.batches.early_shares import early_shares
+from keras_fastnet.batches.fingerprints import fingerprint, fingerprint_of_rows
 from keras_fastnet.batches.global_batch import (
     GlobalBatch,
     bounds,
     count_examples,
-    fingerprint,
-    fingerprint_of_rows,
     take_share,
     with_examples,
 )

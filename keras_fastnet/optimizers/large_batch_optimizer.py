@@ -13,7 +13,8 @@ from keras_fastnet._keras.protocols import FastnetStrategy
 from keras_fastnet._keras.replica_step import compiled, keras_step, summed_gradients
 from keras_fastnet._keras.scopes import refuse_lone_update
 from keras_fastnet.arguments import checked_integer, checked_number
-from keras_fastnet.batches.epoch_data import DatasetElements, EpochData
+from keras_fastnet.batches.elements import DatasetElements
+from keras_fastnet.batches.epoch_data import EpochData
 from keras_fastnet.batches.global_batch import count_examples
 from keras_fastnet.batches.several_steps import several_steps
 from keras_fastnet.optimizers.dense_gradient import dense

@@ -10,7 +10,7 @@ from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 
 from keras_fastnet._keras.keras3.arrays import dataset_of_rows
 from keras_fastnet._keras.tensorflow import EpochOrder
-from keras_fastnet.batches.global_batch import fingerprint
+from keras_fastnet.batches.fingerprints import fingerprint
 from keras_fastnet.batches.shares import shares_of
 
 ROWS = 37

@@ -5,7 +5,8 @@ import threading
 import pytest
 import tensorflow as tf
 
-from keras_fastnet.batches.epoch_data import Elements, EpochData
+from keras_fastnet.batches.elements import Elements
+from keras_fastnet.batches.epoch_data import EpochData
 
 
 class Watched:

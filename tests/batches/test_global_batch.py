@@ -8,14 +8,13 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keras_fastnet.batches.fingerprints import fingerprint, tell_the_same
 from keras_fastnet.batches.global_batch import (
     bounds,
     count_examples,
     dealt_evenly,
     fill_if_empty,
-    fingerprint,
     take_share,
-    tell_the_same,
     with_examples,
 )
 from keras_fastnet.errors import ShardingError

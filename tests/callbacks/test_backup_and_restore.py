@@ -13,7 +13,8 @@ import tensorflow as tf
 
 from keras_fastnet import LARS, LargeBatchOptimizer, TorusStrategy
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet.batches.epoch_data import DatasetElements, EpochData
+from keras_fastnet.batches.elements import DatasetElements
+from keras_fastnet.batches.epoch_data import EpochData
 from keras_fastnet.callbacks import BackupAndRestore, backup_file, backup_folder
 from tests.callbacks.damage import flip_a_bit, halve
 from tests.stopping import Stop, StopAfter
