@@ -56,11 +56,13 @@ class CollectiveMark:
 
         It counts from the first call that found it running.
         """
-        begun, ended = int(self._begun.numpy()), int(self._ended.numpy())
+        # In this order: one that runs in between must not look like one that waits.
+        ended = int(self._ended.numpy())
+        begun = int(self._begun.numpy())
         now = time.monotonic()
         if begun != self._seen:
             self._seen, self._seen_at = begun, now
-        return 0.0 if begun == ended else now - self._seen_at
+        return now - self._seen_at if begun > ended else 0.0
 
 
 def _tensors(values: Any) -> list[tf.Tensor]:
