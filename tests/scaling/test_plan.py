@@ -288,7 +288,7 @@ def test_malformed_bench_files_are_errors(bench, changes, message, capsys):
         (["--ranks", "many"], "--ranks must be an integer >= 1. Received: many."),
         (["--compute-ms", "x"], "--compute-ms must be a finite number above 0. Rec"),
         (["--wire-dtype", "many"], "--wire-dtype: invalid choice: 'many'"),
-        (["--rank", "4"], "unrecognized arguments: --rank 4. See `fastnet --help`."),
+        (["--rank", "4"], "unrecognized arguments: --rank 4. Did you mean --ranks?"),
     ],
 )
 def test_options_that_argparse_rejects(words, message, capsys):
