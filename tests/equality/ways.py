@@ -140,7 +140,7 @@ DATA = {
     "a custom loop": Way("custom_loop"),
 }
 
-_SYNCHRONIZED = {"count": 330, "normalization": "synchronized"}
+_SYNCHRONIZED = {"count": 330, "normalization": "synchronized", "epochs": 1}
 
 OPTIMIZERS = {
     "SGD": _fit(optimizer="sgd", epochs=4),

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 import keras_fastnet
 from keras_fastnet._keras.keras_api import keras
+from keras_fastnet.batches.global_batch import GlobalBatch, with_examples
 
 
 class Ours:
@@ -43,6 +44,11 @@ class Ours:
         found = []
         with contextlib.suppress(tf.errors.OutOfRangeError):
             for step in iter(self.strategy.fit_support.data.epoch_data(distributed)):
+                if not isinstance(step, GlobalBatch):
+                    # What a step cuts its share of.
+                    place = self.strategy.extended.position(0)
+                    replicas = self.strategy.num_replicas_in_sync
+                    step = with_examples(step, place, replicas)
                 local = self.strategy.experimental_local_results
                 data, own, total = (local(part)[0].numpy() for part in step[:3])
                 found.append((data.ravel()[:own].tolist(), int(total)))
