@@ -3,7 +3,13 @@
 import argparse
 import shlex
 
-from keras_fastnet.cli.option_types import add_transport, byte_sizes, grid, integer
+from keras_fastnet.cli.option_types import (
+    add_transport,
+    add_workers,
+    byte_sizes,
+    grid,
+    integer,
+)
 from keras_fastnet.collectives.cost_model import WIRE_BYTES
 from keras_fastnet.scaling import bench
 from keras_fastnet.scaling.bench_options import BenchOptions, size_text
@@ -46,12 +52,9 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
         description=_DESCRIPTION,
         epilog=_EPILOG,
     )
-    parser.add_argument(
-        "-n",
-        "--workers",
-        type=integer(at_least=1, example=4),
-        metavar="N",
-        help="start N workers on this machine (default: take part in the cluster of "
+    add_workers(
+        parser,
+        "start N workers on this machine (default: take part in the cluster of "
         "TF_CONFIG)",
     )
     parser.add_argument(

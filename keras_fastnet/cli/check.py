@@ -8,8 +8,8 @@ from pathlib import Path
 
 from keras_fastnet.cli.option_types import (
     add_transport,
+    add_workers,
     has_workers_option,
-    integer,
     number,
 )
 from keras_fastnet.cluster.environment import in_a_cluster
@@ -54,12 +54,9 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
         description=_DESCRIPTION,
         epilog=_EPILOG,
     )
-    parser.add_argument(
-        "-n",
-        "--workers",
-        type=integer(at_least=1, example=DEFAULT_WORKERS),
-        metavar="N",
-        help="start N workers on this machine (default: take part in the cluster of "
+    add_workers(
+        parser,
+        "start N workers on this machine (default: take part in the cluster of "
         f"TF_CONFIG, MPI, Slurm or Kubernetes; {DEFAULT_WORKERS} without one)",
     )
     add_transport(parser)

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from keras_fastnet.arguments import multiples_near
-from keras_fastnet.cli.option_types import integer
+from keras_fastnet.cli.option_types import add_workers, integer
 from keras_fastnet.errors import UsageError
 from keras_fastnet.launcher import launcher
 from keras_fastnet.launcher.mpiexec import mpi_is_installed
@@ -44,14 +44,7 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
         description=_DESCRIPTION,
         epilog=f"{_EPILOG}{SCRIPT}\n",
     )
-    parser.add_argument(
-        "-n",
-        "--workers",
-        type=integer(at_least=1, example=4),
-        default=4,
-        metavar="N",
-        help="number of workers (default: %(default)d)",
-    )
+    add_workers(parser, "number of workers (default: %(default)d)", default=4)
     # The defaults of these two are the script's.
     parser.add_argument(
         "--epochs",

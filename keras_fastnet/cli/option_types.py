@@ -110,9 +110,29 @@ def add_transport(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_workers(
+    parser: argparse.ArgumentParser, help: str, default: int | None = None
+) -> None:
+    """Adds the option `--workers`, or `-n`.
+
+    Args:
+        parser: The parser of a command.
+        help: What the command's `--help` says.
+        default: The number of workers without the option. Defaults to `None`.
+    """
+    parser.add_argument(
+        "-n",
+        "--workers",
+        type=integer(at_least=1, example=2),
+        default=default,
+        metavar="N",
+        help=help,
+    )
+
+
 def has_workers_option(command: Sequence[str]) -> bool:
-    """Returns whether `--workers` is among the words of a script's command."""
-    return any(word.split("=")[0] == "--workers" for word in command)
+    """Returns whether `--workers` or `-n` is among the words of a script's command."""
+    return any(re.match(r"--workers(=|$)|-n\d*$", word) for word in command)
 
 
 def as_sentence(error: str) -> str:

@@ -4,6 +4,7 @@ import argparse
 
 from keras_fastnet.cli.option_types import (
     add_transport,
+    add_workers,
     has_workers_option,
     integer,
     number,
@@ -56,13 +57,7 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
         description=_DESCRIPTION,
         epilog=_EPILOG,
     )
-    parser.add_argument(
-        "-n",
-        "--workers",
-        type=integer(at_least=1, example=2),
-        metavar="N",
-        help="number of workers, on this machine",
-    )
+    add_workers(parser, "number of workers, on this machine")
     parser.add_argument(
         "--port",
         type=integer(at_least=1, example=20_000),

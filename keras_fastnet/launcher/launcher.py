@@ -121,13 +121,15 @@ def run(
         checked_integer("gpus_per_worker", gpus_per_worker, at_least=0)
     checked_number("grace_seconds", grace_seconds, at_least=0.0)
     checked_integer("max_restarts", max_restarts, at_least=0)
-    if min_workers is not None:
-        checked_integer("min_workers", min_workers, at_least=1)
-        _check_min_workers(min_workers, workers, max_restarts)
     checked_integer("nnodes", nnodes, at_least=1)
     _check_nodes(nnodes, node_rank, rendezvous)
+    node = node_rank or 0
     if nnodes > 1:
         _check_for_several_machines(mpi, min_workers, dry_run, environment)
+    least = workers
+    if min_workers is not None:
+        least = checked_integer("min_workers", min_workers, at_least=1)
+        _check_min_workers(least, workers, max_restarts)
     check_command(command)
     _check_no_cluster(environment)
     log_path = None if log_dir is None else Path(log_dir)
@@ -164,9 +166,9 @@ def run(
             command=list(command),
             workers=workers,
             max_restarts=max_restarts,
-            min_workers=min_workers or workers,
+            min_workers=least,
             nnodes=nnodes,
-            node_rank=node_rank or 0,
+            node_rank=node,
         )
         folder = None
         if max_restarts or report is not None:
@@ -190,7 +192,7 @@ def run(
         restarts = Restarts(
             workers,
             max_restarts,
-            min_workers or workers,
+            least,
             where="" if nnodes == 1 else " on this machine",
         )
         with supervisor.watching(), ExitStack() as connected:
@@ -198,7 +200,7 @@ def run(
             if nnodes > 1:
                 nodes = connected.enter_context(
                     Nodes(
-                        node_rank or 0,
+                        node,
                         nnodes,
                         rendezvous or "",
                         checked_token(environment.get(TOKEN)),

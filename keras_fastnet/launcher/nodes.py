@@ -12,12 +12,12 @@ from keras_fastnet.cluster.cluster_spec import split_address
 from keras_fastnet.cluster.ports import listening_socket
 from keras_fastnet.cluster.rendezvous.connections import Connection, Connections
 from keras_fastnet.cluster.rendezvous.dialer import Dialer
+from keras_fastnet.cluster.rendezvous.token_proof import NO_TOKEN_AT_RANK_0
 from keras_fastnet.errors import UsageError
 from keras_fastnet.text import listed
 
 Info = dict[str, Any]
 
-_NO_TOKEN = "rank 0 has no token"  # As `token_proof.REFUSALS` has it.
 _BEAT_SECONDS = 2.0
 # A launcher sends a beat also while its workers compute.
 _SILENT_SECONDS = 20.0
@@ -182,7 +182,7 @@ class Nodes:
         # A launcher that is refused for its token reports it itself.
         match message:
             case {"nonce": _} if self._token is None:
-                connection.send({"refused": _NO_TOKEN})
+                connection.send({"refused": NO_TOKEN_AT_RANK_0})
                 connection.finish()
             case {"hello": int(rank), "settings": dict(settings)}:
                 self._welcome(connection, rank, settings)

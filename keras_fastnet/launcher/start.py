@@ -33,7 +33,8 @@ class Starter:
         has_gpus: Whether there are GPUs, so that errors about them are shown.
         independent: Whether each worker may train a separate model.
         mpi: Whether the workers are also ranks of an MPI world.
-        folder: For what the workers tell; `None` if nobody reads it.
+        folder: Receives the files of `keras_fastnet.cluster.events`; `None` if none
+            are written.
     """
 
     command: Sequence[str]

@@ -96,10 +96,9 @@ class Starts:
             return False
         cause = None if failure is None else failure.cause
         if self._nodes is not None:
-            known = self._compare_ends(cause)
-            if known is None:
+            goes_on, cause = self._compare_ends(self._nodes, cause)
+            if not goes_on:
                 return False
-            cause = known.cause
         if cause is None or self._display.broken:
             self._outcome = "failed" if self._exit_code else "succeeded"
             return False
@@ -163,7 +162,9 @@ class Starts:
                 f"machine {self._nodes.rank} of {self._nodes.size}, waiting for the "
                 f"others at {self._nodes.rendezvous}"
             )
-        infos = self._exchange(f"start {self._restarts.made}", {"ports": own})
+        infos = self._exchange(
+            self._nodes, f"start {self._restarts.made}", {"ports": own}
+        )
         if infos is None:
             return None
         addresses = [
@@ -174,11 +175,10 @@ class Starts:
         before = sum(len(info["ports"]) for info in infos[: self._nodes.rank])
         return addresses, before
 
-    def _exchange(self, topic: str, own: dict[str, Any]) -> list[dict] | None:
+    def _exchange(
+        self, nodes: Nodes, topic: str, own: dict[str, Any]
+    ) -> list[dict] | None:
         """Returns what all machines say; `None` if the launch ends instead."""
-        nodes = self._nodes
-        if nodes is None:
-            return [own]
         nodes.say(topic, own)
         start = self._restarts.made
 
@@ -202,29 +202,29 @@ class Starts:
             self._refuse(f"{nodes.problem}")
         return heard
 
-    def _compare_ends(self, cause: Cause | None) -> "_Known | None":
-        """Returns the first failure on any machine; `None` if the launch ends."""
-        nodes, restarts = self._nodes, self._restarts
-        if nodes is None:
-            return _Known(cause)
+    def _compare_ends(
+        self, nodes: Nodes, cause: Cause | None
+    ) -> tuple[bool, Cause | None]:
+        """Returns whether to go on, and the first failure on any machine."""
+        restarts = self._restarts
         own = {
             "cause": None if cause is None else dataclasses.asdict(cause),
             "exit_code": self._exit_code,
             "backup": restarts.backup,
             "knows_backups": restarts.knows_backups,
         }
-        infos = self._exchange(f"end {restarts.made}", own)
+        infos = self._exchange(nodes, f"end {restarts.made}", own)
         if infos is None:
-            return None
+            return False, None
         # Rank 0, on machine 0, writes the backups.
         restarts.backup = infos[0]["backup"]
         restarts.knows_backups = infos[0]["knows_backups"]
         alarm = nodes.alarms.get(restarts.made)
         if alarm is None:
-            return _Known(None)
+            return True, None
         if "signal" in alarm:
             self._end_by_signal_elsewhere(alarm)
-            return None
+            return False, None
         first = infos[alarm["node"]]
         self._exit_code = first["exit_code"]
         found = Cause(**first["cause"])
@@ -237,7 +237,7 @@ class Starts:
             self._report.add_failure_elsewhere(
                 {"machine": alarm["node"], "host": host, **dataclasses.asdict(found)}
             )
-        return _Known(found)
+        return True, found
 
     def _end_by_signal_elsewhere(self, alarm: dict[str, Any]) -> None:
         self._outcome = f"ended by {alarm['signal']} on machine {alarm['node']}"
@@ -261,14 +261,3 @@ class Starts:
             number = self._supervisor.signal
             told = {} if number is None else {"signal": signal.Signals(number).name}
             self._nodes.alarm(self._restarts.made, told)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Known:
-    """What all machines know of the end of a start.
-
-    Attributes:
-        cause: Of the first failure; `None` if there was none.
-    """
-
-    cause: Cause | None

@@ -256,7 +256,8 @@ def script(tmp_path, monkeypatch):
     [
         ("--workers 0 S", "integer >= 1. Received: 0"),
         ("--workers 100000 S", "may open, 8 for each worker. Received: 100000, with"),
-        ("S --workers 2", "before the script"),
+        ("S --workers 2", "Received: it after the script"),
+        ("S -n 2", "Received: it after the script"),
         ("--workers 2", "a script or a module"),
         ("--workers 2 -m", "a script or a module"),
         ("--workers 2 missing.py", "Received: missing.py (no such file"),

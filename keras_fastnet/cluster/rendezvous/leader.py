@@ -16,7 +16,11 @@ from keras_fastnet.cluster.rendezvous.connections import (
     WaitingLog,
 )
 from keras_fastnet.cluster.rendezvous.dialer import Dialer
-from keras_fastnet.cluster.rendezvous.token_proof import REFUSALS, token_error
+from keras_fastnet.cluster.rendezvous.token_proof import (
+    NO_TOKEN_AT_RANK_0,
+    REFUSALS,
+    token_error,
+)
 from keras_fastnet.errors import ClusterError
 from keras_fastnet.text import count
 
@@ -171,9 +175,8 @@ class Leader:
                 case {"call": int(rank), "id": str(number)}:
                     self._check_call(connection, rank, number)
                 case {"nonce": str(), "rank": int(rank)}:
-                    refusal = "rank 0 has no token"
-                    connection.send({"refused": refusal})
-                    self._note(connection, rank, token_error(refusal, rank))
+                    connection.send({"refused": NO_TOKEN_AT_RANK_0})
+                    self._note(connection, rank, token_error(NO_TOKEN_AT_RANK_0, rank))
                 case {"refused": str(refusal), "rank": int(rank)} if (
                     refusal in REFUSALS
                 ):

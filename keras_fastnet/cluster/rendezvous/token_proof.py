@@ -18,11 +18,12 @@ SHORTEST_TOKEN = 16
 _CODE_BYTES = 64  # in hexadecimal
 _NONCE = re.compile("[0-9a-f]{32}")
 
+NO_TOKEN_AT_RANK_0 = "rank 0 has no token"
 # Why rank 0 refuses a worker, as sent; and for the error, with that worker's rank.
 REFUSALS = {
     "the worker has no token": "rank 0 has one and rank {rank} has none",
     "the worker has another token": "rank 0 and rank {rank} have different ones",
-    "rank 0 has no token": "rank {rank} has one and rank 0 has none",
+    NO_TOKEN_AT_RANK_0: "rank {rank} has one and rank 0 has none",
 }
 
 
