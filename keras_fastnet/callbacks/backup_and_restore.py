@@ -15,18 +15,16 @@ from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.protocols import FastnetCallback, FastnetStrategy, strategy_of
 from keras_fastnet._keras.training import data_of
 from keras_fastnet.arguments import checked_bool, checked_integer
-from keras_fastnet.callbacks import backup_file
-from keras_fastnet.callbacks.backup_folder import BackupFolder
-from keras_fastnet.callbacks.backup_identity import (
-    NAMES,
-    Parts,
-    check_same_variables,
-    checked_settings,
-    identity_of,
-    remarks,
+from keras_fastnet.callbacks.backups import backup_file
+from keras_fastnet.callbacks.backups.backup_folder import BackupFolder
+from keras_fastnet.callbacks.backups.backup_writer import (
+    BackupWriter,
+    described,
+    wait_for_writers,
 )
-from keras_fastnet.callbacks.callback_states import restore_states, states_of
-from keras_fastnet.callbacks.learning_rate import set_learning_rate
+from keras_fastnet.callbacks.backups.callback_states import states_of
+from keras_fastnet.callbacks.backups.identity import NAMES, Parts, identity_of
+from keras_fastnet.callbacks.backups.restoring import Restoring, is_metric
 from keras_fastnet.callbacks.progress import (
     batches_per_update,
     is_chief,
@@ -35,7 +33,6 @@ from keras_fastnet.callbacks.progress import (
 )
 from keras_fastnet.callbacks.termination import EXIT_CODE, Termination
 from keras_fastnet.cluster import events
-from keras_fastnet.text import count
 
 # Marks an error message in place of a backup. As long as a checksum, so that no backup
 # begins with it by chance.
@@ -93,6 +90,9 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
             addition. A number requires a random seed, without which the data would come
             in another order. Defaults to `"epoch"`.
         keep: Number of backups to keep. Defaults to `2`.
+        save_on_background: Whether training continues while the chief writes a copy of
+            the state to the file, as in Keras's `OrbaxCheckpoint`. At the next backup
+            and at the end it waits until the file is complete. Defaults to `True`.
         delete_checkpoint: Whether to remove the backups at the end of training.
             Defaults to `True`, as in Keras.
         may_differ: Names of parts, as the error states them, in which the backups may
@@ -127,6 +127,7 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
         save_freq: Literal["epoch"] | int = "epoch",
         *,
         keep: int = 2,
+        save_on_background: bool = True,
         delete_checkpoint: bool = True,
         may_differ: Collection[str] = (),
     ):
@@ -141,14 +142,15 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
         if save_freq != "epoch":
             checked_integer("save_freq", save_freq, at_least=1)
         self.keep = checked_integer("keep", keep, at_least=1)
+        self.save_on_background = checked_bool("save_on_background", save_on_background)
         self.delete_checkpoint = checked_bool("delete_checkpoint", delete_checkpoint)
         self.may_differ = _checked_parts(may_differ)
         self._folder = BackupFolder(self.backup_dir, shared=self._shared)
         self._identity: Parts = {}
         self._epoch = 0
         self._updates_saved = 0
-        self._failing = False
-        self._restored: dict[str, Any] | None = None
+        self._restoring: Restoring | None = None
+        self._writer: Any = None
         self._data: Any = None
         self._termination = Termination()
 
@@ -156,8 +158,10 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
         """Resumes from the newest backup, if there is one."""
         self._check()
         keras_models.build_state(self.model, self._data.elements)
-        self._restored = None
-        self._failing = False
+        # Of a `fit` that an exception has ended.
+        wait_for_writers()
+        self._restoring = None
+        self._writer = BackupWriter(self._folder, self.keep, self._note)
         self._identity = identity_of(self.model, self._data, self.siblings)
         content = self._from_chief(self._open() if is_chief(self.model) else b"")
         backup = None
@@ -166,8 +170,13 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
                 raise ValueError(content.removeprefix(_ERROR_MARK).decode())
             if content:
                 arrays, about = backup_file.unpack(content)
-                self._restore(arrays, about)
-                backup = self._described(about["epoch"], about["batch"])
+                restoring = Restoring(self.model, self.backup_dir, self._note)
+                restoring.begin(
+                    arrays, about, self._data, self._identity, self.may_differ
+                )
+                self._restoring = restoring
+                updates = updates_of(self.model.optimizer)
+                backup = described(self._folder, about, updates)
         except BaseException:
             self._folder.close()
             raise
@@ -180,13 +189,9 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
         """Restores state that Keras and other callbacks have reset."""
         self._epoch = epoch
         keras_models.begin_fit_at(self.model, None)
-        if self._restored is None:
-            return
-        variables = keras_models.whole_state(self.model)
-        for name, value in self._restored["metrics"].items():
-            variables[name].assign(value)
-        restore_states(self.siblings, self._restored["callbacks"], self._note)
-        self._restored = None
+        if self._restoring is not None:
+            self._restoring.finish(self.siblings)
+            self._restoring = None
 
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
@@ -215,6 +220,7 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Removes the backups, and releases the folder."""
+        self._writer.wait()
         self._data = None
         # Where no epoch was left to train.
         keras_models.begin_fit_at(self.model, None)
@@ -264,67 +270,11 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
         )
         return arrays + len(json.dumps(self._identity)) + 16_384
 
-    def _restore(self, arrays: dict[str, np.ndarray], about: dict[str, Any]) -> None:
-        epoch, batch = about["epoch"], about["batch"]
-        theirs = about.get("parts")
-        own = {}
-        variables = keras_models.whole_state(self.model)
-        if theirs is None:
-            self._note(
-                f"the backup in {self.backup_dir} was written by an earlier version of "
-                "keras_fastnet and does not state which training it belongs to"
-            )
-            # With Keras 2, such backups have no learning rate.
-            variables = {
-                name: variable
-                for name, variable in variables.items()
-                if name in arrays or not name.startswith("learning rate/")
-            }
-        else:
-            own = checked_settings(
-                theirs,
-                self._identity,
-                # At the start of an epoch another order does no harm.
-                exact_order=batch > 0 or (epoch > 0 and not self._data.whole_epochs),
-                may_differ=self.may_differ,
-                folder=self.backup_dir,
-            )
-            for text in remarks(theirs, self._identity):
-                self._note(text)
-            if theirs["metrics"] != self._identity["metrics"]:
-                arrays = _without_metrics(arrays)
-                variables = _without_metrics(variables)
-        check_same_variables(variables, arrays, self.backup_dir)
-        for name, array in _without_metrics(arrays).items():
-            variables[name].assign(array)
-        if rates := own.get("learning rate"):
-            set_learning_rate(self.model.optimizer, rates[0])
-        if steps := own.get("accumulation steps"):
-            self.model.optimizer.accumulation_steps = steps
-        metrics = {n: a for n, a in arrays.items() if _is_metric(n)}
-        if batch == 0:
-            metrics = {}
-        self._restored = {"metrics": metrics, "callbacks": about["callbacks"]}
-        try:
-            self._data.resume(epoch, batch)
-        except (StopIteration, tf.errors.OutOfRangeError):
-            raise ValueError(
-                "The data must reach the position of the backup. Received: a backup of "
-                f"batch {batch} of epoch {epoch + 1} in {self.backup_dir}, and data "
-                "that end before it. Pass the data of the interrupted training, or "
-                "another `backup_dir`."
-            ) from None
-        keras_models.begin_fit_at(self.model, epoch)
-        self._note(
-            f"resuming at epoch {epoch + 1}, batch {batch + 1}, after "
-            f"{count(updates_of(self.model.optimizer), 'update')}, from "
-            f"{self.backup_dir}"
-        )
-
     def _leave(self) -> None:
         print_on_chief(
             self.model, "SIGTERM: run the same command to resume from the newest backup"
         )
+        self._writer.wait()
         strategy = strategy_of(self.model)
         if strategy is not None:
             # No worker leaves before the chief has written the backup.
@@ -334,15 +284,14 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
         raise SystemExit(EXIT_CODE)
 
     def _back_up(self, epoch: int, batch: int, logs: dict[str, Any] | None) -> None:
-        self._save(epoch, batch)
-        self._updates_saved = updates_of(self.model.optimizer)
-
-    def _save(self, epoch: int, batch: int) -> None:
+        updates = updates_of(self.model.optimizer)
+        self._updates_saved = updates
         arrays = {
+            # A copy, which the next updates do not change.
             name: values.to_numpy(variable)
             for name, variable in keras_models.whole_state(self.model).items()
             # Metrics are sums over the workers, so all workers must read them.
-            if is_chief(self.model) or _is_metric(name)
+            if is_chief(self.model) or is_metric(name)
         }
         if not is_chief(self.model):
             return
@@ -353,31 +302,9 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
             "callbacks": states_of(self.siblings),
             "parts": self._identity,
         }
-        name = backup_file.file_name(epoch, batch)
-        try:
-            self._folder.write(name, backup_file.pack(arrays, about), self.keep)
-        except OSError as error:
-            if batch == 0 or not self._failing:
-                self._note(
-                    f"WARNING: no backup could be written ({error}). Training "
-                    "continues; after an interruption it would resume from the newest "
-                    f"backup in {self.backup_dir}"
-                )
-            self._failing = True
-        else:
-            if self._failing:
-                self._note(f"backups are written to {self.backup_dir} again")
-            self._failing = False
-            events.tell("backup", backup=self._described(epoch, batch))
-
-    def _described(self, epoch: int, batch: int) -> dict[str, Any]:
-        """Returns what the launcher is told about a backup."""
-        return {
-            "file": str(self.backup_dir / backup_file.file_name(epoch, batch)),
-            "epoch": epoch,
-            "batch": batch,
-            "updates": updates_of(self.model.optimizer),
-        }
+        self._writer.start(arrays, about, updates)
+        if not self.save_on_background:
+            self._writer.wait()
 
     def _note(self, text: str) -> None:
         print_on_chief(self.model, text)
@@ -389,14 +316,6 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
             if isinstance(strategy, FastnetStrategy)
             else data
         )
-
-
-def _is_metric(name: str) -> bool:
-    return name.startswith("metrics/")
-
-
-def _without_metrics(state: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in state.items() if not _is_metric(name)}
 
 
 def _checked_parts(names: Any) -> tuple[str, ...]:

@@ -54,7 +54,13 @@ class RayBackup(BackupAndRestore):
     def __init__(self, save_freq: Literal["epoch"] | int = "epoch"):
         # Created on the chief when needed. Ray keeps a copy of each backup.
         folder = f"fastnet-{secrets.token_hex(8)}"
-        super().__init__(pathlib.Path(tempfile.gettempdir(), folder), save_freq, keep=1)
+        super().__init__(
+            pathlib.Path(tempfile.gettempdir(), folder),
+            save_freq,
+            keep=1,
+            # Ray copies the file when it is reported.
+            save_on_background=False,
+        )
         self._train: Any = None
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:

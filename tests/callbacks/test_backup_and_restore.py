@@ -1,11 +1,13 @@
 """An interrupted training ends like an uninterrupted one."""
 
+import contextlib
 import json
 import os
 import random
 import signal
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -15,7 +17,9 @@ from keras_fastnet import LARS, LargeBatchOptimizer, TorusStrategy
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.batches.elements import DatasetElements
 from keras_fastnet.batches.epoch_data import EpochData
-from keras_fastnet.callbacks import BackupAndRestore, backup_file, backup_folder
+from keras_fastnet.callbacks import BackupAndRestore
+from keras_fastnet.callbacks.backups import backup_file, backup_folder
+from keras_fastnet.callbacks.backups.backup_writer import wait_for_writers
 from tests.callbacks.damage import flip_a_bit, halve
 from tests.stopping import Stop, StopAfter
 
@@ -215,6 +219,7 @@ def interrupted(folder):
     model, data = model_and_data()
     with pytest.raises(Stop):
         model.fit(**data, epochs=3, callbacks=[BackupAndRestore(folder), StopAt(2)])
+    wait_for_writers()
 
 
 @pytest.mark.parametrize("batches", [4, 7, 8])
@@ -278,7 +283,7 @@ def test_half_written_file_is_ignored(tmp_path, monkeypatch):
     assert not tmp_path.exists()
 
 
-def test_pack_and_unpack_round_trip(tmp_path):
+def test_written_backup_is_read_again(tmp_path):
     arrays = {
         "half": tf.constant([1.5, -0.0], tf.bfloat16).numpy(),
         "count": np.array(7, "int64"),
@@ -287,13 +292,123 @@ def test_pack_and_unpack_round_trip(tmp_path):
     }
     path = tmp_path / "folder" / backup_file.file_name(1, 2)
     told = {"epoch": 1, "batch": 2, "callbacks": {}}
-    backup_folder.write_atomically(path, backup_file.pack(arrays, told))
+    backup_folder.write_atomically(
+        path, lambda file: backup_file.write(file, arrays, told)
+    )
     again, about = backup_file.unpack(path.read_bytes())
     assert about == told
     for name, array in arrays.items():
         assert again[name].dtype == array.dtype
         assert again[name].shape == array.shape
         assert again[name].tobytes() == array.tobytes()
+
+
+@pytest.fixture
+def disk(monkeypatch):
+    """An event without which no backup gets onto the disk."""
+    free = threading.Event()
+    fsync = os.fsync
+
+    def when_free(file):
+        assert free.wait(60)
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", when_free)
+    yield free
+    free.set()
+    wait_for_writers()
+
+
+class FreeAfter(StopAfter):
+    """Ends a training, and lets the disk write only then."""
+
+    def __init__(self, batches, disk, folder):
+        super().__init__(batches)
+        self.disk = disk
+        self.folder = folder
+
+    def on_train_batch_end(self, batch, logs=None):
+        try:
+            super().on_train_batch_end(batch, logs)
+        except Stop:
+            assert not backup_file.backups(self.folder)
+            self.disk.set()
+            raise
+
+
+def test_backup_written_during_later_updates_holds_its_own(tmp_path, disk, capsys):
+    whole, data = model_and_data()
+    whole.fit(**data, epochs=2)
+    killed, data = model_and_data()
+    stop = FreeAfter(4, disk, tmp_path)
+    # Until the lock is written.
+    disk.set()
+    begun = keras.callbacks.LambdaCallback(on_epoch_begin=lambda *_: disk.clear())
+    callbacks = [begun, stop, BackupAndRestore(tmp_path, save_freq=2)]
+    with pytest.raises(Stop):
+        killed.fit(**data, epochs=2, callbacks=callbacks)
+    again, data = model_and_data()
+    again.fit(**data, epochs=2, callbacks=[BackupAndRestore(tmp_path, 2)])
+    assert "resuming at epoch 1, batch 3, after 2 updates" in capsys.readouterr().out
+    for mine, theirs in zip(again.get_weights(), whole.get_weights(), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_backup_in_the_foreground_is_complete_at_once(tmp_path):
+    model, data = model_and_data()
+    backup = BackupAndRestore(tmp_path, 1, save_on_background=False)
+    with pytest.raises(Stop):
+        model.fit(**data, callbacks=[backup, StopAfter(1)])
+    assert [path.name for path in backup_file.backups(tmp_path)] == [
+        backup_file.file_name(0, 1)
+    ]
+
+
+@pytest.mark.parametrize("end", ["of training", "by SIGTERM"])
+def test_end_waits_for_the_last_backup(tmp_path, disk, end):
+    model, data = model_and_data()
+
+    def act(batch, logs):
+        if batch == 3:
+            disk.clear()
+            threading.Timer(0.5, disk.set).start()
+            if end == "by SIGTERM":
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    disk.set()
+    backup = BackupAndRestore(tmp_path, delete_checkpoint=False)
+    act = keras.callbacks.LambdaCallback(on_train_batch_end=act)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with contextlib.suppress(SystemExit):
+            model.fit(**data, callbacks=[act, backup])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    position = (0, 4) if end == "by SIGTERM" else (1, 0)
+    assert os.listdir(tmp_path) == [backup_file.file_name(*position)]
+
+
+def test_exception_leaves_the_backup_that_is_being_written(tmp_path):
+    program = """
+import os, pathlib, sys, threading
+import numpy as np
+from keras_fastnet.callbacks.backups import backup_folder, backup_writer
+raised, fsync = threading.Event(), os.fsync
+os.fsync = lambda file: (raised.wait(), fsync(file))
+threading.Timer(0.5, raised.set).start()
+folder = backup_folder.BackupFolder(pathlib.Path(sys.argv[1]), shared=False)
+about = {"epoch": 1, "batch": 0, "callbacks": {}}
+writer = backup_writer.BackupWriter(folder, 2, print)
+writer.start({"weight": np.ones(9)}, about, 3)
+raise RuntimeError("out of data")
+"""
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.endswith("RuntimeError: out of data\n")
+    (path,) = backup_file.backups(tmp_path)
+    arrays, _ = backup_file.unpack(path.read_bytes())
+    assert arrays["weight"].tolist() == [1.0] * 9
 
 
 def test_newest_backups_are_kept(tmp_path):

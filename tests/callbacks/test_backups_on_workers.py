@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_fastnet import TorusStrategy
-from keras_fastnet.callbacks import backup_file, folder_lock
+from keras_fastnet.callbacks.backups import backup_file, folder_lock
 from tests.distributed import backup_jobs
 
 pytestmark = pytest.mark.distributed

@@ -25,9 +25,9 @@ from keras_fastnet.callbacks import (
     BackupAndRestore,
     BatchGrowth,
     LearningRateWarmup,
-    backup_file,
-    folder_lock,
 )
+from keras_fastnet.callbacks.backups import backup_file, folder_lock
+from keras_fastnet.callbacks.backups.backup_writer import wait_for_writers
 from tests.callbacks.damage import flip_a_bit, halve
 from tests.stopping import Stop, StopAfter
 
@@ -111,6 +111,7 @@ def fit(
     end = StopAtOnce() if end is None else end
     with pytest.raises(Stop):
         made.fit(x, callbacks=[*callbacks, backup, end], **options)
+    wait_for_writers()
     return made
 
 
@@ -364,7 +365,12 @@ def test_state_goes_to_the_callback_of_its_class_and_monitor(tmp_path, capsys):
 def rewritten(path, change):
     """Changes what a backup states about itself."""
     content, about = backup_file.unpack(path.read_bytes())
-    path.write_bytes(backup_file.pack(content, change(about)))
+    pack(path, content, change(about))
+
+
+def pack(path, arrays, about):
+    with path.open("wb") as file:
+        backup_file.write(file, arrays, about)
 
 
 def first_format(about):
@@ -422,7 +428,7 @@ DAMAGES = {
     "text": (lambda path: path.write_text("hello"), "its checksum is wrong"),
     "signed text": (lambda path: path.write_bytes(signed(b"hello")), "not a backup"),
     "of something else": (
-        lambda path: path.write_bytes(backup_file.pack({}, {"a": 1})),
+        lambda path: pack(path, {}, {"a": 1}),
         "not a backup",
     ),
     "without a position": (
@@ -550,6 +556,7 @@ class FullBetween(keras.callbacks.Callback):
         self.updates = 0
 
     def on_train_batch_begin(self, batch, logs=None):
+        wait_for_writers()
         self.limit.close()
         if self.updates in self.between:
             self.limit.enter_context(files_up_to(1024))
@@ -618,7 +625,7 @@ def test_unfinished_file_does_not_follow_a_link(tmp_path):
 # Holds the lock of a folder until its input ends.
 HOLD = """
 import pathlib, sys
-from keras_fastnet.callbacks.folder_lock import FolderLock
+from keras_fastnet.callbacks.backups.folder_lock import FolderLock
 lock = FolderLock(pathlib.Path(sys.argv[1]))
 lock.take(0, 2)
 print("held", flush=True)
@@ -730,9 +737,12 @@ def test_training_that_lost_its_folder_writes_no_backup(tmp_path, capsys):
 
 def test_removed_folder_is_made_again(tmp_path, capsys):
     folder = tmp_path / "backups"
-    remove = keras.callbacks.LambdaCallback(
-        on_train_batch_begin=lambda batch, logs: shutil.rmtree(folder)
-    )
+
+    def remove(batch, logs):
+        wait_for_writers()
+        shutil.rmtree(folder)
+
+    remove = keras.callbacks.LambdaCallback(on_train_batch_begin=remove)
     fit(folder, callbacks=[remove], end=StopAfter(2))
     assert "WARNING" not in capsys.readouterr().out
     assert (folder / LOCK).exists()

@@ -6,15 +6,18 @@ import os
 import pathlib
 import secrets
 import stat
+from collections.abc import Callable
+from typing import BinaryIO
 
-from keras_fastnet.callbacks import backup_file
-from keras_fastnet.callbacks.folder_lock import FolderInUseError, FolderLock
+from keras_fastnet.callbacks.backups import backup_file
+from keras_fastnet.callbacks.backups.folder_lock import FolderInUseError, FolderLock
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 # Errors of `posix_fallocate` where the file system or an emulation lacks it.
 _NO_ALLOCATION = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 # Ends the name of a file that is being written.
 _UNFINISHED = ".unfinished"
+Write = Callable[[BinaryIO], object]
 
 
 class BackupFolder:
@@ -91,7 +94,7 @@ class BackupFolder:
         """Returns whether the folder holds a backup."""
         return bool(backup_file.backups(self.path))
 
-    def write(self, name: str, content: bytes, keep: int) -> None:
+    def write(self, name: str, write: Write, keep: int) -> None:
         """Writes a backup atomically, even if the power fails, and removes old ones.
 
         If the disk is full, all backups but the newest are removed before a second
@@ -99,7 +102,7 @@ class BackupFolder:
 
         Args:
             name: The file's name.
-            content: The file's content.
+            write: Writes the content into a file.
             keep: Number of the newest backups to keep.
 
         Raises:
@@ -114,12 +117,12 @@ class BackupFolder:
             except FolderInUseError as error:
                 raise OSError(errno.EBUSY, str(error)) from None
         try:
-            write_atomically(self.path / name, content)
+            write_atomically(self.path / name, write)
         except OSError as error:
             if error.errno not in _FULL or len(backup_file.backups(self.path)) < 2:
                 raise
             self._remove_backups(keep=1)
-            write_atomically(self.path / name, content)
+            write_atomically(self.path / name, write)
         self._remove_backups(keep=keep)
 
     def close(self, *, delete: bool = False) -> None:
@@ -175,12 +178,12 @@ class BackupFolder:
                     path.unlink(missing_ok=True)
 
 
-def write_atomically(path: pathlib.Path, content: bytes) -> None:
+def write_atomically(path: pathlib.Path, write: Write) -> None:
     """Writes a file, or leaves what is there.
 
     Args:
         path: The file. Its folder is made if it is missing.
-        content: The file's content.
+        write: Writes the content into a file.
 
     Raises:
         OSError: If it could not be written.
@@ -189,7 +192,7 @@ def write_atomically(path: pathlib.Path, content: bytes) -> None:
     unfinished = path.with_name(f"{path.stem}-{secrets.token_hex(8)}{_UNFINISHED}")
     try:
         with _new_file(unfinished) as file:
-            file.write(content)
+            write(file)
             file.flush()
             os.fsync(file.fileno())
         os.replace(unfinished, path)
@@ -205,7 +208,7 @@ def write_atomically(path: pathlib.Path, content: bytes) -> None:
         os.close(folder)
 
 
-def _new_file(path: pathlib.Path):
+def _new_file(path: pathlib.Path) -> BinaryIO:
     """Opens a file that must not exist: neither as a link to another one."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     return os.fdopen(os.open(path, flags, 0o666), "wb")

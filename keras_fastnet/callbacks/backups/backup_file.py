@@ -5,37 +5,67 @@ import io
 import json
 import pathlib
 import re
-from typing import Any
+import zipfile
+from typing import Any, BinaryIO
 
 import numpy as np
 
 FORMAT = 2
-"""The format that `pack` is given; the first one states none."""
+"""The format that `write` is given; the first one states none."""
 _ABOUT = "about"
 _CHECKSUM = hashlib.sha256().digest_size
 _NAME = re.compile(r"epoch-\d+-batch-\d+\.backup")
 
 
-def pack(arrays: dict[str, np.ndarray], about: dict[str, Any]) -> bytes:
-    """Returns a file's content: a checksum, then NumPy's `.npz`.
+def write(file: BinaryIO, arrays: dict[str, np.ndarray], about: dict[str, Any]) -> None:
+    """Writes a backup: a checksum, then NumPy's `.npz`.
+
+    The arrays are not copied, and Python is free for other threads meanwhile.
 
     Args:
+        file: An empty file that can be written at any position.
         arrays: Arrays by name. Their dtypes may be unknown to NumPy, such as bfloat16.
         about: Further content, a JSON object with the position as `"epoch"` and
             `"batch"`, and the states of `"callbacks"`.
     """
     kinds = {name: [str(a.dtype), a.shape] for name, a in arrays.items()}
     text = json.dumps({"about": about, "arrays": kinds}).encode()
-    entries: dict[str, Any] = {_ABOUT: np.frombuffer(text, np.uint8)}
-    for name, array in arrays.items():
-        entries[name] = np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8)
-    file = io.BytesIO()
-    np.savez(file, **entries)
-    return hashlib.sha256(file.getvalue()).digest() + file.getvalue()
+    file.write(bytes(_CHECKSUM))
+    payload = _Hashed(file)
+    # `zipfile` needs no more of a file than this one has.
+    with zipfile.ZipFile(payload, "w") as archive:  # type: ignore[call-overload]
+        _add(archive, _ABOUT, np.frombuffer(text, np.uint8))
+        for name, array in arrays.items():
+            _add(archive, name, array)
+    file.seek(0)
+    file.write(payload.hash.digest())
+
+
+def _add(archive: zipfile.ZipFile, name: str, array: np.ndarray) -> None:
+    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+        header = np.lib.format.header_data_from_array_1_0(flat)
+        np.lib.format.write_array_header_1_0(entry, header)
+        entry.write(flat.data)
+
+
+class _Hashed:
+    """A file that is written from its beginning to its end, and its checksum."""
+
+    def __init__(self, file: BinaryIO):
+        self._file = file
+        self.hash = hashlib.sha256()
+
+    def write(self, data: Any) -> int:
+        self.hash.update(data)
+        return self._file.write(data)
+
+    def flush(self) -> None:
+        self._file.flush()
 
 
 def unpack(content: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Returns the arguments that were passed to `pack`.
+    """Returns the arrays of a backup, by name, and what it states about itself.
 
     Args:
         content: A file's content.
@@ -52,7 +82,7 @@ def unpack(content: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         written = about.get("format", 1)
         position = int(about["epoch"]), int(about["batch"])
         whole = isinstance(about["callbacks"], dict | list)
-    # Whatever NumPy, `zipfile` and `json` raise for what `pack` has not written.
+    # Whatever NumPy, `zipfile` and `json` raise for what `write` has not written.
     except Exception as error:
         raise ValueError(f"the file is not a backup: {error!r}") from error
     if written not in range(1, FORMAT + 1):
