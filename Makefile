@@ -12,7 +12,7 @@ ADDONS_PYTHON ?= python3.11
 PIP_OPTIONS := --quiet --disable-pip-version-check
 
 .PHONY: help demo test test-all test-slow test-oldest test-clusters test-legacy test-legacy-smoke \
-	test-keras test-keras-smoke lint dist format figures clean
+	test-keras test-keras-smoke lint dist docs format figures clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -73,6 +73,10 @@ dist: $(VENV)/dev.stamp  ## Build the sdist and the wheel in dist/, and check th
 format: $(VENV)/dev.stamp  ## Rewrite the code in the project's style.
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
+
+docs: $(VENV)/docs.stamp  ## Build the site in build/site; warnings and broken links fail.
+	TF_CPP_MIN_LOG_LEVEL=3 $(VENV)/bin/python -m sphinx -c docs -EWq --keep-going . build/site
+	@echo "build/site/docs/index.html"
 
 figures: $(VENV)/dev.stamp  ## Redraw the plots of docs/ from the result files.
 	$(VENV)/bin/python benchmarks/figures.py

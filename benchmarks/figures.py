@@ -21,10 +21,23 @@ _METHODS = {
     "lars": ("LARS, warm-up", "#1f6fb4", "o"),
 }
 
+# Of benchmarks/weak_scaling.
+_SYSTEMS = {
+    "MultiWorkerMirroredStrategy, `reduce` overridden": (
+        "MultiWorkerMirroredStrategy,\npatched so that it runs",
+        "#777777",
+    ),
+    "PyTorch DDP, gloo": ("PyTorch DDP, gloo", "#777777"),
+    "TorusStrategy": ("TorusStrategy, gRPC", "#1f6fb4"),
+    "TorusStrategy, MPI": ("TorusStrategy, MPI", "#1f6fb4"),
+    "Keras, no communication": ("two processes that\ndo not communicate", "#777777"),
+}
+
 
 def axes_of(figure: Figure, *place: int) -> Axes:
     axes = figure.add_subplot(*place)
     axes.grid(color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     return axes
 
@@ -68,14 +81,16 @@ def recipes() -> None:
     figure = Figure(figsize=(7.2, 5.2), layout="constrained")
     rates, batches = axes_of(figure, 2, 1, 1), axes_of(figure, 2, 1, 2)
     for name, function in RECIPES.items():
-        if name == "ibm2017":
-            continue  # as facebook2017
         recipe = function(ranks=2176 if name == "sony2018" else 256)
+        # Over the line of facebook2017, whose rates and batches it may share.
+        line = (0, (8, 8)) if name == "ibm2017" else "-"
         epochs = [recipe.epochs * part / 1000 for part in range(1001)]
-        rates.plot(epochs, [recipe.rate_at(epoch) for epoch in epochs], label=name)
+        rates.plot(
+            epochs, [recipe.rate_at(epoch) for epoch in epochs], ls=line, label=name
+        )
         starts = [*recipe.phases, recipe.epochs]
         sizes = [*recipe.phases.values()]
-        batches.step(starts, [*sizes, sizes[-1]], where="post", label=name)
+        batches.step(starts, [*sizes, sizes[-1]], ls=line, where="post", label=name)
     rates.set_ylabel("learning rate")
     rates.legend(frameon=False)
     batches.set_ylabel("global batch")
@@ -84,8 +99,30 @@ def recipes() -> None:
     save(figure, "recipes.svg")
 
 
+def two_workers() -> None:
+    result = json.loads((HERE / "weak_scaling" / "result.json").read_text())["results"]
+    figure = Figure(figsize=(7.2, 2.6), layout="constrained")
+    axes = axes_of(figure)
+    for name, (label, colour) in _SYSTEMS.items():
+        speed = result[name]["images_per_second"]
+        below_above = [
+            [speed["median"] - speed["min"]],
+            [speed["max"] - speed["median"]],
+        ]
+        axes.barh(label, speed["median"], color=colour, height=0.7)
+        axes.errorbar(
+            speed["median"], label, xerr=below_above, color="#333333", capsize=2
+        )
+        axes.text(1, label, f"{speed['median']:.0f}", va="center", color="white")
+    axes.invert_yaxis()
+    axes.set_xlabel("images per second")
+    axes.set_title("ResNet-50 on two workers with a CPU core each", loc="left")
+    save(figure, "two_workers.svg")
+
+
 def main() -> None:
     matplotlib.rcParams["svg.hashsalt"] = "keras_fastnet"
+    two_workers()
     recipes()
     accuracy_by_batch()
 

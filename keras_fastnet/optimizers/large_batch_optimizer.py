@@ -143,7 +143,7 @@ class LargeBatchOptimizer(optimizers.LossScaleOptimizer):
 
     @property
     def replica_variables(self) -> list[Any]:
-        """Variables of which each replica has a value of its own: its sums."""
+        """The sums of gradients, of which each replica has its own."""
         return self._sums if self.built else []
 
     @property

@@ -25,7 +25,7 @@ class LARS(optimizers.Optimizer):
     Scales the learning rate of every tensor in proportion to its norm (Algorithm 1 of
     the paper, with `g` the gradient and `w` the weight):
 
-    ```python
+    ```
     ratio = trust_coefficient * ‖w‖ / (‖g‖ + weight_decay * ‖w‖ + epsilon)
     v = momentum * v + learning_rate * ratio * (g + weight_decay * w)
     w = w - v
@@ -69,10 +69,15 @@ class LARS(optimizers.Optimizer):
             registered with Keras before the optimizer can be saved. Defaults to `None`.
         exclude_from_adaptation: Further variables to train at the full rate, in the
             same form. Defaults to `None`.
-        clipnorm, clipvalue, global_clipnorm, use_ema, ema_momentum,
-            ema_overwrite_frequency, loss_scale_factor,
-            gradient_accumulation_steps: As for every Keras optimizer, such as
-            `keras.optimizers.SGD`, with the same defaults.
+        clipnorm: As for every Keras optimizer, such as `keras.optimizers.SGD`, with
+            the same default; so are the next seven.
+        clipvalue: See `clipnorm`.
+        global_clipnorm: See `clipnorm`.
+        use_ema: See `clipnorm`.
+        ema_momentum: See `clipnorm`.
+        ema_overwrite_frequency: See `clipnorm`.
+        loss_scale_factor: See `clipnorm`.
+        gradient_accumulation_steps: See `clipnorm`.
         name: The optimizer's name. Defaults to `"lars"`.
         **kwargs: Passed to `keras.optimizers.Optimizer`.
 

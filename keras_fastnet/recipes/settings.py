@@ -103,7 +103,7 @@ class Sizes:
 
     @property
     def micro_batch(self) -> int:
-        """Returns the global micro-batch: examples of one step on all replicas."""
+        """Returns the global micro-batch, the examples of one step on all replicas."""
         return self.ranks * self.device_batch
 
     def batch(self, published: int, source: str) -> Setting:

@@ -112,7 +112,7 @@ class TPUStrategy(tf.distribute.TPUStrategy):
 
     @property
     def rank(self) -> int:
-        """This worker's rank, which is 0: one process drives all cores."""
+        """This worker's rank, always 0, because one process drives all cores."""
         return self.extended.rank
 
     @property

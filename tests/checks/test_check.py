@@ -1,14 +1,13 @@
 """`fastnet check` passes on a working cluster and names broken invariants."""
 
-import re
 import textwrap
-from pathlib import Path
 
 import pytest
 
 from keras_fastnet import cli
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.checks import invariants
+from tests.documentation import script_of
 
 pytestmark = pytest.mark.distributed
 
@@ -157,15 +156,15 @@ raise SystemExit("trained")
 """
 
 
-def readme_example():
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    return re.findall(r"```python\n(.*?)```", readme, re.S)[0]
-
-
 @pytest.mark.parametrize(
     ("script", "arguments"),
     [
-        pytest.param(readme_example(), [], id="readme", marks=pytest.mark.slow),
+        pytest.param(
+            script_of("tutorial.md", "train.py"),
+            [],
+            id="tutorial",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(DISTRIBUTED, ["--epochs", "2"], id="three lines added"),
         pytest.param(SUBCLASS, [], id="subclass", marks=pytest.mark.slow),
     ],

@@ -1,6 +1,8 @@
-"""Runs the programs of `tests/programs` on the workers of a `WorkerPool`."""
+"""Runs programs and documented scripts on the workers of a `WorkerPool`."""
 
 import importlib
+import os
+import runpy
 import time
 from typing import Any
 
@@ -36,3 +38,24 @@ def program(strategy: Any, *, name: str, folder: str) -> dict[str, Any]:
         "changed": module.CHANGED,
         "tolerance": module.TOLERANCE,
     }
+
+
+def documented_script(strategy: Any, *, script: str, folder: str) -> float:
+    """Runs a script in a folder.
+
+    Args:
+        strategy: The worker's.
+        script: Its path.
+        folder: Where it may write; the same on all workers.
+
+    Returns:
+        The accuracy in the last epoch of its `fit`.
+    """
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        names = runpy.run_path(script)
+    finally:
+        os.chdir(before)
+    assert names["strategy"] is strategy
+    return names["model"].history.history["accuracy"][-1]

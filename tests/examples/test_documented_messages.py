@@ -37,6 +37,7 @@ def strings():
 
 
 def in_a_string(message, strings):
+    """Whether a string has a message, with `…` for what differs, in one line."""
     parts = [re.escape(part.strip()) for part in re.split("…", message)]
     pattern = re.compile(".*".join(parts), re.S)
     return any(pattern.search(string) for string in strings)
@@ -49,7 +50,16 @@ def test_errors_of_a_cluster(strings):
     assert [m for m in messages if not in_a_string(m, strings)] == []
 
 
+def test_messages_of_troubleshooting(strings):
+    page = (ROOT / "docs" / "troubleshooting.md").read_text("utf-8")
+    # The last table is of what is seen without a message.
+    tables = page.partition("## No error")[0]
+    messages = re.findall(r"^\| `(.*?)` \|", tables, re.M)
+    assert len(messages) > 30
+    assert [m for m in messages if not in_a_string(m, strings)] == []
+
+
 def test_invariants_of_fastnet_check(strings):
     invariants = table("check.md", "random.\n")
-    assert len(invariants) == 13
+    assert len(invariants) == 14
     assert [i for i in invariants if not in_a_string(i, strings)] == []

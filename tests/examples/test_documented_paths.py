@@ -2,24 +2,14 @@
 
 import importlib
 import re
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-PAGES = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")),
-    *(
-        path
-        for folder in ("docs", "examples", "benchmarks")
-        for path in sorted((ROOT / folder).rglob("*.md"))
-    ),
-]
+from tests.documentation import PAGES, ROOT, name_of
+
 FOLDERS = "keras_fastnet|tests|benchmarks|examples|docs"
 
-every_page = pytest.mark.parametrize(
-    "page", PAGES, ids=lambda page: str(page.relative_to(ROOT))
-)
+every_page = pytest.mark.parametrize("page", PAGES, ids=name_of)
 
 
 def anchors(page):

@@ -1,0 +1,92 @@
+"""How Sphinx builds the site: make docs.
+
+The source folder is the repository's root, so that links from docs/ to benchmarks/ and
+examples/ lead to pages of the site, as they do on GitHub.
+"""
+
+import re
+
+from sphinx.application import Sphinx
+
+from keras_fastnet import __version__, errors
+
+project = "keras_fastnet"
+author = "The keras_fastnet authors"
+release = version = __version__
+root_doc = "docs/index"
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+include_patterns = [
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "docs/**.md",
+    "benchmarks/*/README.md",
+    "examples/README.md",
+]
+# Folders that hold thousands of files, and a folder's README that is no page.
+exclude_patterns = [".*", "build", "dist", "tests", "keras_fastnet"]
+
+html_theme = "furo"
+html_title = f"keras_fastnet {release}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_show_copyright = False
+maximum_signature_line_length = 88
+
+# GitHub's anchors of headings, which links use.
+myst_heading_anchors = 4
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+autodoc_inherit_docstrings = False
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
+napoleon_use_ivar = True
+# Docstrings say `x` where reStructuredText says ``x``.
+default_role = "code"
+
+highlight_language = "text"
+
+nitpicky = True
+# Of other packages, whose documentation would have to be fetched.
+nitpick_ignore_regex = [
+    ("py:.*", r"(collections|os|pathlib|tensorflow|tf|keras|numpy|np)\..*"),
+    # Bases and parts of public classes that need no page.
+    ("py:class", r"keras_fastnet\.(_keras|batches|cluster|collectives)\..*"),
+    ("py:class", r"keras_fastnet\.datasets\.record_split\..*"),
+    ("py:class", r"keras_fastnet\.strategies\..*FitSupport"),
+]
+
+
+def _from_markdown(
+    app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]
+) -> None:
+    """Turns a docstring's Markdown into reStructuredText: links and blocks of code."""
+    text = "\n".join(lines)
+    text = re.sub(
+        r"^( +)(\w+Error): ",
+        lambda raised: (
+            f"{raised[1]}keras_fastnet.errors.{raised[2]}: "
+            if hasattr(errors, raised[2])
+            else raised[0]
+        ),
+        text,
+        flags=re.M,
+    )
+    text = re.sub(r"\[([^\]]+)\]\((https?://[^)\s]+)\)", r"`\1 <\2>`__", text)
+    text = re.sub(
+        r"^( *)```(\w*)\n(.*?)^ *```$",
+        lambda block: (
+            f"{block[1]}.. code-block:: {block[2] or 'text'}\n\n"
+            + re.sub(r"^(?=.)", "    ", block[3], flags=re.M)
+        ),
+        text,
+        flags=re.S | re.M,
+    )
+    lines[:] = text.split("\n")
+
+
+def setup(app: Sphinx) -> None:
+    """Has docstrings turned into reStructuredText before napoleon reads them."""
+    app.connect("autodoc-process-docstring", _from_markdown, priority=400)
