@@ -73,3 +73,12 @@ def test_names_of_the_package_can_be_imported(page):
         except (AttributeError, ImportError) as error:
             missing.add(f"{name}: {error}")
     assert not missing
+
+
+def test_every_page_can_be_found():
+    """From the site's contents, and but for the reference from the README."""
+    pages = {path.stem for path in (ROOT / "docs").glob("*.md")} - {"index"}
+    contents = (ROOT / "docs" / "index.md").read_text("utf-8")
+    assert pages <= set(re.findall(r"^(\w+)$", contents, re.M))
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert pages <= set(re.findall(r"\(docs/(\w+)\.md", readme))
