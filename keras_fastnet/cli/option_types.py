@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from keras_fastnet.collectives.grid import Grid
+from keras_fastnet.launcher.hosts import Host
 from keras_fastnet.scaling.bench_options import UNITS
 
 _FLOAT_BYTES = 4
@@ -96,6 +97,21 @@ def grid(text: str) -> Grid:
             f"Received: {text!r}. Pass, for example, 2x4."
         )
     return Grid(int(match[1]), int(match[2]))
+
+
+def hosts(text: str) -> list[Host]:
+    """Converts `a:4,b:4` to hosts with their numbers of workers."""
+    found = []
+    for part in text.split(","):
+        # ssh takes a name that begins with a dash for an option.
+        match = re.fullmatch(r"([^\s:-][^\s:]*):([1-9]\d*)", part)
+        if match is None:
+            raise argparse.ArgumentTypeError(
+                "must be hosts for ssh, each with its number of workers. "
+                f"Received: {text!r}. Pass, for example, a:4,b:4."
+            )
+        found.append(Host(match[1], int(match[2])))
+    return found
 
 
 def add_transport(parser: argparse.ArgumentParser) -> None:

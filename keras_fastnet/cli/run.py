@@ -6,11 +6,13 @@ from keras_fastnet.cli.option_types import (
     add_transport,
     add_workers,
     has_workers_option,
+    hosts,
     integer,
     number,
 )
 from keras_fastnet.errors import UsageError
 from keras_fastnet.launcher import launcher
+from keras_fastnet.launcher.hosts import DEFAULT_PORT, run_on_hosts
 
 _DESCRIPTION = """\
 Run a Keras script in several TensorFlow workers on this machine, or on several
@@ -36,9 +38,12 @@ examples:
   fastnet run --workers 4 --max-restarts 3 --report report.json train.py
       start all workers again after a failure, and write what happened to report.json
   fastnet run --workers 4 --max-restarts 10 --min-workers 2 train.py
-      go on with three or two workers if the others keep failing
+      go on with three or two workers if the others keep failing, or if
+      `fastnet scale 3` asks for it
   fastnet run --workers 4 --nnodes 2 --node-rank 0 --rendezvous host0:29400 train.py
       eight workers on two machines: the same on the other one, with --node-rank 1
+  fastnet run --hosts a:4,b:4 train.py
+      the same over ssh, started on one machine
   fastnet run --workers 2 --gpus-per-worker 0 train.py
       train on the CPU although there are GPUs
   fastnet run --workers 4 --transport mpi train.py
@@ -73,6 +78,19 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
         "(default: %(default)d)",
     )
     parser.add_argument(
+        "--hosts",
+        type=hosts,
+        metavar="A:N,B:M",
+        help="start N workers on host A and M on host B over ssh, instead of --workers",
+    )
+    parser.add_argument(
+        "--ssh",
+        default="ssh",
+        metavar="CMD",
+        help="with --hosts: command that runs a command on a host (default: "
+        "%(default)s)",
+    )
+    parser.add_argument(
         "--node-rank",
         type=integer(at_least=0, example=0),
         metavar="R",
@@ -82,7 +100,7 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
         "--rendezvous",
         metavar="HOST:PORT",
         help="with --nnodes: an address of machine 0 with a free port, the same on "
-        "all machines",
+        f"all machines (default with --hosts: the first host and port {DEFAULT_PORT})",
     )
     add_transport(parser)
     parser.add_argument(
@@ -126,7 +144,15 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
         type=integer(at_least=1, example=2),
         metavar="M",
         help="a worker that fails twice without a new backup in between is left out, "
-        "down to M workers; the global batch stays (default: all workers are needed)",
+        "down to M workers, and `fastnet scale` may ask for as few; the global batch "
+        "stays (default: all workers are needed)",
+    )
+    parser.add_argument(
+        "--max-workers",
+        type=integer(at_least=1, example=4),
+        metavar="X",
+        help="`fastnet scale` may ask for up to X workers; CPUs and GPUs are divided "
+        "by X (default: N)",
     )
     parser.add_argument(
         "--report",
@@ -178,6 +204,25 @@ def execute(arguments: argparse.Namespace) -> int:
         command = ["-m", *arguments.module, *command]
     elif command[:1] == ["--"]:
         del command[0]
+    options = {
+        "port": arguments.port,
+        "threads_per_worker": arguments.threads_per_worker,
+        "gpus_per_worker": arguments.gpus_per_worker,
+        "all_output": arguments.all_output,
+        "tf_logs": arguments.tf_logs,
+        "log_dir": arguments.log_dir,
+        "max_restarts": arguments.max_restarts,
+        "min_workers": arguments.min_workers,
+        "max_workers": arguments.max_workers,
+        "report": arguments.report,
+        "grace_seconds": arguments.grace_seconds,
+        "independent": arguments.independent,
+    }
+    if arguments.rendezvous is not None:
+        options["rendezvous"] = arguments.rendezvous
+    if arguments.hosts is not None:
+        _check_for_hosts(arguments)
+        return run_on_hosts(arguments.hosts, command, options, ssh=arguments.ssh)
     if arguments.workers is None:
         raise UsageError(
             "--workers N must stand before the script. Received: "
@@ -187,20 +232,24 @@ def execute(arguments: argparse.Namespace) -> int:
     return launcher.run(
         arguments.workers,
         command,
-        port=arguments.port,
-        threads_per_worker=arguments.threads_per_worker,
-        gpus_per_worker=arguments.gpus_per_worker,
-        all_output=arguments.all_output,
-        tf_logs=arguments.tf_logs,
-        log_dir=arguments.log_dir,
-        max_restarts=arguments.max_restarts,
-        min_workers=arguments.min_workers,
-        report=arguments.report,
         nnodes=arguments.nnodes,
         node_rank=arguments.node_rank,
-        rendezvous=arguments.rendezvous,
-        grace_seconds=arguments.grace_seconds,
         dry_run=arguments.dry_run,
         mpi=arguments.transport == "mpi",
-        independent=arguments.independent,
+        **options,
     )
+
+
+def _check_for_hosts(arguments: argparse.Namespace) -> None:
+    for given, option in (
+        (arguments.workers is not None, "--workers"),
+        (arguments.nnodes != 1, "--nnodes"),
+        (arguments.node_rank is not None, "--node-rank"),
+        (arguments.dry_run, "--dry-run"),
+        (arguments.transport == "mpi", "--transport mpi"),
+    ):
+        if given:
+            raise UsageError(
+                f"{option} must not be passed with --hosts, which starts `fastnet run` "
+                f"on every host. Received: both. Leave {option} out."
+            )

@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from keras_fastnet.cluster.events import Event
-from keras_fastnet.launcher.worker_process import describe_exit
+from keras_fastnet.launcher.worker_process import TOLD_TO_END, describe_exit
 from keras_fastnet.text import listed
 
-# Of `BackupAndRestore`, which writes a last backup after SIGTERM.
-_TOLD_TO_END = 128 + signal.SIGTERM
 # Signals that a program causes by its own error.
 _CRASHES = tuple(
     -number
@@ -90,6 +88,7 @@ class Cause:
         reason: Why it failed, in some words.
         error: The error; `None` if it was not the program's, such as SIGKILL.
         position: The epoch and step; `None` if it is not known, as after a crash.
+        here: Whether it was a worker of this machine.
     """
 
     rank: int
@@ -97,6 +96,7 @@ class Cause:
     reason: str
     error: str | None = None
     position: str | None = None
+    here: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +122,7 @@ class Failure:
         if worker.rank in self.suspended:
             return "suspended"
         code = worker.exit_code or 0
-        if code == _TOLD_TO_END:
+        if code == TOLD_TO_END:
             return f"{describe_exit(code)}, after SIGTERM"
         if worker.error is not None:
             return worker.error.partition("\n")[0]
@@ -137,7 +137,7 @@ class Failure:
         code = worker.exit_code or 0
         position = worker.told("position")
         error = worker.error
-        if error is None and (code in _CRASHES or 0 < code != _TOLD_TO_END):
+        if error is None and (code in _CRASHES or 0 < code != TOLD_TO_END):
             error = f"{describe_exit(code)}: {worker.last_error if code > 0 else ''}"
             position = None
         if error is None or worker.rank in self.suspended:

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import resource
 import secrets
 import shlex
 import sys
@@ -13,13 +12,20 @@ from pathlib import Path
 from typing import IO, TextIO
 
 from keras_fastnet.arguments import checked_integer, checked_number
-from keras_fastnet.cluster.cluster_spec import split_address
 from keras_fastnet.cluster.ports import reserved_ports
 from keras_fastnet.cluster.rendezvous.token_proof import checked_token
 from keras_fastnet.cluster.variables import TOKEN
-from keras_fastnet.errors import ClusterError, UsageError
+from keras_fastnet.errors import UsageError
+from keras_fastnet.launcher.control import FOLDER, Control
 from keras_fastnet.launcher.machine import available_cpus, visible_gpus
 from keras_fastnet.launcher.nodes import Nodes
+from keras_fastnet.launcher.option_checks import (
+    check_for_several_machines,
+    check_no_cluster,
+    check_nodes,
+    check_open_files,
+    check_sizes,
+)
 from keras_fastnet.launcher.output import Display
 from keras_fastnet.launcher.python_command import check_command, interpreter_command
 from keras_fastnet.launcher.report import Report
@@ -32,9 +38,6 @@ from keras_fastnet.version import __version__
 
 # Long enough to close files, short enough to wait for after a Ctrl-C.
 DEFAULT_GRACE_SECONDS = 5.0
-# A port, two pipes, a process, a log and what MPI adds; and the launcher's own.
-_OPEN_FILES_PER_WORKER = 8
-_OPEN_FILES = 32
 
 
 def run(
@@ -49,6 +52,7 @@ def run(
     log_dir: str | os.PathLike[str] | None = None,
     max_restarts: int = 0,
     min_workers: int | None = None,
+    max_workers: int | None = None,
     report: str | os.PathLike[str] | None = None,
     nnodes: int = 1,
     node_rank: int | None = None,
@@ -80,8 +84,11 @@ def run(
             whole output of each worker. Defaults to `None`.
         max_restarts: How many times all workers are started again after a failure.
             Defaults to `0`.
-        min_workers: The number of workers with which training may go on, if workers
-            keep failing. Defaults to `None`: `workers`.
+        min_workers: The smallest number of workers on this machine with which training
+            may go on, if workers keep failing or `fastnet scale` asks for it. Defaults
+            to `None`: `workers`.
+        max_workers: The largest number, for `fastnet scale`. Defaults to `None`:
+            `workers`.
         report: A file for a JSON object about all starts and failures. Defaults to
             `None`.
         nnodes: The number of machines, on each of which `run` is called. Defaults
@@ -114,7 +121,6 @@ def run(
     stderr = stderr or sys.stderr
     environment = os.environ if environment is None else environment
     checked_integer("workers", workers, at_least=1)
-    _check_open_files(workers)
     if threads_per_worker is not None:
         checked_integer("threads_per_worker", threads_per_worker, at_least=1)
     if gpus_per_worker is not None:
@@ -122,24 +128,28 @@ def run(
     checked_number("grace_seconds", grace_seconds, at_least=0.0)
     checked_integer("max_restarts", max_restarts, at_least=0)
     checked_integer("nnodes", nnodes, at_least=1)
-    _check_nodes(nnodes, node_rank, rendezvous)
+    check_nodes(nnodes, node_rank, rendezvous)
     node = node_rank or 0
     if nnodes > 1:
-        _check_for_several_machines(mpi, min_workers, dry_run, environment)
-    least = workers
+        check_for_several_machines(mpi, dry_run, environment)
+    least = most = workers
     if min_workers is not None:
         least = checked_integer("min_workers", min_workers, at_least=1)
-        _check_min_workers(least, workers, max_restarts)
+    if max_workers is not None:
+        most = checked_integer("max_workers", max_workers, at_least=1)
+    check_sizes(least, workers, most)
+    check_open_files(most)
     check_command(command)
-    _check_no_cluster(environment)
+    check_no_cluster(environment)
     log_path = None if log_dir is None else Path(log_dir)
 
     gpus = visible_gpus(environment)
     with ExitStack() as stack:
-        ports = stack.enter_context(reserved_ports(workers, port))
+        ports = stack.enter_context(reserved_ports(most, port))
         variables = worker_environments(
-            ports,
+            ports[:workers] if dry_run else ports,
             environment,
+            parts=most,
             cpus=available_cpus(),
             gpus=gpus,
             threads_per_worker=threads_per_worker,
@@ -156,9 +166,9 @@ def run(
         # Not part of what a dry run prints.
         if nnodes == 1:
             environment = {TOKEN: secrets.token_hex(32), **environment}
-        logs: list[IO[str] | None] = [None] * workers
+        logs: list[IO[str] | None] = [None] * most
         if log_path is not None:
-            for rank in range(workers):
+            for rank in range(most):
                 logs[rank] = log = _open_log(log_path, rank)
                 stack.callback(_close, log)
         written = Report(
@@ -167,12 +177,13 @@ def run(
             workers=workers,
             max_restarts=max_restarts,
             min_workers=least,
+            max_workers=most,
             nnodes=nnodes,
             node_rank=node,
         )
         folder = None
-        if max_restarts or report is not None:
-            temporary = tempfile.TemporaryDirectory(prefix="fastnet-")
+        if max_restarts or report is not None or nnodes > 1 or least < most:
+            temporary = tempfile.TemporaryDirectory(prefix=FOLDER)
             folder = Path(stack.enter_context(temporary))
         display = Display(stdout, stderr)
         supervisor = Supervisor(display, grace_seconds)
@@ -193,6 +204,7 @@ def run(
             workers,
             max_restarts,
             least,
+            most,
             where="" if nnodes == 1 else " on this machine",
         )
         with supervisor.watching(), ExitStack() as connected:
@@ -215,6 +227,9 @@ def run(
             starts = Starts(
                 starter, supervisor, display, restarts, written, log_path, nodes
             )
+            if folder is not None and node == 0:
+                control = connected.enter_context(Control(folder, starts.scale))
+                supervisor.watch(control.fileno(), control.serve)
             return starts.run()
 
 
@@ -228,87 +243,6 @@ def _describe(
         parts += [f"{key}={shlex.quote(value)} \\\n" for key, value in worker.items()]
         parts.append(f"{shlex.join(interpreter_command(command))}\n")
     return "".join(parts)
-
-
-def _check_min_workers(least: int, workers: int, max_restarts: int) -> None:
-    if not max_restarts:
-        raise UsageError(
-            "--min-workers M takes effect when workers are started again. Received: "
-            f"{least}, without restarts. Pass, for example, --max-restarts 3 too."
-        )
-    if least > workers:
-        raise UsageError(
-            "--min-workers M must be at most the number of workers. Received: "
-            f"{least}, with --workers {workers}. Pass a number from 1 to {workers}."
-        )
-
-
-def _check_nodes(nnodes: int, node_rank: int | None, rendezvous: str | None) -> None:
-    if nnodes == 1:
-        if node_rank not in (None, 0) or rendezvous is not None:
-            raise UsageError(
-                "--node-rank and --rendezvous are for several machines. Received: them "
-                "without --nnodes. Pass --nnodes N, the number of machines, too."
-            )
-        return
-    if node_rank is None or not 0 <= node_rank < nnodes:
-        raise UsageError(
-            f"--node-rank R must be this machine's number, from 0 to {nnodes - 1}, "
-            f"with --nnodes {nnodes}. Received: {node_rank}. Give each machine its own."
-        )
-    try:
-        split_address(rendezvous or "")
-    except ClusterError:
-        raise UsageError(
-            "--rendezvous must be HOST:PORT, which leads to machine 0 from all "
-            f"machines. Received: {rendezvous}. Pass the same on all machines, for "
-            "example --rendezvous host0:29400."
-        ) from None
-
-
-def _check_for_several_machines(
-    mpi: bool,
-    min_workers: int | None,
-    dry_run: bool,
-    environment: Mapping[str, str],
-) -> None:
-    for given, option, advice in (
-        (mpi, "--transport mpi", "Start the workers of all machines with mpiexec."),
-        (min_workers is not None, "--min-workers", "Leave it out."),
-        (dry_run, "--dry-run", "Try it without --nnodes."),
-    ):
-        if given:
-            raise UsageError(
-                f"{option} is for one machine. Received: it with --nnodes. {advice}"
-            )
-    try:
-        checked_token(environment.get(TOKEN))
-    except ClusterError as error:
-        raise UsageError(str(error)) from None
-
-
-def _check_no_cluster(environment: Mapping[str, str]) -> None:
-    cluster = environment.get("TF_CONFIG")
-    if cluster:
-        shown = cluster if len(cluster) <= 80 else f"{cluster[:77]}..."
-        raise UsageError(
-            "`fastnet run` starts local workers, so TF_CONFIG must not be set. "
-            f"Received: TF_CONFIG={shown}. If a cluster manager sets it, run "
-            "`python script.py` instead of `fastnet run`; otherwise `unset TF_CONFIG`."
-        )
-
-
-def _check_open_files(workers: int) -> None:
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    needed = _OPEN_FILES + _OPEN_FILES_PER_WORKER * workers
-    if limit != resource.RLIM_INFINITY and needed > limit:
-        most = max(0, limit - _OPEN_FILES) // _OPEN_FILES_PER_WORKER
-        raise UsageError(
-            "--workers N must fit the number of files that a process may open, "
-            f"{_OPEN_FILES_PER_WORKER} for each worker. Received: {workers}, with a "
-            f"limit of {limit} files. Start at most {most} workers, or raise the limit "
-            f"with `ulimit -n {needed}`."
-        )
 
 
 def _check_log_directory(path: Path) -> None:

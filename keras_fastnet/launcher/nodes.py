@@ -4,7 +4,7 @@ import math
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -42,6 +42,8 @@ class Nodes:
     Attributes:
         problem: Why the machines cannot go on together; `None` while they can.
         alarms: What ended each start first, by the start's number.
+        wishes: The number of workers of each machine that `fastnet scale` asked for
+            during a start, by the start's number.
         hosts: The address of each machine, by rank, once all have joined.
         rendezvous: As passed.
 
@@ -61,6 +63,7 @@ class Nodes:
         self.rank, self.size = rank, size
         self.problem: str | None = None
         self.alarms: dict[int, Info] = {}
+        self.wishes: dict[int, list[int]] = {}
         self.hosts: list[str] = []
         self.rendezvous = rendezvous
         self._host, port = split_address(rendezvous)
@@ -127,6 +130,15 @@ class Nodes:
             info: Why; JSON can hold it.
         """
         self._send({"alarm": start, "node": self.rank, "info": info})
+
+    def wish(self, start: int, workers: Sequence[int]) -> None:
+        """Has all machines end a start at the next update. For machine 0.
+
+        Args:
+            start: The number of the start.
+            workers: The number of workers of each machine in the next start.
+        """
+        self._send({"wish": start, "workers": list(workers)})
 
     def _send(self, message: Info) -> None:
         with self._lock:
@@ -231,6 +243,9 @@ class Nodes:
                     told = {"start": start, "first": {"node": node, **info}}
                     self._broadcast(told)
                     self._take(told)
+            case {"wish": int()}:
+                self._broadcast(message)
+                self._take(message)
 
     def _take(self, message: Info) -> None:
         """Handles, on every machine, what machine 0 tells all."""
@@ -239,6 +254,8 @@ class Nodes:
                 self._all[topic] = infos
             case {"start": int(start), "first": dict(first)}:
                 self.alarms.setdefault(start, first)
+            case {"wish": int(start), "workers": list(workers)}:
+                self.wishes[start] = workers
             case {"hosts": list(hosts)}:
                 self.hosts = hosts
             case {"lost": str(text)} | {"wrong": str(text)}:

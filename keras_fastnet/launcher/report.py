@@ -44,22 +44,30 @@ class Report:
                 f"{path} ({error.strerror}). Choose another path."
             ) from error
 
-    def begin(self, slots: Sequence[int]) -> None:
+    def begin(self, slots: Sequence[int], restarts: int) -> None:
         """Adds a start.
 
         Args:
             slots: The slots, by the worker's rank.
+            restarts: How many starts followed a failure, with this one.
         """
-        self._content["restarts"] = len(self._starts)
+        self._content["restarts"] = restarts
         start = {"began": _now(), "workers": len(slots), "slots": list(slots)}
         self._starts.append(start)
 
-    def end_start(self, ends: Sequence[WorkerEnd], failure: Failure | None) -> None:
+    def end_start(
+        self,
+        ends: Sequence[WorkerEnd],
+        failure: Failure | None,
+        scaled_to: int | None,
+    ) -> None:
         """Adds how a start has ended.
 
         Args:
             ends: How each worker ended.
             failure: Why it failed; `None` if it did not.
+            scaled_to: The number of workers that `fastnet scale` asked for during the
+                start; `None` if it did not.
         """
         told = sorted(
             (event for end in ends for event in end.events), key=lambda e: e["time"]
@@ -71,6 +79,7 @@ class Report:
             resumed_from=fits[0] if fits else None,
             last_backup=written[-1] if written else None,
             failure=None if failure is None else _described_failure(failure),
+            scaled_to=scaled_to,
             workers_at_end=[_described(end) for end in ends],
         )
         with contextlib.suppress(OSError):

@@ -73,7 +73,7 @@ class Starter:
             OSError: If a process could not be started.
             UsageError: If `mpiexec` fails.
         """
-        started: list[tuple[WorkerProcess, WorkerOutput, Path | None]] = []
+        started: list[tuple[WorkerProcess, WorkerOutput]] = []
         with ExitStack() as stack:
             ranks_of_mpi = [MpiRank()] * len(slots)
             if self.mpi:
@@ -83,7 +83,6 @@ class Starter:
                 zip(slots, ranks_of_mpi, strict=True)
             ):
                 rank = first_rank + index
-                told = None if self.folder is None else self.folder / str(rank)
                 output = WorkerOutput(
                     rank,
                     display,
@@ -100,22 +99,35 @@ class Starter:
                         **self.variables[slot],
                         "TF_CONFIG": cluster_configuration(addresses, rank),
                         **mpi_rank.variables,
-                        **({} if told is None else {events.VARIABLE: str(told)}),
+                        **self._events_variable(rank),
                     },
                     mpi_rank.descriptors,
                     must_use_strategy=len(addresses) > 1 and not self.independent,
                 )
                 supervisor.add(worker, output)
-                started.append((worker, output, told))
+                started.append((worker, output))
             exit_code = supervisor.wait()
-        ends = [_end(slot, *parts) for slot, parts in zip(slots, started, strict=True)]
+        ends = [
+            _end(slot, worker, output, self.told_by(worker))
+            for slot, (worker, output) in zip(slots, started, strict=True)
+        ]
         return exit_code, ends
+
+    def told_by(self, worker: WorkerProcess) -> events.Told:
+        """Returns what a worker has told so far."""
+        if self.folder is None:
+            return events.Told()
+        return events.read(self.folder / str(worker.rank), worker.pid)
+
+    def _events_variable(self, rank: int) -> dict[str, str]:
+        if self.folder is None:
+            return {}
+        return {events.VARIABLE: str(self.folder / str(rank))}
 
 
 def _end(
-    slot: int, worker: WorkerProcess, output: WorkerOutput, told: Path | None
+    slot: int, worker: WorkerProcess, output: WorkerOutput, known: events.Told
 ) -> WorkerEnd:
-    known = events.read(told, worker.pid) if told else events.Told()
     position = [event["text"] for event in known.events if event["kind"] == "position"]
     return WorkerEnd(
         rank=worker.rank,

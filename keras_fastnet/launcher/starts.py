@@ -1,4 +1,4 @@
-"""All starts of one launch: one, and further ones after failures."""
+"""All starts of one launch: one, and further ones after failures or on request."""
 
 import contextlib
 import dataclasses
@@ -17,14 +17,16 @@ from keras_fastnet.launcher.failure import (
 from keras_fastnet.launcher.nodes import Nodes
 from keras_fastnet.launcher.output import Display
 from keras_fastnet.launcher.report import Report
-from keras_fastnet.launcher.restarts import Restarts
+from keras_fastnet.launcher.restarts import Restarts, divided
 from keras_fastnet.launcher.start import Starter
-from keras_fastnet.launcher.supervisor import Supervisor
+from keras_fastnet.launcher.supervisor import Ending, Supervisor
 from keras_fastnet.launcher.worker_environment import local_addresses
+from keras_fastnet.launcher.worker_process import TOLD_TO_END
+from keras_fastnet.text import count
 
 
 class Starts:
-    """Starts the workers, again after failures.
+    """Starts the workers, again after failures or for another number of workers.
 
     Args:
         starter: Starts the workers of this machine.
@@ -56,9 +58,14 @@ class Starts:
         self._exit_code = 2
         self._outcome = "failed"
         self._refusal: str | None = None
-        if nodes is not None:
-            supervisor.ask = self._ended_elsewhere
-            supervisor.on_failure = self._alarm
+        self._number = -1
+        # Of this start: the workers of each machine; whether workers have left on
+        # request; and that request, if there is one machine.
+        self._machines: list[dict[str, Any]] = []
+        self._left = False
+        self._own_wish: list[int] | None = None
+        supervisor.ask = self._reason_to_end
+        supervisor.on_failure = self._alarm
 
     def run(self) -> int:
         """Returns the exit code of the launch when all is done."""
@@ -71,26 +78,94 @@ class Starts:
                 self._say(f"the report cannot be written ({problem})")
         return self._exit_code
 
+    def scale(self, workers: int) -> str:
+        """Has training continue with another number of workers.
+
+        Args:
+            workers: The number on all machines.
+
+        Returns:
+            What follows from it.
+
+        Raises:
+            UsageError: If this is not possible, now or at all.
+        """
+        now, least, most = (
+            sum(machine[key] for machine in self._machines)
+            for key in ("workers", "least", "most")
+        )
+        if not self._supervisor.workers or self._wish is not None:
+            raise UsageError(
+                "`fastnet scale` needs workers that train. Received: workers that are "
+                "being started or ended. Repeat it when training goes on."
+            )
+        if not least <= workers <= most:
+            raise UsageError(
+                "The number of workers must be one with which training may continue, "
+                f"from {least} to {most} as this `fastnet run` was started. Received: "
+                f"{workers}. Pass --min-workers and --max-workers to `fastnet run` for "
+                "other limits."
+            )
+        if workers == now:
+            raise UsageError(
+                f"The number of workers must be another one. Received: {workers}, with "
+                "which training runs."
+            )
+        if not self._is_backed_up():
+            raise UsageError(
+                "`fastnet scale` needs a `fit` with "
+                "`keras_fastnet.callbacks.BackupAndRestore`, from which training "
+                "resumes. Received: workers that have begun none. Repeat it when `fit` "
+                "has begun, or add the callback."
+            )
+        wish = divided(workers, self._machines)
+        if self._nodes is None:
+            self._own_wish = wish
+            self._supervisor.wake()
+        else:
+            self._nodes.wish(self._number, wish)
+        return (
+            f"training ends at the next update and continues with "
+            f"{count(workers, 'worker')} instead of {now}"
+        )
+
+    def _is_backed_up(self) -> bool:
+        """Returns whether rank 0 is within a `fit` with `BackupAndRestore`."""
+        told = self._starter.told_by(self._supervisor.workers[0])
+        kinds = [event["kind"] for event in told.events]
+        return [kind for kind in kinds if kind in ("fit", "removed")][-1:] == ["fit"]
+
+    @property
+    def _wish(self) -> list[int] | None:
+        """The number of workers of each machine that was asked for in this start."""
+        if self._nodes is None:
+            return self._own_wish
+        return self._nodes.wishes.get(self._number)
+
     def _start_once(self) -> bool:
         """Starts all workers; returns whether to do so again."""
         restarts, supervisor = self._restarts, self._supervisor
+        self._number += 1
+        self._own_wish = None
         addresses = self._agree_on_addresses()
         if addresses is None:
             return False
-        self._report.begin(restarts.slots)
+        self._report.begin(restarts.slots, restarts.made)
         try:
             exit_code, ends = self._starter.run(
                 restarts.slots, supervisor, self._display, *addresses
             )
         except (OSError, UsageError) as error:
-            if not restarts.made:
+            if not self._number:
                 raise
             self._refuse(f"the workers could not be started again ({error})")
             return False
         self._exit_code = exit_code
+        self._left = supervisor.left
         restarts.learn(ends)
         failure = self._found_failure(ends)
-        self._report.end_start(ends, failure)
+        wish = self._wish
+        self._report.end_start(ends, failure, None if wish is None else sum(wish))
         if supervisor.signal is not None:
             self._end_by_signal()
             return False
@@ -99,10 +174,16 @@ class Starts:
             goes_on, cause = self._compare_ends(self._nodes, cause)
             if not goes_on:
                 return False
-        if cause is None or self._display.broken:
+        if self._wish is not None and self._exit_code == TOLD_TO_END:
+            # On another machine workers had been asked to leave before.
+            cause, self._left = None, True
+        if self._display.broken or (cause is None and not self._left):
             self._outcome = "failed" if self._exit_code else "succeeded"
             return False
-        return self._decide(cause)
+        if self._wish is not None:
+            own = 0 if self._nodes is None else self._nodes.rank
+            restarts.resize(self._wish[own])
+        return self._goes_on() if cause is None else self._decide(cause)
 
     def _found_failure(self, ends: list[WorkerEnd]) -> Failure | None:
         supervisor = self._supervisor
@@ -120,16 +201,21 @@ class Starts:
         restarts = self._restarts
         refusal = restarts.refusal(cause)
         if refusal is not None:
-            if restarts.most:
+            if restarts.allowed:
                 self._refusal = refusal
                 self._say(f"not restarted: {refusal}")
             return False
+        return self._goes_on(restarts.pause)
+
+    def _goes_on(self, pause: float = 0.0) -> bool:
+        """Says how, and waits; returns whether no signal came."""
+        restarts = self._restarts
         for note in restarts.notes:
             self._say(note)
         for log in filter(None, self._starter.logs):
             with contextlib.suppress(OSError):
                 log.write(f"fastnet: {restarts.notes[-1]}\n")
-        if self._supervisor.pause(restarts.pause):
+        if self._supervisor.pause(pause):
             return True
         self._alarm()
         self._end_by_signal()
@@ -154,19 +240,26 @@ class Starts:
 
         `None` if the launch ends instead.
         """
-        own = [self._starter.ports[slot] for slot in self._restarts.slots]
+        restarts = self._restarts
+        ports = [self._starter.ports[slot] for slot in restarts.slots]
+        own = {
+            "ports": ports,
+            "workers": len(ports),
+            "least": restarts.least,
+            "most": restarts.most,
+        }
         if self._nodes is None:
-            return local_addresses(own), 0
-        if not self._restarts.made:
+            self._machines = [own]
+            return local_addresses(ports), 0
+        if not self._number:
             self._say(
                 f"machine {self._nodes.rank} of {self._nodes.size}, waiting for the "
                 f"others at {self._nodes.rendezvous}"
             )
-        infos = self._exchange(
-            self._nodes, f"start {self._restarts.made}", {"ports": own}
-        )
+        infos = self._exchange(self._nodes, f"start {self._number}", own)
         if infos is None:
             return None
+        self._machines = infos
         addresses = [
             f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
             for host, info in zip(self._nodes.hosts, infos, strict=True)
@@ -180,7 +273,7 @@ class Starts:
     ) -> list[dict] | None:
         """Returns what all machines say; `None` if the launch ends instead."""
         nodes.say(topic, own)
-        start = self._restarts.made
+        start = self._number
 
         def ready() -> bool:
             return (
@@ -210,16 +303,18 @@ class Starts:
         own = {
             "cause": None if cause is None else dataclasses.asdict(cause),
             "exit_code": self._exit_code,
+            "left": self._left,
             "backup": restarts.backup,
             "knows_backups": restarts.knows_backups,
         }
-        infos = self._exchange(nodes, f"end {restarts.made}", own)
+        infos = self._exchange(nodes, f"end {self._number}", own)
         if infos is None:
             return False, None
         # Rank 0, on machine 0, writes the backups.
         restarts.backup = infos[0]["backup"]
         restarts.knows_backups = infos[0]["knows_backups"]
-        alarm = nodes.alarms.get(restarts.made)
+        self._left = any(info["left"] for info in infos)
+        alarm = nodes.alarms.get(self._number)
         if alarm is None:
             return True, None
         if "signal" in alarm:
@@ -235,29 +330,41 @@ class Starts:
                 f"first: {found.reason}"
             )
             self._report.add_failure_elsewhere(
-                {"machine": alarm["node"], "host": host, **dataclasses.asdict(found)}
+                {
+                    "machine": alarm["node"],
+                    "host": host,
+                    "rank": found.rank,
+                    "slot": found.slot,
+                    "reason": found.reason,
+                    "error": found.error,
+                    "position": found.position,
+                }
             )
+            found = dataclasses.replace(found, here=False)
         return True, found
 
     def _end_by_signal_elsewhere(self, alarm: dict[str, Any]) -> None:
         self._outcome = f"ended by {alarm['signal']} on machine {alarm['node']}"
         self._exit_code = 128 + signal.Signals[alarm["signal"]]
 
-    def _ended_elsewhere(self) -> str | None:
-        """Returns why the workers here must end, because of another machine."""
+    def _reason_to_end(self) -> Ending | None:
+        """Returns why the workers must end; `None` if they need not."""
         nodes = self._nodes
-        if nodes is None:
-            return None
-        alarm = nodes.alarms.get(self._restarts.made)
-        if alarm is not None and alarm["node"] != nodes.rank:
-            host = f"machine {alarm['node']} ({nodes.hosts[alarm['node']]})"
-            if "signal" in alarm:
-                return f"{alarm['signal']} on {host}"
-            return f"a worker failed on {host}"
-        return nodes.problem
+        if nodes is not None:
+            alarm = nodes.alarms.get(self._number)
+            if alarm is not None and alarm["node"] != nodes.rank:
+                host = f"machine {alarm['node']} ({nodes.hosts[alarm['node']]})"
+                if "signal" in alarm:
+                    return Ending(f"{alarm['signal']} on {host}")
+                return Ending(f"a worker failed on {host}")
+            if nodes.problem is not None:
+                return Ending(nodes.problem)
+        if self._wish is not None:
+            return Ending(f"`fastnet scale {sum(self._wish)}`", gently=True)
+        return None
 
     def _alarm(self) -> None:
         if self._nodes is not None:
             number = self._supervisor.signal
             told = {} if number is None else {"signal": signal.Signals(number).name}
-            self._nodes.alarm(self._restarts.made, told)
+            self._nodes.alarm(self._number, told)

@@ -7,12 +7,17 @@ import selectors
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
+from typing import NamedTuple
 
 from keras_fastnet.launcher.output import Display, WorkerOutput
-from keras_fastnet.launcher.worker_process import WorkerProcess, living_groups
+from keras_fastnet.launcher.worker_process import (
+    TOLD_TO_END,
+    WorkerProcess,
+    living_groups,
+)
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _READ_SIZE = 1 << 16
@@ -24,6 +29,18 @@ _POLL_SECONDS = 0.05
 _ENDING_SECONDS = 5.0
 # The supervisor waits so long for processes that got SIGKILL and hang in the kernel.
 _KILL_SECONDS = 5.0
+
+
+class Ending(NamedTuple):
+    """Why and how the workers of a start must end.
+
+    Attributes:
+        reason: Why, in some words.
+        gently: Whether they end by themselves, when they have written a backup.
+    """
+
+    reason: str
+    gently: bool = False
 
 
 class Supervisor:
@@ -41,15 +58,17 @@ class Supervisor:
     Attributes:
         first_failure: The worker of the last start that failed first, or `None`.
             Workers that the supervisor ended do not count.
+        left: Whether workers of the last start have ended because they were asked to.
         failed_at: When it was found to have ended, in seconds since 1970.
         suspended: The ranks of the workers that were suspended then.
         signal: The number of the signal that the launcher got, or `None`.
-        ask: Asked after `wake`: why the workers must be ended, or `None`.
+        ask: Asked after `wake`: why and how the workers must be ended, or `None`.
         on_failure: Called when a worker has failed first, or the launcher got a signal.
     """
 
     def __init__(self, display: Display, grace_seconds: float) -> None:
         self.first_failure: WorkerProcess | None = None
+        self.left = False
         self.failed_at = 0.0
         self.suspended: list[int] = []
         self._display = display
@@ -57,10 +76,11 @@ class Supervisor:
         self._workers: list[WorkerProcess] = []
         self._outputs: dict[WorkerProcess, WorkerOutput] = {}
         self.signal: int | None = None
-        self.ask: Callable[[], str | None] = lambda: None
+        self.ask: Callable[[], Ending | None] = lambda: None
         self.on_failure: Callable[[], None] = lambda: None
         self._writable: int | None = None
         self._stopping = False
+        self._leaving = False
         # `epoll` reports descriptors in the order in which they became ready, so the
         # worker that ended first is known even if this process wakes late.
         self._selector = selectors.DefaultSelector()
@@ -98,12 +118,21 @@ class Supervisor:
     def add(self, worker: WorkerProcess, output: WorkerOutput) -> None:
         """Adds a worker that was just started."""
         if not self._workers:
-            self.first_failure, self.suspended = None, []
+            self.first_failure, self.left, self.suspended = None, False, []
         self._workers.append(worker)
         self._outputs[worker] = output
         self._selector.register(worker, selectors.EVENT_READ, worker)
         for stream, pipe in worker.pipes.items():
             self._selector.register(pipe, selectors.EVENT_READ, (worker, stream))
+
+    @property
+    def workers(self) -> Sequence[WorkerProcess]:
+        """The workers of the present start."""
+        return self._workers
+
+    def watch(self, descriptor: int, act: Callable[[], None]) -> None:
+        """Has `wait` and `pause` call a function whenever a descriptor is readable."""
+        self._selector.register(descriptor, selectors.EVENT_READ, act)
 
     def wait(self) -> int:
         """Waits until all workers have ended and returns the launch's exit code."""
@@ -133,8 +162,9 @@ class Supervisor:
             self.signal is None and not until() and (left := end - time.monotonic()) > 0
         ):
             for key, _ in self._selector.select(None if left == math.inf else left):
-                number = os.read(key.fd, 1)[0]
-                if number:
+                if key.data is not None:
+                    key.data()
+                elif number := os.read(key.fd, 1)[0]:
                     self._handle_signal(number)
         return self.signal is None
 
@@ -164,12 +194,14 @@ class Supervisor:
                 self._selector.unregister(worker)
             worker.close()
         self._workers, self._outputs = [], {}
-        self._stopping = False
+        self._stopping = self._leaving = False
 
     def _step(self) -> None:
         for key, _ in self._selector.select(self._patience()):
             if isinstance(key.data, WorkerProcess):
                 self._handle_exit(key.data)
+            elif callable(key.data):
+                key.data()
             elif key.data is not None:
                 worker, stream = key.data
                 self._read(worker, stream)
@@ -207,10 +239,17 @@ class Supervisor:
         return min(kept, key=lambda output: output.failed_at or 0.0)
 
     def _look(self) -> None:
-        reason = None if self._stopping else self.ask()
-        if reason is not None:
-            self._display.print_line("stderr", f"fastnet: {reason}, ending the workers")
+        ending = None if self._stopping else self.ask()
+        if ending is None or (ending.gently and self._leaving):
+            return
+        how = "the workers at the next update" if ending.gently else "the workers"
+        self._display.print_line("stderr", f"fastnet: {ending.reason}, ending {how}")
+        if not ending.gently:
             self._stop()
+            return
+        self._leaving = True
+        for worker in self._workers:
+            worker.ask_to_end()
 
     def _handle_signal(self, number: int) -> None:
         if self.signal is not None:
@@ -233,7 +272,9 @@ class Supervisor:
         # The pipes hold the rest of its output.
         for stream in worker.pipes:
             self._read(worker, stream, _READS_OF_A_FULL_PIPE)
-        if worker.exit_code != 0 and not self._stopping:
+        if self._leaving and worker.exit_code == TOLD_TO_END and not self._stopping:
+            self.left = True
+        elif worker.exit_code != 0 and not self._stopping:
             self.first_failure, self.failed_at = worker, time.time()
             self.suspended = [w.rank for w in self._workers if w.is_suspended]
             self._display.print_line(

@@ -39,6 +39,7 @@ def worker_environments(
     environment: Mapping[str, str],
     *,
     cpus: int,
+    parts: int | None = None,
     gpus: Sequence[str] = (),
     threads_per_worker: int | None = None,
     gpus_per_worker: int | None = None,
@@ -52,10 +53,12 @@ def worker_environments(
         environment: The variables that the workers inherit. Its thread counts and log
             level override the defaults computed here.
         cpus: The number of CPUs to divide.
+        parts: Into how many parts CPUs and GPUs are divided, of which each worker gets
+            one. Defaults to `None`: the number of workers.
         gpus: The GPUs to divide. Defaults to none.
         threads_per_worker: Overrides both the division of the CPUs and the thread
-            counts of `environment`. Defaults to `None`: `cpus` divided by the number
-            of workers, at least 1.
+            counts of `environment`. Defaults to `None`: `cpus` divided by `parts`, at
+            least 1.
         gpus_per_worker: See `divide_gpus`. Defaults to `None`.
         independent: Whether the workers may train without a strategy. Defaults to
             `False`.
@@ -64,9 +67,9 @@ def worker_environments(
     Raises:
         UsageError: If the GPUs cannot be divided this way.
     """
-    workers = len(ports)
-    gpu_blocks = divide_gpus(gpus, workers, gpus_per_worker)
-    threads = threads_per_worker or max(1, cpus // workers)
+    parts = parts or len(ports)
+    gpu_blocks = divide_gpus(gpus, parts, gpus_per_worker)
+    threads = threads_per_worker or max(1, cpus // parts)
     shared = {"PYTHONUNBUFFERED": "1"}
     if independent:
         shared[INDEPENDENT] = "1"
@@ -82,7 +85,7 @@ def worker_environments(
 
     addresses = local_addresses(ports)
     result = []
-    for rank in range(workers):
+    for rank in range(len(ports)):
         variables = {"TF_CONFIG": cluster_configuration(addresses, rank), **shared}
         if gpu_blocks is not None:
             # -1 hides all GPUs.

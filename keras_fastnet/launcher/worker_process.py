@@ -15,6 +15,8 @@ from keras_fastnet.launcher.python_command import interpreter_command
 _BOOTSTRAP = str(Path(__file__).with_name("bootstrap.py"))
 _AT_START = str(Path(__file__).with_name("at_start"))
 _STREAMS = ("stdout", "stderr")
+TOLD_TO_END = 128 + signal.SIGTERM
+"""Exit code of a worker that has written a last backup on SIGTERM."""
 
 
 def describe_exit(code: int) -> str:
@@ -101,6 +103,11 @@ class WorkerProcess:
         if result is not None:
             exited = result.si_code == os.CLD_EXITED
             self.exit_code = result.si_status if exited else -result.si_status
+
+    def ask_to_end(self) -> None:
+        """Sends SIGTERM to the process alone: its children are needed to the end."""
+        if self.exit_code is None:
+            os.kill(self.pid, signal.SIGTERM)
 
     def end(self, grace_seconds: float) -> None:
         """Sends SIGTERM to the group. `pursue` kills it after `grace_seconds`."""

@@ -33,6 +33,9 @@ class Network:
         hosts: Number of hosts.
         megabits: What each link carries in a second, in each direction.
 
+    Attributes:
+        name: Begins the names of its namespaces: host r is `NAME-hostR`.
+
     Raises:
         OSError: If the machine does not allow it; the message says what is missing.
     """
@@ -43,7 +46,7 @@ class Network:
         self._ports = itertools.count(_FIRST_PORT)
         # Others may build networks at the same time, also from other containers,
         # whose process numbers repeat ours.
-        self._name = f"fastnet-{os.getpid()}-{secrets.token_hex(4)}"
+        self.name = f"fastnet-{os.getpid()}-{secrets.token_hex(4)}"
         self._keeper = self._start_keeper()
         try:
             self._build()
@@ -102,10 +105,10 @@ class Network:
 
     @property
     def _switch(self) -> str:
-        return f"{self._name}-switch"
+        return f"{self.name}-switch"
 
     def _host(self, host: int) -> str:
-        return f"{self._name}-host{host}"
+        return f"{self.name}-host{host}"
 
     def _start_keeper(self) -> subprocess.Popen:
         _check_machine()

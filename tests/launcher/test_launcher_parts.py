@@ -273,7 +273,7 @@ def script(tmp_path, monkeypatch):
         ("--workers 2 --max-restarts -1 S", "integer >= 0. Received: -1"),
         ("--workers 2 --max-restarts 1 --min-workers 0 S", ">= 1. Received: 0"),
         ("--workers 4 --max-restarts 1 --min-workers 5 S", "Received: 5, with --work"),
-        ("--workers 4 --min-workers 2 S", "Received: 2, without restarts"),
+        ("--workers 4 --max-workers 3 S", "Received: 3, with --workers 4"),
         ("--workers 2 --report S/r.json S", "--report must be a file that can be"),
         ("--workers 2 --node-rank 1 S", "Received: them without --nnodes"),
         ("--workers 2 --nnodes 2 S", "from 0 to 1, with --nnodes 2. Received: None"),

@@ -103,6 +103,42 @@ def test_workers_of_all_machines_start_again(launchers, tmp_path):
     assert found["failure_elsewhere"]["host"] == "10.77.0.2"
 
 
+def test_number_of_workers_changes_on_all_machines(launchers, tmp_path):
+    orders = [f"{rank}=fit" for rank in range(4)]
+    report = tmp_path / "report.json"
+    words = ("--min-workers", 1, ACT, tmp_path, *orders)
+    first = launchers.start(0, "--report", report, *words)
+    second = launchers.start(1, *words)
+    launcher = ("--pid", str(first.pid))
+    scale = [sys.executable, "-m", "keras_fastnet.cli", "scale", *launcher]
+    for workers in (3, 2, 4):
+        while "rank 0 trains" not in (line := first.stdout.readline()):
+            assert line, first.stderr.read()
+        subprocess.run([*scale, str(workers)], env=launchers.environment, check=True)
+    while "rank 0 trains" not in first.stdout.readline():
+        pass
+    second.send_signal(signal.SIGINT)
+    codes, _, errors = ended([first, second])
+    assert codes == [130, 130], errors
+    for text in errors:
+        assert "`fastnet scale 3`, ending the workers at the next update" in text
+        assert "failed" not in text
+    assert "continuing with 1 worker on this machine" in errors[1]
+    starts = json.loads(report.read_text())["starts"]
+    assert [start["workers"] for start in starts] == [2, 2, 1, 2]
+    assert [start["scaled_to"] for start in starts] == [3, 2, 4, None]
+
+
+def test_worker_that_keeps_dying_is_left_out(launchers, tmp_path):
+    words = ("--max-restarts", 3, "--min-workers", 1, ACT, tmp_path)
+    codes, _, errors = ended(launchers.both(*words, "3=crash"))
+    assert codes == [0, 0], errors
+    assert "worker 3 failed 2 times" in errors[1]
+    assert "worker 3 failed 2 times" not in errors[0]
+    assert "restart 2 of 3 in 2 s, with 2 workers on this machine" in errors[0]
+    assert "restart 2 of 3 in 2 s, with 1 worker on this machine" in errors[1]
+
+
 def test_failure_ends_all_machines(launchers, tmp_path):
     orders = ("0=sleep", "1=raise", "2=sleep", "3=sleep")
     codes, _, errors = ended(launchers.both(ACT, tmp_path, *orders))

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from keras_fastnet.cluster.ports import reserved_ports
 from keras_fastnet.launcher.failure import WorkerEnd, find_failure
-from keras_fastnet.launcher.restarts import Restarts
+from keras_fastnet.launcher.restarts import Restarts, divided
 
 SCRIPTS = Path(__file__).parents[1] / "launcher_scripts"
 ACT = SCRIPTS / "act.py"
@@ -133,7 +135,7 @@ def backup(updates):
 
 
 def test_pauses_grow_until_there_is_a_new_backup():
-    restarts = Restarts(2, most=20, least=1)
+    restarts = Restarts(2, allowed=20, least=1)
     pauses = []
     for updates in (1, 1, 1, 2, 2, *[2] * 6):
         restarts.learn([backup(updates)])
@@ -144,7 +146,7 @@ def test_pauses_grow_until_there_is_a_new_backup():
 
 
 def test_slot_is_kept_while_there_are_new_backups():
-    restarts = Restarts(3, most=20, least=1)
+    restarts = Restarts(3, allowed=20, least=1)
     for updates in range(5):
         restarts.learn([backup(updates)])
         assert restarts.refusal(failure().cause) is None
@@ -156,8 +158,40 @@ def test_slot_is_kept_while_there_are_new_backups():
     assert restarts.slots == [1, 2]
 
 
+def test_slots_that_were_left_out_come_back():
+    restarts = Restarts(3, allowed=20, least=1, most=4)
+    for _ in range(2):
+        assert restarts.refusal(failure(end(0)).cause) is None
+    assert restarts.slots == [1, 2]
+    restarts.resize(4)
+    assert restarts.slots == [0, 1, 2, 3]
+    assert "continuing with 4 workers" in restarts.notes[0]
+    # Its earlier failures are forgotten.
+    assert restarts.refusal(failure(end(0)).cause) is None
+    assert restarts.slots == [0, 1, 2, 3]
+    restarts.resize(1)
+    assert restarts.slots == [0]
+
+
+@given(st.data())
+def test_machines_share_what_is_asked_for(data):
+    machine = st.tuples(*[st.integers(1, 9)] * 3).map(sorted)
+    drawn = data.draw(st.lists(machine, min_size=1, max_size=4))
+    machines = [
+        dict(zip(("least", "workers", "most"), numbers, strict=True))
+        for numbers in drawn
+    ]
+    lowest, now, highest = map(sum, zip(*drawn, strict=True))
+    workers = data.draw(st.integers(lowest, highest))
+    shares = divided(workers, machines)
+    assert sum(shares) == workers
+    for share, (least, own, most) in zip(shares, drawn, strict=True):
+        assert least <= share <= most
+        assert share <= own if workers <= now else share >= own
+
+
 def test_same_exception_at_another_update_is_retried():
-    restarts = Restarts(1, most=20, least=1)
+    restarts = Restarts(1, allowed=20, least=1)
     one = end(0, 1, error=("ValueError", "bad <x at 0x7f3a>"))
     two = end(0, 1, error=("ValueError", "bad <x at 0x51c0>"))
     other = {"kind": "position", "time": 0.0, "text": "epoch 3, step 1"}
@@ -174,7 +208,7 @@ def test_same_exception_at_another_update_is_retried():
     ("code", "refused"), [(-signal.SIGSEGV, True), (-signal.SIGTERM, False)]
 )
 def test_crash_without_a_new_backup_in_between(code, refused):
-    restarts = Restarts(1, most=20, least=1)
+    restarts = Restarts(1, allowed=20, least=1)
     for updates in (1, 2):
         restarts.learn([backup(updates)])
         assert restarts.refusal(failure(end(0, code)).cause) is None

@@ -1,7 +1,7 @@
 """A worker that acts as told: `act.py DIRECTORY RANK=ACTION…`, without TensorFlow.
 
 It writes its process id to DIRECTORY/RANK.pid before it acts. With `once`, it acts in
-the first start only.
+the first start only. With `fit`, it tells what a `fit` with `BackupAndRestore` tells.
 """
 
 import json
@@ -67,5 +67,12 @@ if "bar" in action:
     sys.stdout.write("\b" * 5 + "\r2/2 \x1b[32m━━\x1b[0m\n")
 if "unended" in action:
     sys.stdout.write("x" * 200_000 + "the end")
+if "fit" in action:
+    from keras_fastnet.cluster import events
+
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    events.tell("fit", backup=None)
+    print(f"rank {rank} trains")
+    time.sleep(600)
 if "sleep" in action:
     time.sleep(600)

@@ -2,15 +2,16 @@
 
     train_with_restarts.py FOLDER [RANK:UPDATE:ACTION…]
 
-ACTION is `kill`, `stop`, `raise` or `abort`; with `always-` before it, it is done in
-every start, otherwise once. With an order `grow`, batches grow, and no layer draws
-random numbers.
+ACTION is `kill`, `stop`, `raise`, `abort` or `scale-N`, which runs `fastnet scale N`;
+with `always-` before it, it is done in every start, otherwise once. With an order
+`grow`, batches grow, and no layer draws random numbers.
 """
 
 import json
 import os
 import pathlib
 import signal
+import subprocess
 import sys
 from typing import Any
 
@@ -48,6 +49,10 @@ class Act(keras.callbacks.Callback):
                     os.kill(os.getpid(), signal.SIGSTOP)
                 case "abort":
                     os.abort()
+                case scale if scale.startswith("scale-"):
+                    number = scale.removeprefix("scale-")
+                    command = [sys.executable, "-m", "keras_fastnet.cli", "scale"]
+                    subprocess.run([*command, number], check=True)
                 case "raise":
                     raise RuntimeError("no data")
 
