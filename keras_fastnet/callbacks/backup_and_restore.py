@@ -200,6 +200,10 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
         optimizer = self.model.optimizer
         if (batch + 1) % batches_per_update(optimizer, self._data):
             return
+        if batch + 1 == self.params.get("steps"):
+            # `on_epoch_end` follows. From a backup here the epoch would resume without
+            # a step, and so without logs.
+            return
         ending = self._termination.is_due(self.model)
         unsaved = updates_of(optimizer) - self._updates_saved
         if self.save_freq == "epoch":
