@@ -134,11 +134,17 @@ def static_rows(data: Any) -> Any:
 def _sliced(leaf: Any, start: Any, stop: Any) -> Any:
     if isinstance(leaf, tf.SparseTensor):
         rest = leaf.dense_shape[1:]
-        return tf.sparse.slice(
+        rows = tf.sparse.slice(
             leaf,
             tf.concat([[start], tf.zeros_like(rest)], 0),
             tf.concat([[stop - start], rest], 0),
         )
+        # A layer is built from its input's shape, which slicing within a step forgets.
+        known = [
+            rows.dense_shape[axis] if size is None else size
+            for axis, size in enumerate([None, *leaf.shape[1:]])
+        ]
+        return tf.SparseTensor(rows.indices, rows.values, tf.stack(known))
     return leaf[start:stop]
 
 

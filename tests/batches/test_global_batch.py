@@ -71,6 +71,20 @@ def test_every_kind_of_tensor_is_shared(in_graph):
     assert all(part["nothing"] is None for part in parts)
 
 
+def test_a_sparse_share_within_a_step_keeps_its_number_of_columns():
+    # Layers are built from it.
+    spec = tf.SparseTensorSpec((None, 3), tf.int32)
+
+    @tf.function(input_signature=[spec])
+    def share(x):
+        own = with_examples((x,), 1, 2).data[0]
+        assert own.shape.as_list() == [None, 3]
+        return own
+
+    own = share(tf.sparse.from_dense([[1, 0, 2], [0, 3, 0], [4, 0, 0], [0, 0, 5]]))
+    np.testing.assert_array_equal(tf.sparse.to_dense(own), [[4, 0, 0], [0, 0, 5]])
+
+
 def test_a_share_of_an_empty_range_has_a_filler():
     batches = [with_examples((tf.constant([[5.0], [6.0]]),), i, 3) for i in range(3)]
     assert [int(batch.own) for batch in batches] == [0, 1, 1]
