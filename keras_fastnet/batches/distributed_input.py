@@ -136,10 +136,12 @@ class DistributedInput:
         if not isinstance(parts[0], GlobalBatch):
             extended = self._strategy.extended
             replicas = self._strategy.num_replicas_in_sync
-            shares = [
-                with_examples(parts[0], extended.position(device), replicas)
-                for device in range(self._devices)
-            ]
+            # Not on an accelerator, which needs its share only.
+            with tf.device("CPU:0"):
+                shares = [
+                    with_examples(parts[0], extended.position(device), replicas)
+                    for device in range(self._devices)
+                ]
         return self._together([share._replace(logs=logs) for share in shares])
 
     def _own_steps(self, dataset: tf.data.Dataset) -> Iterator[Any]:

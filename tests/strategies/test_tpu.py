@@ -41,6 +41,16 @@ EMA = {"use_ema": True, "ema_momentum": 0.8, "ema_overwrite_frequency": 2}
             {"compile_options": {"steps_per_execution": 2}, "count": 128},
             marks=pytest.mark.slow,
         ),
+        # A program of static shapes is made for each size of a batch.
+        pytest.param(
+            "fit",
+            {
+                "compile_options": {"steps_per_execution": 2},
+                "accumulation_steps": 1,
+                "count": 70,
+            },
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             "fit",
             {"fit_options": {"class_weight": {0: 1.0, 1: 3.0}}},

@@ -222,11 +222,17 @@ def _make_step(original, model, step):
 
 
 def _several_steps(model, function):
-    steps = model.steps_per_execution
+    steps, strategy = model.steps_per_execution, model.distribute_strategy
     if steps == 1 or model.run_eagerly:
         return function
-    if isinstance(model.distribute_strategy, FastnetStrategy):
-        return model.distribute_strategy.fit_support.data.several_steps(function, steps)
+    if isinstance(strategy, FastnetStrategy):
+        support = strategy.fit_support
+        # Programs of static shapes are made of each batch as it comes.
+        return (
+            function
+            if support.compiles_all
+            else support.data.several_steps(function, steps)
+        )
     if counts_alone(model):
         return model.optimizer.several_steps(function, steps)
     return function
