@@ -14,8 +14,6 @@ from keras_fastnet.batches.fingerprints import fingerprint, fingerprint_of_rows
 from keras_fastnet.batches.global_batch import (
     GlobalBatch,
     bounds,
-    count_examples,
-    take_share,
     with_examples,
 )
 from keras_fastnet.batches.input_costs import WHOLE, divided, early_sharding
@@ -139,7 +137,6 @@ def _of_arrays(
 
     @tf.autograph.experimental.do_not_convert
     def numbers(batch: tf.Tensor, rows: tf.Tensor) -> list[GlobalBatch]:
-        examples = count_examples(rows)
         # The workers compare it in the first step of an epoch: others need not read
         # what lies in files.
         mark = tf.cond(
@@ -147,12 +144,10 @@ def _of_arrays(
             lambda: fingerprint_of_rows(arrays.leaves, rows),
             lambda: tf.fill([len(arrays.leaves)], tf.constant(-1, tf.int64)),
         )
-        shares = []
-        for position in positions:
-            start, stop = bounds(examples, position, replicas)
-            own = take_share(rows, position, replicas)
-            shares.append(GlobalBatch(own, stop - start, examples, mark))
-        return shares
+        return [
+            with_examples(rows, position, replicas)._replace(fingerprint=mark)
+            for position in positions
+        ]
 
     @tf.autograph.experimental.do_not_convert
     def read(share: GlobalBatch) -> GlobalBatch:

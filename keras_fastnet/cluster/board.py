@@ -2,10 +2,9 @@
 
 import itertools
 import json
+import queue
 import threading
 import time
-
-import tensorflow as tf
 
 from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet.cluster.flight_recorder import FlightRecorder
@@ -14,6 +13,8 @@ from keras_fastnet.errors import MismatchError
 _TICK_SECONDS = 0.5
 # Ends the key of a worker that has read all texts.
 _READ = "/read"
+# Texts are removed together: each removal takes as long as a message.
+_MEETINGS_REMOVED_AT_ONCE = 64
 
 
 class Board:
@@ -27,12 +28,14 @@ class Board:
         recorder: Ends waits for workers that do not come.
     """
 
+    # Of all boards of a program, which have one coordination service.
+    _meetings = itertools.count()
+
     def __init__(self, rank: int, workers: int, recorder: FlightRecorder):
         self._rank = rank
         self._workers = workers
         self._recorder = recorder
-        self._meetings = itertools.count()
-        self._topic: str | None = None
+        self._messenger = _Messenger()
 
     def gather(
         self, own: str, purpose: str, *, detail: str = "", last: bool = False
@@ -68,23 +71,25 @@ class Board:
         return [text for *_, text in seen]
 
     def _meet(self, own: str, purpose: str, last: bool) -> list[str]:
-        topic = f"keras_fastnet/meetings/{next(self._meetings)}"
-        meeting = _Meeting(self, topic, own, last)
+        meeting = _Meeting(self, next(self._meetings), own, last)
+        self._messenger.send(meeting)
         begun = time.monotonic()
         recorder = self._recorder
         with recorder.named_errors(), recorder.waiting(f"for the others at {purpose}"):
-            while not meeting.ended(_TICK_SECONDS):
+            while not meeting.ended.wait(_TICK_SECONDS):
                 recorder.poll(time.monotonic() - begun)
             return meeting.result()
 
-    def exchange(self, topic: str, own: str, last: bool) -> list[str]:
+    def exchange(self, number: int, own: str, last: bool) -> list[str]:
         """Returns the texts of a meeting; waits without a limit.
 
         Args:
-            topic: The meeting's name.
+            number: The meeting's number.
             own: This worker's text.
             last: Whether the chief waits until all have read the texts.
         """
+        block, index = divmod(number, _MEETINGS_REMOVED_AT_ONCE)
+        topic = f"{_topics(block)}/{index}"
         others = range(1, self._workers)
         if self._rank:
             key = f"{topic}/{self._rank}"
@@ -98,46 +103,63 @@ class Board:
         if last:
             for rank in others:
                 upstream.awaited_text(f"{topic}/{rank}{_READ}")
-        if self._topic is not None:
+        if block and index == 0:
             # All have come here, and so have read the texts of the last meeting.
-            upstream.remove_text(self._topic)
-        self._topic = topic
+            upstream.remove_text(_topics(block - 1))
         return texts
 
 
-class _Meeting(threading.Thread):
-    """An exchange in a thread of its own: a suspended chief never answers.
+def _topics(block: int) -> str:
+    return f"keras_fastnet/meetings/{block}"
+
+
+class _Messenger(threading.Thread):
+    """Exchanges texts in a thread of its own: a suspended chief never answers."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True, name="fastnet-messenger")
+        self._meetings: queue.SimpleQueue[_Meeting] = queue.SimpleQueue()
+        self.start()
+
+    def send(self, meeting: "_Meeting") -> None:
+        """Exchanges the texts of a meeting once those before it have ended.
+
+        Args:
+            meeting: The meeting.
+        """
+        self._meetings.put(meeting)
+
+    def run(self) -> None:
+        """Exchanges texts until the program ends."""
+        while True:
+            self._meetings.get().hold()
+
+
+class _Meeting:
+    """One exchange of texts.
 
     Args:
         board: The board.
-        topic: The meeting's name.
+        number: The meeting's number.
         own: This worker's text.
         last: Whether the chief waits until all have read the texts.
     """
 
-    def __init__(self, board: Board, topic: str, own: str, last: bool):
-        super().__init__(daemon=True, name="fastnet-meeting")
-        self._arguments = topic, own, last
+    def __init__(self, board: Board, number: int, own: str, last: bool):
+        self._arguments = number, own, last
         self._board = board
         self._texts: list[str] = []
-        self._error: tf.errors.OpError | None = None
-        self.start()
+        self._error: Exception | None = None
+        self.ended = threading.Event()
 
-    def run(self) -> None:
+    def hold(self) -> None:
         """Exchanges the texts."""
         try:
             self._texts = self._board.exchange(*self._arguments)
-        except tf.errors.OpError as error:
+        except Exception as error:  # Raised where the texts are awaited.
             self._error = error
-
-    def ended(self, seconds: float) -> bool:
-        """Returns whether the exchange ends.
-
-        Args:
-            seconds: How long to wait for that.
-        """
-        self.join(seconds)
-        return not self.is_alive()
+        finally:
+            self.ended.set()
 
     def result(self) -> list[str]:
         """Returns the texts.
