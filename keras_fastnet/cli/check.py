@@ -97,7 +97,7 @@ def execute(arguments: argparse.Namespace) -> int:
         failure = launcher.run(
             arguments.workers or DEFAULT_WORKERS,
             ["-m", "keras_fastnet.checks.worker", *words],
-            mpi=arguments.transport == "mpi",
+            transport=arguments.transport,
         )
         if failure:
             return failure

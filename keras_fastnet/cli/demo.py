@@ -9,7 +9,6 @@ from keras_fastnet.arguments import multiples_near
 from keras_fastnet.cli.option_types import add_workers, integer
 from keras_fastnet.errors import UsageError
 from keras_fastnet.launcher import launcher
-from keras_fastnet.launcher.mpiexec import mpi_is_installed
 
 # `keras_fastnet/examples` links to the checkout's `examples`, so that the wheel
 # contains them.
@@ -77,8 +76,7 @@ def execute(arguments: argparse.Namespace) -> int:
         )
     # Hides TensorFlow's C++ messages.
     environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ}
-    mpi = arguments.workers > 1 and mpi_is_installed()
-    return launcher.run(arguments.workers, command, environment=environment, mpi=mpi)
+    return launcher.run(arguments.workers, command, environment=environment)
 
 
 def _global_batch(text: str) -> int:

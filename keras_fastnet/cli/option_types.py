@@ -118,11 +118,11 @@ def add_transport(parser: argparse.ArgumentParser) -> None:
     """Adds the option `--transport`."""
     parser.add_argument(
         "--transport",
-        choices=("tensorflow", "mpi"),
-        default="tensorflow",
+        choices=("auto", "tensorflow", "mpi"),
+        default="auto",
         help="library that carries gradients between TorusStrategy's workers: "
         "TensorFlow's collectives (gRPC, NCCL), or MPI, which is faster on CPUs "
-        "(default: %(default)s)",
+        "(default: MPI on the CPUs of one machine if keras-fastnet[mpi] is installed)",
     )
 
 

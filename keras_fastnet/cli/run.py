@@ -46,8 +46,8 @@ examples:
       the same over ssh, started on one machine
   fastnet run --workers 2 --gpus-per-worker 0 train.py
       train on the CPU although there are GPUs
-  fastnet run --workers 4 --transport mpi train.py
-      gradients over MPI: pip install "keras-fastnet[mpi]"
+  fastnet run --workers 4 --transport tensorflow train.py
+      gradients over gRPC, although keras-fastnet[mpi] is installed
   fastnet run --workers 4 --dry-run train.py
       show the environment of each worker and start nothing
 """
@@ -235,7 +235,7 @@ def execute(arguments: argparse.Namespace) -> int:
         nnodes=arguments.nnodes,
         node_rank=arguments.node_rank,
         dry_run=arguments.dry_run,
-        mpi=arguments.transport == "mpi",
+        transport=arguments.transport,
         **options,
     )
 

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, TextIO
+from typing import IO, Literal, TextIO
 
 from keras_fastnet.arguments import checked_integer, checked_number
 from keras_fastnet.cluster.ports import reserved_ports
@@ -18,6 +18,7 @@ from keras_fastnet.cluster.variables import TOKEN
 from keras_fastnet.errors import UsageError
 from keras_fastnet.launcher.control import FOLDER, Control
 from keras_fastnet.launcher.machine import available_cpus, visible_gpus
+from keras_fastnet.launcher.mpiexec import can_start_ranks
 from keras_fastnet.launcher.nodes import Nodes
 from keras_fastnet.launcher.option_checks import (
     check_for_several_machines,
@@ -59,7 +60,7 @@ def run(
     rendezvous: str | None = None,
     grace_seconds: float = DEFAULT_GRACE_SECONDS,
     dry_run: bool = False,
-    mpi: bool = False,
+    transport: Literal["auto", "tensorflow", "mpi"] = "auto",
     independent: bool = False,
     environment: Mapping[str, str] | None = None,
     stdout: TextIO | None = None,
@@ -100,7 +101,10 @@ def run(
             Defaults to `5.0`.
         dry_run: Whether to print each worker's environment and command, and start
             nothing. Defaults to `False`.
-        mpi: Whether the workers are also ranks of an MPI world. Defaults to `False`.
+        transport: `"mpi"`, whether the workers are also ranks of an MPI world, over
+            which `TorusStrategy` then reduces; `"tensorflow"`, whether they are not.
+            Defaults to `"auto"`: they are on CPUs of one machine, if the wheels of
+            `keras-fastnet[mpi]` are installed.
         independent: Whether each worker may train a separate model, without a
             strategy. Defaults to `False`.
         environment: The variables that the workers inherit. Defaults to `os.environ`.
@@ -131,7 +135,7 @@ def run(
     check_nodes(nnodes, node_rank, rendezvous)
     node = node_rank or 0
     if nnodes > 1:
-        check_for_several_machines(mpi, dry_run, environment)
+        check_for_several_machines(transport == "mpi", dry_run, environment)
     least = most = workers
     if min_workers is not None:
         least = checked_integer("min_workers", min_workers, at_least=1)
@@ -144,6 +148,12 @@ def run(
     log_path = None if log_dir is None else Path(log_dir)
 
     gpus = visible_gpus(environment)
+    on_cpus = not gpus or gpus_per_worker == 0
+    mpi = transport == "mpi" or (
+        transport == "auto"
+        and (most > 1 and nnodes == 1 and on_cpus and not independent)
+        and can_start_ranks(environment)
+    )
     with ExitStack() as stack:
         ports = stack.enter_context(reserved_ports(most, port))
         variables = worker_environments(

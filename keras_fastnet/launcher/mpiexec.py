@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import IO
 
@@ -49,6 +50,22 @@ def mpiexec() -> str | None:
 def mpi_is_installed() -> bool:
     """Returns whether this environment can train over MPI."""
     return mpi4py_is_installed() and mpiexec() is not None
+
+
+def can_start_ranks(environment: Mapping[str, str]) -> bool:
+    """Returns whether MPI's ranks can surely be started on this machine.
+
+    MPICH's wheel fits mpi4py's. Another library may be that of another mpi4py, and
+    `mpiexec` may refuse to start more ranks than cores.
+
+    Args:
+        environment: The environment variables.
+    """
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        metadata.version("mpich")
+        # Ranks of another world would hand down their variables.
+        return mpi_is_installed() and mpi_rank(environment) is None
+    return False
 
 
 @contextlib.contextmanager

@@ -49,7 +49,7 @@ def measure_local_workers(workers: int, options: BenchOptions) -> int:
             workers,
             [*command, options.to_json()],
             environment={"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ},
-            mpi=options.transport == "mpi",
+            transport=options.transport,
         )
         if code == 0:
             document = json.loads(results.read_text(encoding="utf-8"))

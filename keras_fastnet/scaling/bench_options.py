@@ -33,7 +33,7 @@ class BenchOptions:
     grids: tuple[Grid, ...]
     repeats: int
     wire_dtype: Literal["float32", "bfloat16", "float16"]
-    transport: Literal["tensorflow", "mpi"]
+    transport: Literal["auto", "tensorflow", "mpi"]
     model: str | None
     batch: int
     image_size: int

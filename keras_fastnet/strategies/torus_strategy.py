@@ -16,6 +16,7 @@ from keras_fastnet.cluster.discovery import (
     find_cluster,
 )
 from keras_fastnet.cluster.flight_recorder import FlightRecorder
+from keras_fastnet.cluster.mpi import mpi4py_is_installed
 from keras_fastnet.cluster.start import meet_workers, server_start
 from keras_fastnet.collectives.grid import Grid
 from keras_fastnet.strategies.fit_support import SCALAR_LOSSES, FitSupport
@@ -240,4 +241,13 @@ class TorusStrategy(tf.distribute.MultiWorkerMirroredStrategy, metaclass=OnePerP
             text += f" with {count(replicas, 'replica')}"
         if replicas == 1:
             return text
-        return f"{text}, grid {self.grid} over {self.extended.engine}"
+        return f"{text}, grid {self.grid} over {self._carrier()}"
+
+    def _carrier(self) -> str:
+        """Returns what carries gradients, and what would be faster."""
+        extended = self.extended
+        name: str = extended.engine
+        measured = len(set(extended.hosts)) == len(extended.worker_devices) == 1
+        if name == "gRPC" and measured and not mpi4py_is_installed():
+            name += ' (steps are shorter over MPI: pip install "keras-fastnet[mpi]")'
+        return name

@@ -137,8 +137,7 @@ def test_tf_config_that_contradicts_mpi_raises(python):
 )
 def test_fastnet_run_starts_mpi_ranks(fastnet, action, code, words):
     done = fastnet(
-        *("run", "--workers", 2, "--transport", "mpi", "--all-output"),
-        *(SCRIPT, action),
+        *("run", "--workers", 2, "--all-output", SCRIPT, action),
     )
     assert done.returncode == code, done.stderr
     assert words in done.stderr

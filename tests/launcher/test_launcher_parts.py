@@ -1,5 +1,6 @@
 """`fastnet run` without workers: lines, environments, ports, GPUs, errors."""
 
+import importlib.util
 import io
 import json
 import os
@@ -19,6 +20,7 @@ from keras_fastnet.errors import UsageError
 from keras_fastnet.launcher import launcher
 from keras_fastnet.launcher.line_editor import LONGEST_LINE, LineEditor
 from keras_fastnet.launcher.machine import parse_listing, parse_visible_devices
+from keras_fastnet.launcher.mpiexec import mpi_is_installed
 from keras_fastnet.launcher.output import (
     Display,
     WorkerOutput,
@@ -323,6 +325,42 @@ def test_dry_run_starts_nothing(script, capsys, tmp_path):
     assert '"index": 1}' in printed
     assert f"{sys.executable} {script} 'a b'\n" in printed
     assert not logs.exists() and not os.path.exists("started")
+
+
+@pytest.mark.parametrize(
+    ("workers", "options", "environment", "mpi"),
+    [
+        (2, {}, {}, True),
+        (2, {"gpus_per_worker": 0}, {"CUDA_VISIBLE_DEVICES": "0,1"}, True),
+        (2, {}, {"CUDA_VISIBLE_DEVICES": "0,1"}, False),
+        (1, {}, {}, False),
+        (2, {"independent": True}, {}, False),
+        (2, {"transport": "tensorflow"}, {}, False),
+        # The launcher is itself a process of MPI.
+        (2, {}, {"PMI_RANK": "0"}, False),
+    ],
+)
+def test_workers_on_cpus_are_ranks_of_mpi(
+    workers, options, environment, mpi, script, capsys
+):
+    pytest.importorskip("mpi4py")
+    environment = {"CUDA_VISIBLE_DEVICES": "", **environment}
+    command = [script]
+    launcher.run(workers, command, dry_run=True, environment=environment, **options)
+    assert ("mpiexec" in capsys.readouterr().out) is mpi
+
+
+def test_another_mpi_library_is_not_taken_unasked(
+    script, capsys, monkeypatch, tmp_path
+):
+    pytest.importorskip("mpi4py")
+    assert mpi_is_installed()
+    # mpi4py without MPICH's wheel beside it.
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if "-packages" not in p])
+    assert importlib.util.find_spec("mpi4py") is not None
+    launcher.run(2, [script], dry_run=True)
+    assert "mpiexec" not in capsys.readouterr().out
+    assert launcher.run(2, [script], dry_run=True, transport="mpi") == 0
 
 
 @pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["--version"]])

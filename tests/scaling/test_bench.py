@@ -52,7 +52,8 @@ def check_table(text):
 def test_local_workers(fastnet, tmp_path):
     path = tmp_path / "found.json"
     training = ("--model", "MobileNet", "--batch", 2, "--image-size", 32)
-    result = fastnet("bench", "--workers", 2, *SHORT, *training, "--output", path)
+    words = ("--transport", "tensorflow", *SHORT, *training, "--output", path)
+    result = fastnet("bench", "--workers", 2, *words)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "retracing" not in result.stderr
     document = json.loads(path.read_text())
