@@ -83,6 +83,17 @@ def test_commands_exist_with_their_options(page):
     assert not wrong
 
 
+@pytest.mark.parametrize(
+    ("command", "page"),
+    [("run", "launcher"), ("check", "check"), ("bench", "bench"), ("plan", "plan")],
+)
+def test_every_option_is_on_its_page(command, page):
+    text = (ROOT / "docs" / f"{page}.md").read_text("utf-8")
+    words = set(re.findall("--[a-z-]+", text)) | {"--help"}
+    known = parser_of(command)._option_string_actions
+    assert {option for option in known if option.startswith("--")} <= words
+
+
 def dotted(node):
     """Returns the words of `a.b.c`, or none for another expression."""
     if isinstance(node, ast.Attribute):
