@@ -74,7 +74,7 @@ format: $(VENV)/dev.stamp  ## Rewrite the code in the project's style.
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-docs: $(VENV)/docs.stamp  ## Build the site in build/site; warnings and broken links fail.
+docs: $(VENV)/dev.stamp  ## Build the site in build/site; warnings and broken links fail.
 	TF_CPP_MIN_LOG_LEVEL=3 $(VENV)/bin/python -m sphinx -c docs -EWq --keep-going . build/site
 	@echo "build/site/docs/index.html"
 

@@ -25,7 +25,7 @@ def test_tutorial_with_three_more_lines(fastnet, tmp_path):
 @pytest.mark.parametrize(
     ("page", "name", "accuracy"),
     [
-        ("tutorial.md", "large.py", 0.9),
+        pytest.param("tutorial.md", "large.py", 0.9, marks=pytest.mark.slow),
         ("from_multi_worker_mirrored.md", "after.py", 0.9),
         ("from_horovod.md", "after.py", 0.8),
         ("from_lars.md", "after.py", 0.9),
@@ -46,6 +46,7 @@ def test_scripts_of_pages(two_workers, tmp_path, page, name, accuracy):
 
 @pytest.mark.distributed
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_commands_of_the_tutorial(environment, tmp_path):
     """All in its order, in one folder, as a reader runs them."""
     page = ROOT / "docs" / "tutorial.md"
