@@ -73,7 +73,6 @@ BLOCKS = {
         lines = tf.data.Dataset.from_tensor_slices((["a b", "c d"] * 8, [0, 1] * 8))
         """,
         """
-        vectorize.set_vocabulary(["a", "b", "c", "d"])
         texts, labels = next(iter(dataset))
         assert texts.shape == (16, 64)
         """,
