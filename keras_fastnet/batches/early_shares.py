@@ -6,7 +6,7 @@ every `b` elements of the source, only those of the worker's shares pass the sta
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,9 @@ from keras_fastnet.batches.stages import (
 )
 
 _SAMPLES = 64
+# Elements up to this size are joined to batches, of which shares are rows. Larger ones
+# would be copied: they go through windows, which take some microseconds for each.
+_SMALL_BYTES = 4096
 
 
 @dataclasses.dataclass
@@ -74,12 +77,20 @@ class EarlyShares:
         unpack = type(source.element_spec) is tuple
         size = _most(self.batch, positions, replicas)
 
-        @tf.autograph.experimental.do_not_convert
-        def taken(*window: Any) -> tf.data.Dataset:
-            window = window if unpack else window[0]
-            return _taken(window, positions, replicas, self.batch.size, size)
+        in_rows = _small(source.element_spec)
+        group = source.batch if in_rows else source.window
+        taken_of = _taken_rows if in_rows else _taken
 
-        pairs = source.window(
+        @tf.autograph.experimental.do_not_convert
+        def taken(*elements: Any) -> tf.data.Dataset:
+            elements = elements if unpack else elements[0]
+
+            def ranges(rows: tf.Tensor) -> list[tuple[Any, Any]]:
+                return _ranges(rows, positions, replicas, self.batch.size, size)
+
+            return taken_of(elements, ranges)
+
+        pairs = group(
             self.batch.size, drop_remainder=self.batch.drop_remainder
         ).flat_map(taken)
         for stage in self.examples.passed:
@@ -198,34 +209,86 @@ def _most(
     return int(np.max(sum(_sizes(rows, positions, replicas))))
 
 
-def _taken(
-    window: Any, positions: Sequence[int], replicas: int, batch: int, most: int
-) -> tf.data.Dataset:
-    """Returns the source's elements for this worker's shares of one batch, in a graph.
+def _small(element_spec: Any) -> bool:
+    """Returns whether elements are tensors of known shapes that take few bytes."""
+    return all(
+        isinstance(spec, tf.TensorSpec)
+        and spec.shape.is_fully_defined()
+        and spec.shape.num_elements() * spec.dtype.size <= _SMALL_BYTES
+        for spec in upstream.components(element_spec)
+    )
+
+
+def _ranges(
+    rows: tf.Tensor, positions: Sequence[int], replicas: int, batch: int, most: int
+) -> list[tuple[Any, Any]]:
+    """Returns where this worker's shares of one batch begin, and their sizes.
 
     Args:
-        window: The elements of the batch, as datasets of their components.
+        rows: Number of elements of the batch.
         positions: Which shares the worker's devices take.
         replicas: Number of replicas.
         batch: Number of examples in a whole batch.
-        most: Number of elements to return for a whole batch; there may be one to cut
+        most: Number of elements to take of a whole batch; there may be one to cut
             off, so that `batch` joins as many of every batch but the last.
+    """
+    sizes = _sizes(rows, positions, replicas)
+    found = [
+        (bounds(rows, position, replicas)[0], size)
+        for position, size in zip(positions, sizes, strict=True)
+    ]
+    if most > sum(_sizes(batch, positions, replicas)):
+        found.append((np.int64(0), tf.where(rows == batch, most - sum(sizes), 0)))
+    return found
+
+
+_Ranges = Callable[[tf.Tensor], list[tuple[Any, Any]]]
+
+
+def _taken_rows(batch: Any, ranges: _Ranges) -> tf.data.Dataset:
+    """Returns the elements for this worker's shares of one batch, in a graph.
+
+    Args:
+        batch: The elements of the batch, joined.
+        ranges: Returns which to take, of how many.
+    """
+    parts = upstream.components(batch)
+    rows = tf.shape(parts[0], tf.int64)[0]
+    taken = ranges(rows)
+
+    def own(part: tf.Tensor) -> tf.Tensor:
+        pieces = [part[start : start + size] for start, size in taken]
+        return pieces[0] if len(pieces) == 1 else tf.concat(pieces, 0)
+
+    stride = tf.maximum(-(-rows // _SAMPLES), 1)
+    header = _header(rows, [part[::stride] for part in parts])
+    count = tf.add_n([tf.cast(size, tf.int64) for _, size in taken])
+    headers = tf.repeat(header[None], count, 0)
+    return tf.data.Dataset.from_tensor_slices(
+        (tf.nest.map_structure(own, batch), headers)
+    )
+
+
+def _taken(window: Any, ranges: _Ranges) -> tf.data.Dataset:
+    """Returns the elements for this worker's shares of one batch, in a graph.
+
+    Args:
+        window: The elements of the batch, as datasets of their components.
+        ranges: Returns which to take, of how many.
     """
     parts = upstream.components(window)
     rows = parts[0].cardinality()
     elements = tf.data.Dataset.zip(window)
-    sizes = _sizes(rows, positions, replicas)
     own = elements.take(0)
-    for position, size in zip(positions, sizes, strict=True):
-        start, _ = bounds(rows, position, replicas)
+    for start, size in ranges(rows):
         own = own.concatenate(elements.skip(start).take(size))
-    if most > sum(_sizes(batch, positions, replicas)):
-        more = tf.where(rows == batch, most - sum(sizes), 0)
-        own = own.concatenate(elements.take(more))
     stride = tf.maximum(-(-rows // _SAMPLES), 1)
-    samples = [_sample(part, stride) for part in parts]
-    header = tf.concat([[rows], fingerprint_of_samples(samples, rows)], 0)
+    header = _header(rows, [_sample(part, stride) for part in parts])
     return tf.data.Dataset.zip((own, tf.data.Dataset.from_tensors(header).repeat()))
+
+
+def _header(rows: tf.Tensor, samples: list[Any]) -> tf.Tensor:
+    return tf.concat([[rows], fingerprint_of_samples(samples, rows)], 0)
 
 
 def _sample(part: tf.data.Dataset, stride: tf.Tensor) -> tf.Tensor | None:
