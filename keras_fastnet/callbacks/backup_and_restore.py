@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import time
 from collections.abc import Collection
 from typing import Any, Literal
 
@@ -33,9 +34,10 @@ from keras_fastnet.callbacks.progress import (
 )
 from keras_fastnet.callbacks.termination import EXIT_CODE, Termination
 from keras_fastnet.cluster import events
+from keras_fastnet.text import count
 
-# Marks an error message in place of a backup. As long as a checksum, so that no backup
-# begins with it by chance.
+# Marks an error message in place of a backup. As long as the checksum with which the
+# first formats begin, so that no backup begins with it by chance.
 _ERROR_MARK = b"keras_fastnet refuses to restore"
 
 
@@ -177,6 +179,7 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
                 self._restoring = restoring
                 updates = updates_of(self.model.optimizer)
                 backup = described(self._folder, about, updates)
+                self._note_repeated(about, updates)
         except BaseException:
             self._folder.close()
             raise
@@ -205,7 +208,10 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
             # a step, and so without logs.
             return
         ending = self._termination.is_due(self.model)
-        unsaved = updates_of(optimizer) - self._updates_saved
+        updates = updates_of(optimizer)
+        if is_chief(self.model):
+            self._folder.record(updates)
+        unsaved = updates - self._updates_saved
         if self.save_freq == "epoch":
             # Without a seed, the data would resume in another order.
             wanted = ending and upstream.global_seed() is not None
@@ -230,6 +236,7 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
         keras_models.begin_fit_at(self.model, None)
         self._termination.stop_listening()
         if is_chief(self.model):
+            self._folder.remove_record()
             self._folder.close(delete=self.delete_checkpoint)
             if self.delete_checkpoint:
                 events.tell("removed")
@@ -266,6 +273,17 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
             self._note(text)
         return content
 
+    def _note_repeated(self, about: dict[str, Any], updates: int) -> None:
+        """Prints how many updates the interrupted training made after its backup."""
+        recorded = self._folder.recorded() if is_chief(self.model) else None
+        if recorded is None or recorded.updates <= updates or "time" not in about:
+            return
+        lost = count(recorded.updates - updates, "update")
+        self._note(
+            f"the interrupted training had made {lost} after this backup, in "
+            f"{recorded.time - about['time']:.1f} s, which this one repeats"
+        )
+
     def _size(self) -> int:
         """Returns the bytes of a backup, with some to spare."""
         state = keras_models.whole_state(self.model).values()
@@ -284,6 +302,8 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
             # No worker leaves before the chief has written the backup.
             strategy.fit_support.workers.any(True, "the last backup")
         if is_chief(self.model):
+            if updates_of(self.model.optimizer) == self._updates_saved:
+                self._folder.remove_record()
             self._folder.close()
         raise SystemExit(EXIT_CODE)
 
@@ -303,6 +323,7 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
             "format": backup_file.FORMAT,
             "epoch": epoch,
             "batch": batch,
+            "time": time.time(),
             "callbacks": states_of(self.siblings),
             "parts": self._identity,
         }

@@ -1,6 +1,7 @@
 """An interrupted training ends like an uninterrupted one."""
 
 import contextlib
+import io
 import json
 import os
 import random
@@ -241,6 +242,33 @@ def test_resuming_at_the_end_of_an_epoch(tmp_path, capsys, batches):
         np.testing.assert_array_equal(mine, theirs)
 
 
+def test_updates_made_after_the_backup_are_told(tmp_path, capsys):
+    def fit(*callbacks):
+        model, data = model_and_data()
+        backup = BackupAndRestore(tmp_path, 3)
+        with pytest.raises(Stop):
+            model.fit(**data, epochs=3, callbacks=[backup, *callbacks])
+        wait_for_writers()
+        return capsys.readouterr().out
+
+    words = "the interrupted training had made {} after this backup, in "
+    # Backups after 3, 4 and 7 updates.
+    assert "after this backup" not in fit(StopAfter(6))
+    assert words.format("2 updates") in fit(StopAfter(1))
+    assert words.format("1 update") in fit(StopAfter(4))
+    newest = backup_file.backups(tmp_path)[0]
+    assert newest.name == backup_file.file_name(1, 3)
+    halve(newest)
+    assert words.format("4 updates") in fit(StopAfter(2))
+    # The record is of backups that are there no more.
+    kept = backup_file.backups(tmp_path)[-1].rename(tmp_path / "kept")
+    for path in backup_file.backups(tmp_path):
+        path.unlink()
+    kept.rename(tmp_path / backup_file.file_name(0, 4))
+    printed = fit(StopAfter(1))
+    assert "resuming at" in printed and "after this backup" not in printed
+
+
 def empty(path):
     path.write_bytes(b"")
 
@@ -301,6 +329,22 @@ def test_written_backup_is_read_again(tmp_path):
         assert again[name].dtype == array.dtype
         assert again[name].shape == array.shape
         assert again[name].tobytes() == array.tobytes()
+
+
+def test_every_changed_byte_is_found():
+    file = io.BytesIO()
+    arrays = {"one": np.ones(5, "float16"), "two": np.zeros((2, 2)), "none": np.ones(0)}
+    backup_file.write(file, arrays, {"epoch": 1, "batch": 2, "callbacks": {}})
+    content = file.getvalue()
+    backup_file.unpack(content)
+    for place in range(len(content)):
+        changed = bytearray(content)
+        changed[place] ^= 1 << place % 8
+        for damaged in (bytes(changed), content[:place]):
+            with pytest.raises(ValueError, match="its checksum is wrong"):
+                backup_file.unpack(damaged)
+    with pytest.raises(ValueError, match="its checksum is wrong"):
+        backup_file.unpack(content + b"\0")
 
 
 @pytest.fixture

@@ -5,6 +5,8 @@ refused before its first step, with the reason, or resumes at the same position.
 """
 
 import contextlib
+import hashlib
+import io
 import json
 import os
 import resource
@@ -373,29 +375,53 @@ def pack(path, arrays, about):
         backup_file.write(file, arrays, about)
 
 
-def first_format(about):
-    kept = {name: about[name] for name in ("epoch", "batch")}
-    return {**kept, "callbacks": list(about["callbacks"].values())}
+def second_format(path):
+    """Rewrites a backup as NumPy's `.npz` after a checksum."""
+    arrays, about = backup_file.unpack(path.read_bytes())
+    kinds = {name: [str(array.dtype), array.shape] for name, array in arrays.items()}
+    text = {"about": {**about, "format": 2}, "arrays": kinds}
+    entries = {
+        name: np.frombuffer(array.tobytes(), np.uint8) for name, array in arrays.items()
+    }
+    entries["about"] = np.frombuffer(json.dumps(text).encode(), np.uint8)
+    payload = io.BytesIO()
+    np.savez(payload, **entries)
+    path.write_bytes(signed(payload.getvalue()))
 
 
-def of_older_keras(about):
-    parts = dict(about["parts"])
-    parts["versions"] = {**parts["versions"], "Keras": "3.9.0"}
-    # A setting that only one version has.
-    parts["optimizer"]["config"]["of_older_keras"] = 1
-    return {**about, "parts": parts}
+def first_format(path):
+    """Rewrites a backup without the training that it belongs to."""
+
+    def change(about):
+        kept = {name: about[name] for name in ("epoch", "batch")}
+        return {**kept, "callbacks": list(about["callbacks"].values())}
+
+    rewritten(path, change)
+    second_format(path)
+
+
+def of_older_keras(path):
+    def change(about):
+        parts = dict(about["parts"])
+        parts["versions"] = {**parts["versions"], "Keras": "3.9.0"}
+        # A setting that only one version has.
+        parts["optimizer"]["config"]["of_older_keras"] = 1
+        return {**about, "parts": parts}
+
+    rewritten(path, change)
 
 
 @pytest.mark.parametrize(
     ("change", "note"),
     [
         (first_format, "does not state which training it belongs to"),
+        (second_format, ""),
         (of_older_keras, "was written with Keras 3.9.0"),
     ],
 )
 def test_backup_of_another_version_resumes(tmp_path, interrupted, capsys, change, note):
     interrupted(tmp_path)
-    rewritten(*backup_file.backups(tmp_path), change)
+    change(*backup_file.backups(tmp_path))
     fit(tmp_path)
     printed = capsys.readouterr().out
     assert note in printed
@@ -403,7 +429,7 @@ def test_backup_of_another_version_resumes(tmp_path, interrupted, capsys, change
 
 
 def signed(payload):
-    return backup_file.hashlib.sha256(payload).digest() + payload
+    return hashlib.sha256(payload).digest() + payload
 
 
 def replace_by_folder(path):

@@ -38,7 +38,7 @@ def new_variable(initial_value: Any, name: str) -> Any:
 
 
 def to_numpy(value: Any) -> np.ndarray:
-    """Returns the value of a variable or a tensor.
+    """Returns a copy of the value of a variable or a tensor.
 
     Args:
         value: TensorFlow's.

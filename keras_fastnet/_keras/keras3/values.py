@@ -37,12 +37,13 @@ def new_variable(initial_value: Any, name: str) -> Any:
 
 
 def to_numpy(value: Any) -> np.ndarray:
-    """Returns the value of a variable or a tensor.
+    """Returns a copy of the value of a variable or a tensor.
 
     Args:
         value: Keras's or TensorFlow's.
     """
-    return np.asarray(keras.ops.convert_to_numpy(value))
+    # Keras's `convert_to_numpy` copies a variable more than once.
+    return np.array(tf.convert_to_tensor(value))
 
 
 def path(variable: Any) -> str:

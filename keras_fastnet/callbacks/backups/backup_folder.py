@@ -6,8 +6,9 @@ import os
 import pathlib
 import secrets
 import stat
+import time
 from collections.abc import Callable
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from keras_fastnet.callbacks.backups import backup_file
 from keras_fastnet.callbacks.backups.folder_lock import FolderInUseError, FolderLock
@@ -17,7 +18,20 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NO_ALLOCATION = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 # Ends the name of a file that is being written.
 _UNFINISHED = ".unfinished"
+RECORD_NAME = "training.updates"
 Write = Callable[[BinaryIO], object]
+
+
+class Record(NamedTuple):
+    """How far a training was.
+
+    Attributes:
+        updates: Number of updates made.
+        time: When the last of them was made, in seconds since 1970.
+    """
+
+    updates: int
+    time: float
 
 
 class BackupFolder:
@@ -33,6 +47,9 @@ class BackupFolder:
         self.path = path
         self._lock = FolderLock(path) if shared else None
         self._owner = 0, 1
+        # The name of the backup that training would resume from.
+        self._newest = ""
+        self._record: int | None = None
 
     def open(self, size: int, rank: int, workers: int) -> None:
         """Takes the folder for this training, and tries whether backups fit into it.
@@ -46,6 +63,7 @@ class BackupFolder:
             ValueError: If the folder cannot be used.
         """
         self._owner = rank, workers
+        self._newest = ""
         try:
             self._take()
             # Of a process that was killed: this training is the only one.
@@ -82,6 +100,7 @@ class BackupFolder:
             except (OSError, ValueError) as error:
                 skipped.append(f"{path.name}: {error}")
             else:
+                self._newest = path.name
                 return content, [f"skipping {self.path}/{text}" for text in skipped]
         if skipped:
             raise ValueError(
@@ -123,7 +142,48 @@ class BackupFolder:
                 raise
             self._remove_backups(keep=1)
             write_atomically(self.path / name, write)
+        self._newest = name
         self._remove_backups(keep=keep)
+
+    def record(self, updates: int) -> None:
+        """Records how far training is, next to the backups.
+
+        Another training may read it even if this process is killed. It is not written
+        to the disk at once, so the last seconds may be lost with the machine.
+
+        Args:
+            updates: Number of updates made.
+        """
+        if self._lock is None or not self._newest:
+            return
+        text = f"{updates:015d} {time.time():.3f} {self._newest}\n"
+        # Training is worth more than this file.
+        with contextlib.suppress(OSError):
+            if self._record is None:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+                path = self.path / RECORD_NAME
+                self._record = os.open(path, flags | os.O_CLOEXEC, 0o666)
+            os.pwrite(self._record, text.encode(), 0)
+
+    def recorded(self) -> Record | None:
+        """Returns how far the training was that these backups are of.
+
+        Returns:
+            `None` if that is not known: without a record, or if it is of other backups.
+        """
+        try:
+            content = _read(self.path / RECORD_NAME)
+            updates, when, name = content.splitlines()[0].decode().split()
+            record = Record(int(updates), float(when))
+        except (OSError, ValueError, IndexError):
+            return None
+        return record if (self.path / name).exists() else None
+
+    def remove_record(self) -> None:
+        """Removes the record, of a training that has nothing to repeat."""
+        if self._record is not None:
+            with contextlib.suppress(OSError):
+                (self.path / RECORD_NAME).unlink(missing_ok=True)
 
     def close(self, *, delete: bool = False) -> None:
         """Releases the folder for other trainings; removes it if it is empty then.
@@ -131,6 +191,9 @@ class BackupFolder:
         Args:
             delete: Whether to remove the backups. Defaults to `False`.
         """
+        if self._record is not None:
+            os.close(self._record)
+            self._record = None
         own = self._lock is None or self._lock.is_held()
         if delete and own:
             self._remove_backups(keep=0)
