@@ -17,7 +17,7 @@ from keras_fastnet._keras.protocols import FastnetCallback, FastnetStrategy, str
 from keras_fastnet._keras.training import data_of
 from keras_fastnet.arguments import checked_bool, checked_integer
 from keras_fastnet.callbacks.backups import backup_file
-from keras_fastnet.callbacks.backups.backup_folder import BackupFolder
+from keras_fastnet.callbacks.backups.backup_folder import BackupFolder, folder_at
 from keras_fastnet.callbacks.backups.backup_writer import (
     BackupWriter,
     described,
@@ -87,7 +87,8 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
 
     Args:
         backup_dir: The folder of the backups, used by this training only. It is made
-            if it is missing.
+            if it is missing. A URL, such as `"s3://bucket/backups"`, is a folder in an
+            object store, which `fsspec` reaches.
         save_freq: `"epoch"`, or the number of updates after which to back up in
             addition. A number requires a random seed, without which the data would come
             in another order. Defaults to `"epoch"`.
@@ -139,7 +140,7 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
                 "`backup_dir` must name a folder. Received: an empty string. Pass, for "
                 'example, `"backups"`.'
             )
-        self.backup_dir = pathlib.Path(backup_dir)
+        self.backup_dir = folder_at(backup_dir)
         self.save_freq = save_freq
         if save_freq != "epoch":
             checked_integer("save_freq", save_freq, at_least=1)
@@ -203,14 +204,14 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
         optimizer = self.model.optimizer
         if (batch + 1) % batches_per_update(optimizer, self._data):
             return
+        updates = updates_of(optimizer)
+        if is_chief(self.model):
+            self._folder.record(updates)
         if batch + 1 == self.params.get("steps"):
             # `on_epoch_end` follows. From a backup here the epoch would resume without
             # a step, and so without logs.
             return
         ending = self._termination.is_due(self.model)
-        updates = updates_of(optimizer)
-        if is_chief(self.model):
-            self._folder.record(updates)
         unsaved = updates - self._updates_saved
         if self.save_freq == "epoch":
             # Without a seed, the data would resume in another order.

@@ -1,4 +1,12 @@
-"""Damages files of backups."""
+"""Finds and damages files of backups."""
+
+from keras_fastnet.callbacks.backups import backup_file
+
+
+def backups_in(folder):
+    """Returns the paths of backups, newest first."""
+    names = [path.name for path in folder.iterdir()] if folder.exists() else []
+    return [folder / name for name in backup_file.newest_first(names)]
 
 
 def halve(path):

@@ -19,9 +19,9 @@ from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.batches.elements import DatasetElements
 from keras_fastnet.batches.epoch_data import EpochData
 from keras_fastnet.callbacks import BackupAndRestore
-from keras_fastnet.callbacks.backups import backup_file, backup_folder
+from keras_fastnet.callbacks.backups import backup_file, local_files
 from keras_fastnet.callbacks.backups.backup_writer import wait_for_writers
-from tests.callbacks.damage import flip_a_bit, halve
+from tests.callbacks.damage import backups_in, flip_a_bit, halve
 from tests.stopping import Stop, StopAfter
 
 
@@ -157,7 +157,7 @@ def test_sigterm_without_a_seed_keeps_the_backup_of_the_epoch(tmp_path):
     finally:
         signal.signal(signal.SIGTERM, before)
     assert ended.value.code == 143
-    names = [path.name for path in backup_file.backups(tmp_path)]
+    names = [path.name for path in backups_in(tmp_path)]
     assert names == [backup_file.file_name(1, 0)]
 
 
@@ -256,13 +256,13 @@ def test_updates_made_after_the_backup_are_told(tmp_path, capsys):
     assert "after this backup" not in fit(StopAfter(6))
     assert words.format("2 updates") in fit(StopAfter(1))
     assert words.format("1 update") in fit(StopAfter(4))
-    newest = backup_file.backups(tmp_path)[0]
+    newest = backups_in(tmp_path)[0]
     assert newest.name == backup_file.file_name(1, 3)
     halve(newest)
     assert words.format("4 updates") in fit(StopAfter(2))
     # The record is of backups that are there no more.
-    kept = backup_file.backups(tmp_path)[-1].rename(tmp_path / "kept")
-    for path in backup_file.backups(tmp_path):
+    kept = backups_in(tmp_path)[-1].rename(tmp_path / "kept")
+    for path in backups_in(tmp_path):
         path.unlink()
     kept.rename(tmp_path / backup_file.file_name(0, 4))
     printed = fit(StopAfter(1))
@@ -276,7 +276,7 @@ def empty(path):
 @pytest.mark.parametrize("damage", [halve, flip_a_bit, empty])
 def test_damaged_backup_is_skipped(tmp_path, capsys, damage):
     interrupted(tmp_path)
-    newest, _ = backup_file.backups(tmp_path)
+    newest, _ = backups_in(tmp_path)
     assert newest.name == backup_file.file_name(2, 0)
     damage(newest)
     model, data = model_and_data()
@@ -289,7 +289,7 @@ def test_damaged_backup_is_skipped(tmp_path, capsys, damage):
 
 def test_only_damaged_backups_raise(tmp_path):
     interrupted(tmp_path)
-    for path in backup_file.backups(tmp_path):
+    for path in backups_in(tmp_path):
         halve(path)
     model, data = model_and_data()
     with pytest.raises(ValueError, match=r"only damaged ones in .*Remove them"):
@@ -306,7 +306,7 @@ def test_half_written_file_is_ignored(tmp_path, monkeypatch):
         model.fit(**data, callbacks=[BackupAndRestore(tmp_path)])
     monkeypatch.undo()
     assert list(tmp_path.iterdir())
-    assert not backup_file.backups(tmp_path)
+    assert not backups_in(tmp_path)
     model.fit(**data, callbacks=[BackupAndRestore(tmp_path)])
     assert not tmp_path.exists()
 
@@ -320,9 +320,8 @@ def test_written_backup_is_read_again(tmp_path):
     }
     path = tmp_path / "folder" / backup_file.file_name(1, 2)
     told = {"epoch": 1, "batch": 2, "callbacks": {}}
-    backup_folder.write_atomically(
-        path, lambda file: backup_file.write(file, arrays, told)
-    )
+    files = local_files.LocalFiles(path.parent, shared=False)
+    files.write(path.name, lambda file: backup_file.write(file, arrays, told))
     again, about = backup_file.unpack(path.read_bytes())
     assert about == told
     for name, array in arrays.items():
@@ -375,7 +374,7 @@ class FreeAfter(StopAfter):
         try:
             super().on_train_batch_end(batch, logs)
         except Stop:
-            assert not backup_file.backups(self.folder)
+            assert not backups_in(self.folder)
             self.disk.set()
             raise
 
@@ -403,9 +402,7 @@ def test_backup_in_the_foreground_is_complete_at_once(tmp_path):
     backup = BackupAndRestore(tmp_path, 1, save_on_background=False)
     with pytest.raises(Stop):
         model.fit(**data, callbacks=[backup, StopAfter(1)])
-    assert [path.name for path in backup_file.backups(tmp_path)] == [
-        backup_file.file_name(0, 1)
-    ]
+    assert [path.name for path in backups_in(tmp_path)] == [backup_file.file_name(0, 1)]
 
 
 @pytest.mark.parametrize("end", ["of training", "by SIGTERM"])
@@ -450,7 +447,7 @@ raise RuntimeError("out of data")
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert done.stderr.endswith("RuntimeError: out of data\n")
-    (path,) = backup_file.backups(tmp_path)
+    (path,) = backups_in(tmp_path)
     arrays, _ = backup_file.unpack(path.read_bytes())
     assert arrays["weight"].tolist() == [1.0] * 9
 
@@ -459,7 +456,7 @@ def test_newest_backups_are_kept(tmp_path):
     model, data = model_and_data()
     backup = BackupAndRestore(tmp_path, 1, keep=3, delete_checkpoint=False)
     model.fit(**data, epochs=2, callbacks=[backup])
-    names = [path.name for path in backup_file.backups(tmp_path)]
+    names = [path.name for path in backups_in(tmp_path)]
     assert names == [backup_file.file_name(*at) for at in ((2, 0), (1, 4), (1, 3))]
     # A finished training resumes without an update.
     before = model.get_weights()

@@ -8,6 +8,7 @@ import pytest
 
 from keras_fastnet import TorusStrategy
 from keras_fastnet.callbacks.backups import backup_file, folder_lock
+from tests.callbacks.damage import backups_in
 from tests.distributed import backup_jobs
 
 pytestmark = pytest.mark.distributed
@@ -23,7 +24,7 @@ def interrupted(two_workers, tmp_path_factory):
     folder = tmp_path_factory.mktemp("interrupted")
     for result in two_workers.run("fit_with_backups", folder=str(folder), stop_after=9):
         assert result["error"] == "Stop: "
-    names = [path.name for path in backup_file.backups(folder)]
+    names = [path.name for path in backups_in(folder)]
     assert names[0] == backup_file.file_name(1, 3)
     # The pool's processes hold it as long as they run.
     (folder / folder_lock.FILE_NAME).unlink()

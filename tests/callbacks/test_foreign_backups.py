@@ -30,7 +30,7 @@ from keras_fastnet.callbacks import (
 )
 from keras_fastnet.callbacks.backups import backup_file, folder_lock
 from keras_fastnet.callbacks.backups.backup_writer import wait_for_writers
-from tests.callbacks.damage import flip_a_bit, halve
+from tests.callbacks.damage import backups_in, flip_a_bit, halve
 from tests.stopping import Stop, StopAfter
 
 WITHIN, BOUNDARY = (1, 2), (1, 0)
@@ -120,11 +120,11 @@ def fit(
 def train_until(folder, position, **settings):
     epoch, batch = position
     fit(folder, end=StopAfter(4 * epoch + batch + 1), **settings)
-    (path,) = backup_file.backups(folder)[:1]
+    (path,) = backups_in(folder)[:1]
     assert path.name == backup_file.file_name(epoch, batch + 1)
     # The one before that which was written as the last.
     path.unlink()
-    (path,) = backup_file.backups(folder)
+    (path,) = backups_in(folder)
     assert path.name == backup_file.file_name(*position)
     (folder / LOCK).unlink()
 
@@ -421,7 +421,7 @@ def of_older_keras(path):
 )
 def test_backup_of_another_version_resumes(tmp_path, interrupted, capsys, change, note):
     interrupted(tmp_path)
-    change(*backup_file.backups(tmp_path))
+    change(*backups_in(tmp_path))
     fit(tmp_path)
     printed = capsys.readouterr().out
     assert note in printed
@@ -475,7 +475,7 @@ DAMAGES = {
 def test_damaged_backup_is_skipped_or_raises(tmp_path, interrupted, capsys, case):
     damage, words = DAMAGES[case]
     interrupted(tmp_path)
-    (intact,) = backup_file.backups(tmp_path)
+    (intact,) = backups_in(tmp_path)
     newest = tmp_path / backup_file.file_name(7, 0)
     shutil.copy(intact, newest)
     damage(newest)
@@ -621,13 +621,13 @@ def small_disk(tmp_path):
 def test_old_backups_make_room_on_a_full_disk(tmp_path, small_disk, capsys):
     folder = small_disk / "backups"
     fit(folder, end=StopAfter(3))
-    assert len(backup_file.backups(folder)) == 2
+    assert len(backups_in(folder)) == 2
     # A third one does not fit.
     (small_disk / "taken").write_bytes(b"x" * (room(small_disk) - 4096))
     fit(folder, end=StopAfter(2))
     assert "WARNING" not in capsys.readouterr().out
-    assert backup_file.backups(folder)[0].name == backup_file.file_name(1, 1)
-    backup_file.backups(folder)[1].unlink()
+    assert backups_in(folder)[0].name == backup_file.file_name(1, 1)
+    backups_in(folder)[1].unlink()
     (small_disk / "more").write_bytes(b"x" * room(small_disk))
     with pytest.raises(ValueError, match="No space left on device"):
         fit(folder)
@@ -758,7 +758,7 @@ def test_training_that_lost_its_folder_writes_no_backup(tmp_path, capsys):
         for holder in holders:
             holder.communicate("")
     assert "WARNING: no backup could be written" in capsys.readouterr().out
-    assert not backup_file.backups(tmp_path)
+    assert not backups_in(tmp_path)
 
 
 def test_removed_folder_is_made_again(tmp_path, capsys):
@@ -772,7 +772,7 @@ def test_removed_folder_is_made_again(tmp_path, capsys):
     fit(folder, callbacks=[remove], end=StopAfter(2))
     assert "WARNING" not in capsys.readouterr().out
     assert (folder / LOCK).exists()
-    assert len(backup_file.backups(folder)) == 1
+    assert len(backups_in(folder)) == 1
 
 
 def test_no_file_stays_after_training(tmp_path):

@@ -9,10 +9,10 @@ import hashlib
 import io
 import json
 import math
-import pathlib
 import re
 import struct
 import zlib
+from collections.abc import Iterable
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -138,11 +138,10 @@ def file_name(epoch: int, batch: int) -> str:
     return f"epoch-{epoch:06d}-batch-{batch:09d}.backup"
 
 
-def backups(folder: pathlib.Path) -> list[pathlib.Path]:
-    """Returns the backups in a folder, newest first.
+def newest_first(names: Iterable[str]) -> list[str]:
+    """Returns those file names that are of backups, newest first.
 
     Args:
-        folder: The folder; it may be missing.
+        names: Names of files.
     """
-    found = [path for path in folder.glob("*.backup") if _NAME.fullmatch(path.name)]
-    return sorted(found, reverse=True)
+    return sorted(filter(_NAME.fullmatch, names), reverse=True)

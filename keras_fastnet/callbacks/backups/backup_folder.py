@@ -4,22 +4,71 @@ import contextlib
 import errno
 import os
 import pathlib
-import secrets
-import stat
 import time
 from collections.abc import Callable
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple, Protocol
 
 from keras_fastnet.callbacks.backups import backup_file
-from keras_fastnet.callbacks.backups.folder_lock import FolderInUseError, FolderLock
+from keras_fastnet.callbacks.backups.folder_lock import FolderInUseError
+from keras_fastnet.callbacks.backups.local_files import LocalFiles
+from keras_fastnet.callbacks.backups.remote_files import RemoteFiles
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-# Errors of `posix_fallocate` where the file system or an emulation lacks it.
-_NO_ALLOCATION = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
-# Ends the name of a file that is being written.
-_UNFINISHED = ".unfinished"
 RECORD_NAME = "training.updates"
-Write = Callable[[BinaryIO], object]
+
+
+class Lock(Protocol):
+    """Lets one training at a time use a folder."""
+
+    def take(self, rank: int, workers: int) -> None:
+        """Takes the lock, or raises `FolderInUseError`."""
+
+    def is_held(self) -> bool:
+        """Returns whether this process holds the lock still."""
+        ...
+
+    def release(self) -> None:
+        """Releases the lock, if this process holds it."""
+
+
+class Files(Protocol):
+    """The files of a folder. Methods raise `OSError` if they fail."""
+
+    @property
+    def lock(self) -> Lock | None:
+        """The lock of the folder; `None` if no other training may be given it."""
+
+    def make_folder(self) -> None:
+        """Makes the folder, if it is missing."""
+
+    def remove_folder(self) -> None:
+        """Removes the folder, if it is empty."""
+
+    def try_out(self, size: int) -> None:
+        """Raises `OSError` if a file of a size cannot be written."""
+
+    def names(self) -> list[str]:
+        """Returns the names of the files."""
+        ...
+
+    def read(self, name: str) -> bytes:
+        """Returns the content of a file; `ValueError` if it is no regular file."""
+        ...
+
+    def write(self, name: str, write: Callable[[BinaryIO], object]) -> None:
+        """Writes a file atomically, even if the power fails."""
+
+    def remove(self, name: str) -> None:
+        """Removes a file, if that is possible."""
+
+    def remove_unfinished(self) -> None:
+        """Removes what killed processes have left."""
+
+    def record(self, name: str, text: str) -> None:
+        """Replaces the text of a small file within microseconds, if it can."""
+
+    def close(self) -> None:
+        """Ends the use of the folder."""
 
 
 class Record(NamedTuple):
@@ -38,18 +87,22 @@ class BackupFolder:
     """Reads and writes backups in a folder that one training at a time may use.
 
     Args:
-        path: The folder.
+        path: The folder: a path, or a URL of an object store.
         shared: Whether other trainings may be given the same folder by mistake, so that
             a lock is needed. Defaults to `True`.
     """
 
-    def __init__(self, path: pathlib.Path, *, shared: bool = True):
+    def __init__(self, path: pathlib.Path | str, *, shared: bool = True):
         self.path = path
-        self._lock = FolderLock(path) if shared else None
+        self._files: Files = (
+            LocalFiles(path, shared=shared)
+            if isinstance(path, pathlib.Path)
+            else RemoteFiles(path)
+        )
         self._owner = 0, 1
         # The name of the backup that training would resume from.
         self._newest = ""
-        self._record: int | None = None
+        self._recording = False
 
     def open(self, size: int, rank: int, workers: int) -> None:
         """Takes the folder for this training, and tries whether backups fit into it.
@@ -64,10 +117,11 @@ class BackupFolder:
         """
         self._owner = rank, workers
         self._newest = ""
+        self._recording = False
         try:
             self._take()
             # Of a process that was killed: this training is the only one.
-            self._remove_unfinished()
+            self._files.remove_unfinished()
             self._try_out(size)
         except FolderInUseError as error:
             raise ValueError(
@@ -75,7 +129,8 @@ class BackupFolder:
                 f"{error}. Wait until it ends, end it, or pass another `backup_dir`."
             ) from None
         except OSError as error:
-            self.close()
+            with contextlib.suppress(OSError):
+                self.close()
             raise ValueError(
                 f"`backup_dir` must be a folder into which backups of {size:,} bytes "
                 f"can be written. Received: {self.path}, for which the system reports: "
@@ -93,14 +148,14 @@ class BackupFolder:
             ValueError: If there are backups, and all of them are damaged.
         """
         skipped = []
-        for path in backup_file.backups(self.path):
+        for name in self._backups():
             try:
-                content = _read(path)
+                content = self._files.read(name)
                 backup_file.unpack(content)
             except (OSError, ValueError) as error:
-                skipped.append(f"{path.name}: {error}")
+                skipped.append(f"{name}: {error}")
             else:
-                self._newest = path.name
+                self._newest = name
                 return content, [f"skipping {self.path}/{text}" for text in skipped]
         if skipped:
             raise ValueError(
@@ -111,9 +166,9 @@ class BackupFolder:
 
     def has_backups(self) -> bool:
         """Returns whether the folder holds a backup."""
-        return bool(backup_file.backups(self.path))
+        return bool(self._backups())
 
-    def write(self, name: str, write: Write, keep: int) -> None:
+    def write(self, name: str, write: Callable[[BinaryIO], object], keep: int) -> None:
         """Writes a backup atomically, even if the power fails, and removes old ones.
 
         If the disk is full, all backups but the newest are removed before a second
@@ -128,7 +183,8 @@ class BackupFolder:
             OSError: If it could not be written. Earlier backups are unchanged, except
                 as stated above.
         """
-        if self._lock is not None and not self._lock.is_held():
+        lock = self._files.lock
+        if lock is not None and not lock.is_held():
             # The folder was removed, or another host took over from a process that was
             # suspended.
             try:
@@ -136,12 +192,12 @@ class BackupFolder:
             except FolderInUseError as error:
                 raise OSError(errno.EBUSY, str(error)) from None
         try:
-            write_atomically(self.path / name, write)
+            self._files.write(name, write)
         except OSError as error:
-            if error.errno not in _FULL or len(backup_file.backups(self.path)) < 2:
+            if error.errno not in _FULL or len(self._backups()) < 2:
                 raise
             self._remove_backups(keep=1)
-            write_atomically(self.path / name, write)
+            self._files.write(name, write)
         self._newest = name
         self._remove_backups(keep=keep)
 
@@ -154,16 +210,10 @@ class BackupFolder:
         Args:
             updates: Number of updates made.
         """
-        if self._lock is None or not self._newest:
-            return
-        text = f"{updates:015d} {time.time():.3f} {self._newest}\n"
-        # Training is worth more than this file.
-        with contextlib.suppress(OSError):
-            if self._record is None:
-                flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
-                path = self.path / RECORD_NAME
-                self._record = os.open(path, flags | os.O_CLOEXEC, 0o666)
-            os.pwrite(self._record, text.encode(), 0)
+        if self._files.lock is not None and self._newest:
+            self._recording = True
+            text = f"{updates:015d} {time.time():.3f} {self._newest}\n"
+            self._files.record(RECORD_NAME, text)
 
     def recorded(self) -> Record | None:
         """Returns how far the training was that these backups are of.
@@ -172,18 +222,17 @@ class BackupFolder:
             `None` if that is not known: without a record, or if it is of other backups.
         """
         try:
-            content = _read(self.path / RECORD_NAME)
+            content = self._files.read(RECORD_NAME)
             updates, when, name = content.splitlines()[0].decode().split()
             record = Record(int(updates), float(when))
         except (OSError, ValueError, IndexError):
             return None
-        return record if (self.path / name).exists() else None
+        return record if name in self._backups() else None
 
     def remove_record(self) -> None:
         """Removes the record, of a training that has nothing to repeat."""
-        if self._record is not None:
-            with contextlib.suppress(OSError):
-                (self.path / RECORD_NAME).unlink(missing_ok=True)
+        if self._recording:
+            self._files.remove(RECORD_NAME)
 
     def close(self, *, delete: bool = False) -> None:
         """Releases the folder for other trainings; removes it if it is empty then.
@@ -191,95 +240,43 @@ class BackupFolder:
         Args:
             delete: Whether to remove the backups. Defaults to `False`.
         """
-        if self._record is not None:
-            os.close(self._record)
-            self._record = None
-        own = self._lock is None or self._lock.is_held()
+        lock = self._files.lock
+        own = lock is None or lock.is_held()
         if delete and own:
             self._remove_backups(keep=0)
-            self._remove_unfinished()
-        if self._lock is not None:
-            self._lock.release()
+            self._files.remove_unfinished()
+        self._files.close()
+        if lock is not None:
+            lock.release()
         if own:
-            with contextlib.suppress(OSError):
-                self.path.rmdir()
+            self._files.remove_folder()
 
     def _take(self) -> None:
-        self.path.mkdir(parents=True, exist_ok=True)
-        if self._lock is not None:
-            self._lock.take(*self._owner)
+        self._files.make_folder()
+        if self._files.lock is not None:
+            self._files.lock.take(*self._owner)
 
     def _try_out(self, size: int) -> None:
-        """Raises `OSError` if a file of a backup's size cannot be written."""
-        path = self.path / f"trial-{secrets.token_hex(8)}{_UNFINISHED}"
         try:
-            with _new_file(path) as file:
-                file.write(b"\0")
-                file.flush()
-                try:
-                    os.posix_fallocate(file.fileno(), 0, size)
-                except OSError as error:
-                    # `write` makes room by removing old backups.
-                    room = (
-                        error.errno in _FULL and len(backup_file.backups(self.path)) > 1
-                    )
-                    if not room and error.errno not in _NO_ALLOCATION:
-                        raise
-        finally:
-            with contextlib.suppress(OSError):
-                path.unlink(missing_ok=True)
+            self._files.try_out(size)
+        except OSError as error:
+            # `write` makes room by removing old backups.
+            if error.errno not in _FULL or len(self._backups()) < 2:
+                raise
+
+    def _backups(self) -> list[str]:
+        return backup_file.newest_first(self._files.names())
 
     def _remove_backups(self, *, keep: int) -> None:
-        for path in backup_file.backups(self.path)[keep:]:
-            with contextlib.suppress(OSError):
-                path.unlink(missing_ok=True)
-
-    def _remove_unfinished(self) -> None:
-        for kind in ("epoch", "trial", "time"):
-            for path in self.path.glob(f"{kind}-*{_UNFINISHED}"):
-                with contextlib.suppress(OSError):
-                    path.unlink(missing_ok=True)
+        for name in self._backups()[keep:]:
+            self._files.remove(name)
 
 
-def write_atomically(path: pathlib.Path, write: Write) -> None:
-    """Writes a file, or leaves what is there.
+def folder_at(path: str | pathlib.Path) -> pathlib.Path | str:
+    """Returns a folder's path, or its URL if it is one.
 
     Args:
-        path: The file. Its folder is made if it is missing.
-        write: Writes the content into a file.
-
-    Raises:
-        OSError: If it could not be written.
+        path: What the user has given.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{path.stem}-{secrets.token_hex(8)}{_UNFINISHED}")
-    try:
-        with _new_file(unfinished) as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, path)
-    except OSError:
-        # So that a full disk is not left with less room than before.
-        with contextlib.suppress(OSError):
-            unfinished.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def _new_file(path: pathlib.Path) -> BinaryIO:
-    """Opens a file that must not exist: neither as a link to another one."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    return os.fdopen(os.open(path, flags, 0o666), "wb")
-
-
-def _read(path: pathlib.Path) -> bytes:
-    # A pipe of that name would not return.
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise ValueError("it is not a regular file")
-        return file.read()
+    text = os.fspath(path)
+    return text.rstrip("/") if "://" in text else pathlib.Path(text)

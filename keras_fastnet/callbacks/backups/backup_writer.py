@@ -88,7 +88,7 @@ def described(folder: BackupFolder, about: dict[str, Any], updates: int) -> Any:
     """
     name = backup_file.file_name(about["epoch"], about["batch"])
     return {
-        "file": str(folder.path / name),
+        "file": f"{folder.path}/{name}",
         "epoch": about["epoch"],
         "batch": about["batch"],
         "updates": updates,

@@ -76,7 +76,7 @@ class FolderLock:
         self._process = os.getpid()
         owner = {
             "host": socket.gethostname(),
-            "machine": _machine(),
+            "machine": machine(),
             "process": self._process,
             "rank": rank,
             "workers": workers,
@@ -128,11 +128,11 @@ class FolderLock:
         if not _is_at(file, self._path):
             return False
         owner = _owner(file)
-        if locked and (owner is None or owner.get("machine") == _machine()):
+        if locked and (owner is None or owner.get("machine") == machine()):
             return True
         if locked is None and owner is None:
             return True
-        if locked is False and (owner or {}).get("machine") == _machine():
+        if locked is False and (owner or {}).get("machine") == machine():
             raise FolderInUseError(self._folder, owner)
         if not self._is_stale(file, owner):
             return False
@@ -153,7 +153,7 @@ class FolderLock:
             if not told:
                 print(
                     f"fastnet: waiting up to {STALE_SECONDS - age:.0f} s for a sign of "
-                    f"{_named(owner)}, which has not released {self._folder}",
+                    f"{named(owner)}, which has not released {self._folder}",
                     flush=True,
                 )
                 told = True
@@ -183,11 +183,16 @@ class FolderInUseError(Exception):
         owner: The content of its lock; `None` if it is not readable.
     """
 
-    def __init__(self, folder: pathlib.Path, owner: dict[str, Any] | None):
-        super().__init__(f"{folder} is used by {_named(owner)}")
+    def __init__(self, folder: pathlib.Path | str, owner: dict[str, Any] | None):
+        super().__init__(f"{folder} is used by {named(owner)}")
 
 
-def _named(owner: dict[str, Any] | None) -> str:
+def named(owner: dict[str, Any] | None) -> str:
+    """Returns a text about the owner of a lock.
+
+    Args:
+        owner: The content of the lock; `None` if it is not readable.
+    """
     if owner is None:
         return "a process that is not named in its lock"
     text = f"process {owner.get('process')} on host {owner.get('host')!r}"
@@ -224,7 +229,7 @@ def _is_at(file: int, path: pathlib.Path) -> bool:
         return False
 
 
-def _machine() -> str:
+def machine() -> str:
     """Returns a name of the running system; containers on it share the name."""
     try:
         return pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -185,7 +185,7 @@ def checked_settings(
     *,
     exact_order: bool,
     may_differ: Collection[str],
-    folder: pathlib.Path,
+    folder: pathlib.Path | str,
 ) -> Parts:
     """Checks that a backup is of the same training.
 
@@ -222,7 +222,7 @@ def checked_settings(
 def check_same_variables(
     variables: dict[str, Any],
     arrays: dict[str, np.ndarray],
-    folder: pathlib.Path,
+    folder: pathlib.Path | str,
 ) -> None:
     """Checks that a backup is of the same model and optimizer.
 

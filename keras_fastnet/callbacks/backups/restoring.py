@@ -32,7 +32,10 @@ class Restoring:
     """
 
     def __init__(
-        self, model: keras.Model, folder: pathlib.Path, note: Callable[[str], None]
+        self,
+        model: keras.Model,
+        folder: pathlib.Path | str,
+        note: Callable[[str], None],
     ):
         self._model = model
         self._folder = folder
