@@ -183,7 +183,7 @@ class Starts:
         if self._wish is not None:
             own = 0 if self._nodes is None else self._nodes.rank
             restarts.resize(self._wish[own])
-        return self._goes_on() if cause is None else self._decide(cause)
+        return self._continue() if cause is None else self._decide(cause)
 
     def _found_failure(self, ends: list[WorkerEnd]) -> Failure | None:
         supervisor = self._supervisor
@@ -205,9 +205,9 @@ class Starts:
                 self._refusal = refusal
                 self._say(f"not restarted: {refusal}")
             return False
-        return self._goes_on(restarts.pause)
+        return self._continue(restarts.pause)
 
-    def _goes_on(self, pause: float = 0.0) -> bool:
+    def _continue(self, pause: float = 0.0) -> bool:
         """Says how, and waits; returns whether no signal came."""
         restarts = self._restarts
         for note in restarts.notes:
