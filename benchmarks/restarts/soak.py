@@ -1,0 +1,377 @@
+"""Kills workers, launchers and links at random, and compares with a quiet training.
+
+    python benchmarks/restarts/soak.py [--restarts 30] [--epochs 150] [--fixed]
+
+Four workers train on two hosts, which are network namespaces of this machine (root
+needed). At random times one of `EVENTS` happens to a random worker, launcher or link,
+until there were `--restarts` restarts. Without `--fixed`, `fastnet scale` changes the
+number of workers on the way: 3, 2, 4, and launchers that are started again begin with
+4. `result-sizes.json` or `result-fixed.json` receives what happened, how long each
+restart took, and how far the final weights are from those of a training that nothing
+interrupted.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import platform
+import random
+import resource
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any
+
+import numpy as np
+
+from tests.cluster.network import Network
+
+HERE = pathlib.Path(__file__).parent
+# What happens, and how often.
+EVENTS = {
+    "worker gets SIGKILL": 10,
+    "worker gets SIGSTOP": 3,
+    "worker is out of memory": 3,
+    "launcher gets SIGKILL": 3,
+    "link of a host is unplugged": 2,
+}
+UPDATES_OF_AN_EPOCH, PAUSE = 16, 0.04
+SIZES = (3, 2, 4)
+PATIENCE = 180.0  # against hangs only
+
+
+class Training:
+    """The launchers of both hosts, started again when they end."""
+
+    def __init__(
+        self,
+        network: Network | None,
+        folder: pathlib.Path,
+        epochs: int,
+        *,
+        fixed: bool,
+        pause: float,
+    ):
+        self.network, self.folder, self.fixed = network, folder, fixed
+        self.epochs, self.pause = epochs, pause
+        folder.mkdir()
+        self.scaled: list[dict[str, Any]] = []
+        self.started: list[subprocess.Popen] = []
+        self.launches = 0
+
+    def start(self) -> None:
+        """Starts both launchers."""
+        self.launches += 1
+        words = [
+            *("--nnodes", "2", "--workers", "2", "--min-workers", "1"),
+            *("--rendezvous", f"{self.network.address(0)}:29400"),
+            *("--max-restarts", "1000", "--threads-per-worker", "1"),
+        ]
+        if self.fixed:
+            del words[4:6]
+        script = [
+            HERE / "train.py",
+            self.folder,
+            self.epochs,
+            int(self.fixed),
+            self.pause,
+        ]
+        self.started = []
+        for host in range(2):
+            command = [sys.executable, "-m", "keras_fastnet.cli", "run", *words]
+            command += ["--node-rank", str(host), "--report"]
+            command += [str(self.folder / f"report-{self.launches}-{host}.json")]
+            log = (self.folder / f"log-{host}").open("a")
+            self.started.append(
+                subprocess.Popen(
+                    [*self.network.wrapper(host), *command, *map(str, script)],
+                    env={**os.environ, "FASTNET_TOKEN": "a token for this soak test"},
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                )
+            )
+            log.close()
+
+    def stop(self) -> None:
+        """Kills the launchers, and so their workers."""
+        for launcher in self.started:
+            launcher.kill()
+            launcher.wait()
+
+    def workers(self) -> list[int]:
+        """Returns the process ids of the workers."""
+        found = []
+        for launcher in self.started:
+            path = f"/proc/{launcher.pid}/task/{launcher.pid}/children"
+            try:
+                found += [int(pid) for pid in pathlib.Path(path).read_text().split()]
+            except OSError:
+                continue
+        return found
+
+    def updates(self) -> list[tuple[int, float]]:
+        """Returns the number and time of all updates so far."""
+        path = self.folder / "updates"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [tuple(json.loads(line)) for line in lines if line.endswith("]")]
+
+    def next_update(self, after: int) -> float | None:
+        """Waits for an update; returns its time, or `None` if training has ended.
+
+        Starts the launchers again if they end without success.
+
+        Args:
+            after: The number of updates before, repeated ones too.
+        """
+        limit = time.monotonic() + PATIENCE
+        while len(seen := self.updates()) <= after:
+            if time.monotonic() > limit:
+                raise TimeoutError(f"no update for {PATIENCE} s: see {self.folder}")
+            codes = [launcher.poll() for launcher in self.started]
+            if codes == [0, 0]:
+                return None
+            if None not in codes:
+                self.start()
+            time.sleep(0.02)
+        return seen[after][1]
+
+    def end(self) -> None:
+        """Waits for the end of the training."""
+        while (seen := len(self.updates())) < 10**9:
+            if self.next_update(seen) is None:
+                return
+
+
+def harm(training: Training, event: str, chance: random.Random) -> bool:
+    """Lets an event happen; returns whether it could."""
+    workers = training.workers()
+    if not workers:
+        return False
+    worker = chance.choice(workers)
+    try:
+        if event == "worker gets SIGKILL":
+            os.kill(worker, signal.SIGKILL)
+        elif event == "worker gets SIGSTOP":
+            os.kill(worker, signal.SIGSTOP)
+        elif event == "worker is out of memory":
+            # Its next request for memory from the kernel fails.
+            resource.prlimit(worker, resource.RLIMIT_AS, (1, 1))
+        elif event == "launcher gets SIGKILL":
+            chance.choice(training.started).kill()
+        else:
+            host = chance.randrange(2)
+            training.network.cut(host)
+            for launcher in training.started:
+                launcher.wait(PATIENCE)
+            training.network.mend(host)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def soak(training: Training, restarts: int, chance: random.Random) -> list[dict]:
+    """Trains to the end; returns what happened."""
+    happened: list[dict[str, Any]] = []
+    sizes = [] if training.fixed else list(SIZES)
+    training.start()
+    names = list(EVENTS)
+    bag: list[str] = []
+    # Every event comes as often as its weight says.
+    while len(bag) < restarts:
+        some = [name for name in names for _ in range(EVENTS[name])]
+        chance.shuffle(some)
+        bag += some
+    while len(happened) < restarts:
+        seen = len(training.updates())
+        # One time in five while the workers are starting.
+        early = chance.random() < 0.2
+        if not early and training.next_update(seen) is None:
+            raise RuntimeError(f"training ended after {len(happened)} restarts")
+        time.sleep(chance.uniform(0.0, 6.0 if early else 3.0))
+        if sizes and len(happened) >= restarts * (4 - len(sizes)) // 4:
+            scale(training, sizes.pop(0))
+        before, began = len(training.updates()), time.time()
+        event = bag[len(happened)]
+        if not harm(training, event, chance):
+            continue
+        time.sleep(0.3)
+        first = next_of_new_start(training, before, began)
+        happened.append(
+            {
+                "event": event,
+                "after_updates": training.updates()[before - 1][0] if before else 0,
+                "while_starting": early,
+                "seconds_to_next_update": round(first - began, 2),
+                "workers": len(training.workers()),
+            }
+        )
+        print(len(happened), happened[-1], flush=True)
+    training.end()
+    return happened
+
+
+def next_of_new_start(training: Training, before: int, since: float) -> float:
+    """Waits for the first update of workers that were started after an event."""
+    old = set(training.workers())
+    limit = time.monotonic() + 60.0
+    while old & set(training.workers()):
+        # A process that needs no memory goes on; so does one that has ended.
+        if time.monotonic() > limit:
+            for pid in old & set(training.workers()):
+                os.kill(pid, signal.SIGKILL)
+            limit += 60.0
+        codes = [launcher.poll() for launcher in training.started]
+        if None not in codes:
+            training.start()
+            break
+        time.sleep(0.02)
+    first = training.next_update(len(training.updates()))
+    if first is None:
+        raise RuntimeError("training ended before its next update")
+    return first
+
+
+def scale(training: Training, workers: int) -> None:
+    """Changes the number of workers, and waits until they train."""
+    while True:
+        before = len(training.updates())
+        if training.next_update(before) is None:
+            raise RuntimeError("training ended before the number of workers changed")
+        words = ["scale", str(workers), "--pid", str(training.started[0].pid)]
+        began, old = time.time(), set(training.workers())
+        done = subprocess.run(
+            [sys.executable, "-m", "keras_fastnet.cli", *words], capture_output=True
+        )
+        if done.returncode == 0:
+            break
+        if b"must be another one" in done.stderr:
+            return
+    while old & set(training.workers()):
+        time.sleep(0.02)
+    first = training.next_update(len(training.updates()))
+    entry = {"event": f"fastnet scale {workers}", "workers": len(training.workers())}
+    entry["seconds_to_next_update"] = round((first or began) - began, 2)
+    print(entry, flush=True)
+    training.scaled.append(entry)
+
+
+def examined(folder: pathlib.Path) -> dict[str, Any]:
+    """Returns whether every epoch has seen each example once."""
+    numbers = np.arange(512.0)
+    expected = {"number": numbers.mean(), "wave": np.sin(7.0 * numbers).mean()}
+    lines = [json.loads(line) for line in (folder / "epochs").read_text().splitlines()]
+    wrong = [
+        [epoch, seen]
+        for epoch, seen in lines
+        if any(abs(seen[k] - expected[k]) > 1e-4 * max(1, expected[k]) for k in seen)
+    ]
+    return {
+        "epochs": len({epoch for epoch, _ in lines}),
+        "epochs_with_wrong_examples": wrong,
+    }
+
+
+def sizes_of(happened: list[dict]) -> list[int]:
+    """Returns the numbers of workers, in their order."""
+    sizes = [4]
+    for entry in happened:
+        if entry["workers"] != sizes[-1]:
+            sizes.append(entry["workers"])
+    return sizes
+
+
+def left_over(marker: str) -> list[int]:
+    """Returns the processes whose command line has a word."""
+    found = []
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                line = pathlib.Path(entry.path, "cmdline").read_bytes()
+            except OSError:
+                continue
+            if marker.encode() in line:
+                found.append(int(entry.name))
+    return found
+
+
+def main() -> None:
+    """Trains with and without events, and writes the result."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--restarts", type=int, default=30)
+    parser.add_argument("--epochs", type=int, default=150)
+    parser.add_argument("--fixed", action="store_true")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    chance = random.Random(options.seed)
+    # So that the launchers are killed below.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("SIGTERM"))
+    began, load = time.time(), os.getloadavg()[0]
+    network = Network(2, megabits=1000)
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="soak-"))
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    trainings = [
+        Training(
+            network, folder / name, options.epochs, fixed=options.fixed, pause=pause
+        )
+        for name, pause in (("quiet", 0.0), ("harmed", PAUSE))
+    ]
+    quiet, training = trainings
+    try:
+        quiet.start()
+        quiet.end()
+        happened = soak(training, options.restarts, chance)
+        time.sleep(1.0)
+        remaining = left_over(str(folder))
+    finally:
+        for started in trainings:
+            started.stop()
+        network.remove()
+    pairs = [np.load(folder / name / "weights.npz") for name in ("quiet", "harmed")]
+    differences = [
+        float(np.abs(pairs[0][key] - pairs[1][key]).max()) for key in pairs[0].files
+    ]
+    largest = max(float(np.abs(pairs[0][key]).max()) for key in pairs[0].files)
+    updates = training.updates()
+    seconds: dict[str, list[float]] = {}
+    for entry in happened:
+        seconds.setdefault(entry["event"], []).append(entry["seconds_to_next_update"])
+    result = {
+        "conditions": {
+            "python": platform.python_version(),
+            "processors": os.cpu_count(),
+            "load": load,
+            "minutes": round((time.time() - began) / 60, 1),
+            "seed": options.seed,
+        },
+        "restarts": len(happened),
+        "launches": training.launches,
+        "sizes": sizes_of(happened),
+        "updates": options.epochs * UPDATES_OF_AN_EPOCH,
+        "updates_made_with_repetitions": len(updates),
+        **examined(folder / "harmed"),
+        "weights_bit_equal": max(differences) == 0.0,
+        "largest_difference_of_weights": max(differences),
+        "largest_weight": largest,
+        "processes_left": remaining,
+        "seconds_to_next_update": {
+            name: {
+                "times": len(found),
+                "median": statistics.median(found),
+                "most": max(found),
+            }
+            for name, found in sorted(seconds.items())
+        },
+        "scaled": training.scaled,
+        "events": happened,
+    }
+    name = "result-fixed.json" if options.fixed else "result-sizes.json"
+    (HERE / name).write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps({k: v for k, v in result.items() if k != "events"}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
