@@ -18,8 +18,8 @@ MODULES = (
     "recipes.mlperf",
     "recipes.recipe",
     "recipes.sony2018",
-    "schedules.warmup_polynomial",
-    "schedules.warmup_polynomial_decay",
+    "schedules.decays",
+    "schedules.scaling",
 )
 
 

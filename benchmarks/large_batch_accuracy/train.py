@@ -62,16 +62,13 @@ def augmented(images: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     return shifted
 
 
-def rate_schedule(method: str, peak: float, updates: int):
-    if method == "sgd":
-        return keras.optimizers.schedules.PolynomialDecay(peak, updates, 0.0, 2.0)
-    warm_up = max(2, round(WARM_UP * updates))
-    return fastnet.schedules.WarmupPolynomialDecay(
+def warm_up(peak: float, updates: int) -> fastnet.callbacks.LearningRateWarmup:
+    length = max(2, round(WARM_UP * updates))
+    return fastnet.callbacks.LearningRateWarmup(
         peak,
-        decay_steps=updates - warm_up,
-        warmup_steps=warm_up,
-        warmup_start=peak / warm_up,
-        end_learning_rate=0.0,
+        warmup_updates=length,
+        then=fastnet.schedules.Polynomial(updates - length),
+        start=peak / length,
     )
 
 
@@ -104,8 +101,10 @@ def main() -> None:
     test = test.map(lambda x, y: (scaled(x), y))
     updates = args.epochs * -(-len(x) // args.global_batch)
     # Without the trust ratio LARS is SGD with momentum, its decay in the gradient.
+    decay = keras.optimizers.schedules.PolynomialDecay(args.rate, updates, 0.0, 2.0)
+    without_warm_up = args.method == "sgd"
     optimizer = fastnet.LARS(
-        rate_schedule(args.method, args.rate, updates),
+        decay if without_warm_up else args.rate,
         momentum=MOMENTUM,
         weight_decay=WEIGHT_DECAY,
         trust_coefficient=TRUST_COEFFICIENT,
@@ -122,7 +121,10 @@ def main() -> None:
         jit_compile=False,
     )
     begun = time.perf_counter()
-    history = model.fit(data, epochs=args.epochs, verbose=0).history
+    callbacks = [] if without_warm_up else [warm_up(args.rate, updates)]
+    history = model.fit(
+        data, epochs=args.epochs, verbose=0, callbacks=callbacks
+    ).history
     seconds = time.perf_counter() - begun
     _, accuracy = model.evaluate(test, verbose=0)
     result = {

@@ -1,5 +1,7 @@
 """Learning-rate schedules for large-batch training."""
 
+import importlib
+
 from keras_fastnet.schedules.decays import Constant, Cosine, Polynomial, Steps
 from keras_fastnet.schedules.plot import plot
 from keras_fastnet.schedules.scaling import (
@@ -7,12 +9,13 @@ from keras_fastnet.schedules.scaling import (
     linear_scaling,
     square_root_scaling,
 )
-from keras_fastnet.schedules.warmup_polynomial import (
-    gradual_warmup,
-    polynomial_decay,
-    warmup_polynomial,
-)
-from keras_fastnet.schedules.warmup_polynomial_decay import WarmupPolynomialDecay
+
+_DEPRECATED = {
+    "WarmupPolynomialDecay",
+    "gradual_warmup",
+    "polynomial_decay",
+    "warmup_polynomial",
+}
 
 __all__ = [
     "Constant",
@@ -20,11 +23,15 @@ __all__ = [
     "Polynomial",
     "ScaledRate",
     "Steps",
-    "WarmupPolynomialDecay",
-    "gradual_warmup",
     "linear_scaling",
     "plot",
-    "polynomial_decay",
     "square_root_scaling",
-    "warmup_polynomial",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name in _DEPRECATED:
+        # Imports TensorFlow, which decays do without.
+        home = "keras_fastnet.optimizers.warmup_polynomial_decay"
+        return getattr(importlib.import_module(home), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,7 +1,7 @@
-"""Decays of the learning rate after a warm-up, as functions of the epoch.
+"""Learning rates as functions of training progress: a warm-up, then a decay.
 
-Each class is a function of the fractional epochs since the warm-up, whose value
-multiplies the peak. Decays do not count updates, so batch growth does not affect them.
+Each class is a decay: a function of the fractional epochs since the warm-up, whose
+value multiplies the peak. If the warm-up is given in updates, so is the decay.
 """
 
 import dataclasses
@@ -9,10 +9,27 @@ import math
 from collections.abc import Callable, Mapping
 
 from keras_fastnet.arguments import checked_number
-from keras_fastnet.schedules.warmup_polynomial import polynomial_decay
 
 Decay = Callable[[float], float]
-"""From the epochs since the warm-up to a factor of the peak, 1 at the start."""
+"""From the epochs or updates since the warm-up to a factor of the peak, 1 at first."""
+
+
+def warmup_then_decay(
+    done: float, *, peak: float, warmup: float, then: Decay, start: float = 0.0
+) -> float:
+    """Returns the learning rate after a linear warm-up (Goyal et al., section 2.2).
+
+    Args:
+        done: Number of epochs or updates done; may be fractional.
+        peak: The rate at the end of the warm-up.
+        warmup: Length of the warm-up, in the unit of `done`.
+        then: The decay after it.
+        start: The rate at the start. Defaults to `0.0`.
+    """
+    if done < warmup:
+        # A weighted mean of both ends, so that the end gives exactly `peak`.
+        return start * (1 - done / warmup) + peak * (done / warmup)
+    return peak * then(done - warmup)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +89,7 @@ class Polynomial:
             epochs: Epochs since the warm-up.
         """
         done = min(epochs / self.epochs, 1.0)
-        return polynomial_decay(done, peak=1.0, end=self.end, power=self.power)
+        return self.end + (1 - self.end) * (1 - done) ** self.power
 
 
 @dataclasses.dataclass(frozen=True)

@@ -217,6 +217,29 @@ def test_warmup_with_data_of_unknown_length():
         np.testing.assert_allclose(seen, expected, rtol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+@pytest.mark.parametrize("known", [True, False])
+def test_warmup_by_updates_continues_in_the_next_fit(capsys, known):
+    """Eight updates of warm-up, then two of decay, whatever the size of an update."""
+    dataset = tf.data.Dataset.from_tensor_slices(data(6 * 32)).batch(32)
+    if not known:
+        dataset = dataset.filter(lambda *_: True)
+    watch = Watch()
+    model = compiled(LargeBatchOptimizer(keras.optimizers.SGD(1e-3)))
+    warmup = LearningRateWarmup(8e-3, warmup_updates=8, then=Polynomial(2, power=1.0))
+    options = {"shuffle": False, "verbose": 0}
+    callbacks = [warmup, BatchGrowth({0: 32, 1: 64}), watch]
+    model.fit(dataset, epochs=2, **options, callbacks=callbacks)
+    assert "until update 8, then power 1 to 0 of it in 2 updates" in (
+        capsys.readouterr().out
+    )
+    model.fit(dataset, epochs=3, initial_epoch=2, **options, callbacks=callbacks)
+    # Six updates of 32, then three of 64 in each epoch.
+    expected = [[0, 1e-3, 2e-3, 3e-3, 4e-3, 5e-3], [6e-3, 7e-3, 8e-3], [4e-3, 0, 0]]
+    for seen, rates in zip(watch.updates, expected, strict=True):
+        np.testing.assert_allclose(seen, rates, rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("phases", "error", "words"),
     [
@@ -257,6 +280,13 @@ def test_unsuitable_optimizers_raise():
         ({"peak": 0.1, "start": 0.1}, ValueError, "`start` must be below `peak`"),
         ({"peak": -1.0}, ValueError, "peak=-1.0"),
         ({"peak": 0.1, "warmup_epochs": 0}, ValueError, "warmup_epochs=0"),
+        ({"peak": 0.1, "warmup_updates": 9}, ValueError, "warmup_updates=9. Pass"),
+        ({"peak": 0.1, "warmup_epochs": None}, ValueError, "takes one of"),
+        (
+            {"peak": 0.1, "warmup_epochs": None, "warmup_updates": 1.5},
+            TypeError,
+            "warmup_updates=1.5",
+        ),
     ],
 )
 def test_invalid_warmups_raise(settings, error, words):

@@ -14,7 +14,6 @@ from keras_fastnet._keras.keras_api import keras
 import numpy as np
 import tensorflow as tf
 from keras_fastnet import LARS
-from keras_fastnet.schedules import WarmupPolynomialDecay
 
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0],
@@ -35,7 +34,9 @@ def make():
 
 def train(**options):
     model = make()
-    schedule = WarmupPolynomialDecay(4.0, decay_steps=6, warmup_steps=2)
+    schedule = keras.optimizers.schedules.CosineDecay(
+        0.5, decay_steps=6, warmup_target=4.0, warmup_steps=2
+    )
     optimizer = LARS(
         schedule, weight_decay=0.01, exclude_from_adaptation=["head/"], **options
     )

@@ -6,7 +6,6 @@ import tensorflow as tf
 
 from keras_fastnet import LARS
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet.schedules import WarmupPolynomialDecay
 from tests.variables import new_variable
 
 
@@ -205,7 +204,7 @@ def test_converges():
             keras.layers.Dense(1, kernel_initializer=_glorot(2)),
         ]
     )
-    schedule = WarmupPolynomialDecay(20.0, decay_steps=90, warmup_steps=10)
+    schedule = keras.optimizers.schedules.PolynomialDecay(20.0, 90, 0.0, 2.0)
     model.compile(
         LARS(schedule, clipnorm=1.0),
         keras.losses.BinaryCrossentropy(from_logits=True),

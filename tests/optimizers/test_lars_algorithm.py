@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from keras_fastnet import LARS
-from keras_fastnet.schedules import WarmupPolynomialDecay
+from keras_fastnet._keras.keras_api import keras
 from tests.variables import new_variable
 
 pytestmark = pytest.mark.smoke
@@ -15,7 +15,9 @@ KERNEL, FILTERS, ZERO, BIAS, SCALAR = range(5)
 SHAPES = ((6, 5), (3, 3, 2, 4), (4, 3), (5,), ())
 # The schedule rises for 20 updates and falls for 30, so that a rate outside the buffer
 # would give other weights.
-SCHEDULE = WarmupPolynomialDecay(8.0, decay_steps=30, warmup_steps=20, warmup_start=0.5)
+SCHEDULE = keras.optimizers.schedules.CosineDecay(
+    0.5, decay_steps=30, warmup_target=8.0, warmup_steps=20
+)
 
 
 def reference(

@@ -6,7 +6,6 @@ import tensorflow as tf
 
 from keras_fastnet import LARS
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet.schedules import WarmupPolynomialDecay
 
 pytestmark = pytest.mark.smoke
 
@@ -54,7 +53,9 @@ def assert_close(ours, theirs, tolerance=1e-5):
 
 
 def schedule():
-    return WarmupPolynomialDecay(4.0, decay_steps=6, warmup_steps=2)
+    return keras.optimizers.schedules.CosineDecay(
+        0.5, decay_steps=6, warmup_target=4.0, warmup_steps=2
+    )
 
 
 @pytest.mark.parametrize("nesterov", [False, True])

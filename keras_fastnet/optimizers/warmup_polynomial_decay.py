@@ -1,5 +1,10 @@
-"""A learning-rate schedule with warm-up and polynomial decay, for Keras optimizers."""
+"""Deprecated: a schedule, and functions, of a warm-up and a polynomial decay.
 
+`callbacks.LearningRateWarmup` does the same, in epochs or updates, with any decay. The
+schedule is registered with the optimizers, so that `.keras` files with it are loaded.
+"""
+
+import warnings
 from numbers import Integral
 from typing import Any
 
@@ -7,12 +12,15 @@ import tensorflow as tf
 
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.arguments import checked_number
-from keras_fastnet.schedules.warmup_polynomial import gradual_warmup, polynomial_decay
 
 
 @keras.saving.register_keras_serializable(package="keras_fastnet")
 class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
-    """Warms up linearly to a peak, then decays polynomially.
+    """Deprecated: warms up linearly to a peak, then decays polynomially.
+
+    Instead of `LARS(WarmupPolynomialDecay(32.0, decay_steps=3040, warmup_steps=560,
+    end_learning_rate=0.0))`, pass a number to the optimizer and
+    `LearningRateWarmup(32.0, warmup_updates=560, then=Polynomial(3040))` to `fit`.
 
     `decay_steps` counts the steps after the warm-up, as in
     `keras.optimizers.schedules.CosineDecay`: the training has `warmup_steps +
@@ -46,16 +54,6 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
         TypeError: If an argument is of the wrong type.
         ValueError: If the warm-up does not increase the rate, the decay increases it,
             or a number of steps is not positive.
-
-    Example:
-
-    Ninety epochs of 40 steps, 14 of them warm-up:
-
-    >>> schedule = WarmupPolynomialDecay(
-    ...     32.0, decay_steps=76 * 40, warmup_steps=14 * 40, end_learning_rate=0.0
-    ... )
-    >>> [float(schedule(epoch * 40)) for epoch in (0, 7, 14, 52, 90, 100)]
-    [0.0, 16.0, 32.0, 8.0, 0.0, 0.0]
 
     References:
         - [You et al., 2017](https://arxiv.org/abs/1708.03888)
@@ -99,6 +97,32 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
                 f"peak_learning_rate={peak_learning_rate}. "
                 "Lower `end_learning_rate`."
             )
+        end = self.end_learning_rate / self.peak_learning_rate
+        others = {"end": (end, 0.0), "power": (self.power, 2.0)}
+        decay = ", ".join(
+            [str(self.decay_steps)]
+            + [f"{k}={v:.6g}" for k, (v, usual) in others.items() if v != usual]
+        )
+        start = f", start={self.warmup_start:g}" if self.warmup_start else ""
+        _deprecated(
+            "WarmupPolynomialDecay",
+            "Pass a number to the optimizer, and to `fit` the callback "
+            f"`LearningRateWarmup({self.peak_learning_rate:g}, "
+            f"warmup_updates={self.warmup_steps}, then=Polynomial({decay}){start})`. "
+            "Loops without `fit` set `optimizer.learning_rate` to the callback's "
+            "`rate_at(updates)`.",
+        )
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "WarmupPolynomialDecay":
+        """Creates the schedule of a saved model, without the warning.
+
+        Args:
+            config: What `get_config` returned.
+        """
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return cls(**config)
 
     def __call__(self, step: Any) -> Any:
         """Returns the rate at `step`, as a tensor.
@@ -111,13 +135,8 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
         done = tf.clip_by_value((step - self.warmup_steps) / self.decay_steps, 0.0, 1.0)
         return tf.where(
             step < self.warmup_steps,
-            gradual_warmup(warm, start=self.warmup_start, peak=self.peak_learning_rate),
-            polynomial_decay(
-                done,
-                peak=self.peak_learning_rate,
-                end=self.end_learning_rate,
-                power=self.power,
-            ),
+            _rising(warm, self.warmup_start, self.peak_learning_rate),
+            _falling(done, self.peak_learning_rate, self.end_learning_rate, self.power),
         )
 
     def get_config(self) -> dict[str, Any]:
@@ -145,3 +164,76 @@ def _steps(argument: str, value: Any) -> int:
             "Use `keras.optimizers.schedules.PolynomialDecay` for no warm-up."
         )
     return int(value)
+
+
+def gradual_warmup(progress: Any, *, start: float, peak: float) -> Any:
+    """Deprecated: returns the rate at a fraction of a linear warm-up.
+
+    Args:
+        progress: The fraction of the warm-up that is done, from 0 to 1.
+        start: The rate at progress 0.
+        peak: The rate at progress 1.
+    """
+    _deprecated("gradual_warmup", "Write `start + (peak - start) * progress`.")
+    return _rising(progress, start, peak)
+
+
+def polynomial_decay(
+    progress: Any, *, peak: float, end: float, power: float = 2.0
+) -> Any:
+    """Deprecated: returns the rate at a fraction of a polynomial decay.
+
+    Args:
+        progress: The fraction of the decay that is done, from 0 to 1.
+        peak: The rate at progress 0.
+        end: The rate at progress 1.
+        power: The exponent of the remaining fraction. Defaults to `2.0`.
+    """
+    _deprecated(
+        "polynomial_decay",
+        "Write `peak * Polynomial(1, end / peak, power)(progress)`.",
+    )
+    return _falling(progress, peak, end, power)
+
+
+def warmup_polynomial(
+    progress: float,
+    *,
+    warmup: float,
+    peak: float,
+    start: float = 0.0,
+    end: float = 0.0,
+    power: float = 2.0,
+) -> float:
+    """Deprecated: returns the rate at a fraction of a training.
+
+    Args:
+        progress: The fraction of the training that is done; 1 or more gives `end`.
+        warmup: The fraction of the training that is warm-up, above 0 and below 1.
+        peak: The rate at the end of the warm-up.
+        start: The rate at progress 0. Defaults to `0.0`.
+        end: The rate at progress 1. Defaults to `0.0`.
+        power: The exponent of the decay. Defaults to `2.0`.
+    """
+    _deprecated(
+        "warmup_polynomial",
+        "Write `LearningRateWarmup(peak, warmup, Polynomial(1 - warmup, end / peak, "
+        "power), start=start).rate_at(progress)`.",
+    )
+    if progress < warmup:
+        return _rising(max(progress, 0.0) / warmup, start, peak)
+    return _falling(min((progress - warmup) / (1 - warmup), 1.0), peak, end, power)
+
+
+def _rising(progress: Any, start: float, peak: float) -> Any:
+    return start * (1 - progress) + peak * progress
+
+
+def _falling(progress: Any, peak: float, end: float, power: float) -> Any:
+    return end + (peak - end) * (1 - progress) ** power
+
+
+def _deprecated(name: str, instead: str) -> None:
+    warnings.warn(
+        f"`{name}` is deprecated. {instead}", DeprecationWarning, stacklevel=3
+    )
