@@ -94,32 +94,28 @@ def model_named(name: str, image_size: int, classes: int) -> keras.Model:
 def main() -> None:
     """Trains as the command line says."""
     args = arguments()
-    given: dict[str, Any] = {"epochs": args.epochs, "global_batch": args.global_batch}
-    if args.device_batch:
-        given["device_batch"] = args.device_batch
-    if args.grid and args.recipe == "ibm2017":
-        given["grid"] = args.grid
+    given: dict[str, Any] = {
+        "epochs": args.epochs,
+        "global_batch": args.global_batch,
+        "device_batch": args.device_batch,
+        "precision": args.precision,
+    }
     if args.model == "alexnet_bn" and args.recipe == "berkeley2017":
         given["model"] = args.model
-    recipe_for = RECIPES[args.recipe]
-    options = recipe_for().strategy_options
-    if args.grid:
-        options["grid"] = args.grid
     # First, since the cluster must form before TensorFlow runs.
-    strategy = fastnet.TorusStrategy(**options)
+    strategy = fastnet.TorusStrategy(grid=args.grid or "auto")
     keras.utils.set_random_seed(args.seed)
     about: dict[str, Any] = {"classes": args.classes, "corrupt": args.corrupt}
     train = fastnet.datasets.ImageRecords(
         args.data_dir, "train", examples=args.train_size, **about
     )
     validation = fastnet.datasets.ImageRecords(args.data_dir, "validation", **about)
-    recipe = recipe_for(train.examples, ranks=strategy.num_replicas_in_sync, **given)
+    recipe = RECIPES[args.recipe](strategy, train, **given)
     chief = strategy.rank == 0
     if chief:
         print(recipe, flush=True)
     if args.show:
         return
-    keras.config.set_dtype_policy(args.precision or recipe.precision)
     name = args.model or recipe.model
     size = args.image_size or (227 if name == "alexnet_bn" else 224)
     common: dict[str, Any] = {
@@ -129,18 +125,16 @@ def main() -> None:
         "strategy": strategy,
     }
 
-    with strategy.scope():
+    with recipe.scope():
         model = model_named(name, size, train.classes)
-        if recipe.zero_gamma and name != "alexnet_bn":
-            fastnet.models.zero_gamma(model)
         metrics = [keras.metrics.CategoricalAccuracy(name="top_1")]
         if train.classes > 5:
             metrics.append(keras.metrics.TopKCategoricalAccuracy(5, name="top_5"))
-        model.compile(
-            recipe.optimizer(), recipe.loss(from_logits=True), metrics=metrics
-        )
+        recipe.compile(model, from_logits=True, metrics=metrics)
 
-    callbacks = [*recipe.callbacks(), fastnet.callbacks.ThroughputMonitor()]
+    arguments_of_fit = recipe.fit_arguments
+    callbacks = arguments_of_fit["callbacks"]
+    callbacks.append(fastnet.callbacks.ThroughputMonitor())
     if args.log_dir:
         callbacks.append(keras.callbacks.TensorBoard(args.log_dir))
     if args.backup_dir:
@@ -153,10 +147,9 @@ def main() -> None:
             train.for_training(
                 **common, seed=args.seed, augmentation=args.augmentation
             ),
-            epochs=recipe.epochs,
             validation_data=validation.for_evaluation(**common),
-            callbacks=callbacks,
             shuffle=False,  # already shuffled
+            **arguments_of_fit,
         ).history
     if args.save:
         model.save(args.save)

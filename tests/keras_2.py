@@ -74,9 +74,11 @@ LEFT_OUT = {
         "test_invalid_arguments_raise[<lambda>-ValueError-`loss_scal": _OTHERS_DO,
     },
     "test_schedules": {
-        "test_schedule_sets_the_rate_of_an_optimizer": (
+        "test_deprecated_schedule_sets_the_rate_of_an_optimizer": (
             "`learning_rate` of Keras 2 is that of the update before"
         ),
+        "test_deprecated_schedule_is_loaded": "the file is one of Keras 3",
+        "test_model_file_with_the_deprecated_schedule": "the file is one of Keras 3",
     },
     "test_batch_growth": {
         "test_growth_equals_separate_fits[2-as_unknown_length": (

@@ -42,7 +42,7 @@ def train(name: str, data_dir: str) -> dict:
     if done.returncode:
         raise RuntimeError(f"{name} failed:\n{done.stdout}\n{done.stderr}")
     facts = dict(re.findall(r"^\[0\] (updates|top-1)  +(\S+)$", done.stdout, re.M))
-    recipe = RECIPES[name](50_000, ranks=2, epochs=EPOCHS)
+    recipe = RECIPES[name](None, 50_000, ranks=2, epochs=EPOCHS)
     return {
         "recipe": name,
         "command": f"fastnet run --workers 2 examples/imagenet.py --data-dir DIR "

@@ -15,12 +15,12 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from keras_fastnet.cli import bench, check, demo, env, plan, run, scale
+from keras_fastnet.cli import bench, check, demo, env, plan, recipe, run, scale
 from keras_fastnet.cli.option_types import as_sentence
 from keras_fastnet.errors import UsageError
 from keras_fastnet.version import __version__
 
-COMMANDS = (run, scale, demo, check, bench, plan, env)
+COMMANDS = (run, scale, demo, check, bench, plan, recipe, env)
 
 _EPILOG = """\
 examples:
@@ -34,6 +34,8 @@ examples:
       time all-reduces of four local workers, flat ring against torus
   fastnet plan --ranks 64 --hosts 8 --model ResNet50 --compute-ms 160
       predict the efficiency of a cluster
+  fastnet recipe sony2018 --examples 50000 --workers 8
+      show a published training's batch and learning rate for your data
 
 `fastnet COMMAND --help` describes a command.
 """

@@ -32,10 +32,33 @@ def zero_gamma(model: keras.Model) -> list[str]:
     zero_gamma(model)
     ```
     """
-    inputs = _inputs_by_layer(model)
-    changed = []
+    normalizations = last_normalizations(model)
+    if not normalizations:
+        raise ValueError(
+            "`zero_gamma` needs residual blocks that end with a `BatchNormalization` "
+            f"with gamma before an `Add`. Received: model {model.name!r} without one. "
+            "Leave it out for this model."
+        )
+    for layer in normalizations:
+        layer.gamma.assign(np.zeros(layer.gamma.shape))
+    return [layer.name for layer in normalizations]
+
+
+def last_normalizations(model: keras.Model) -> list[keras.layers.Layer]:
+    """Returns the last normalization of each residual block, in nested models too.
+
+    Args:
+        model: A model; only functional ones have blocks that can be found.
+    """
+    found = []
     for layer in model.layers:
-        if not isinstance(layer, keras.layers.Add):
+        if hasattr(layer, "layers"):
+            found += last_normalizations(layer)
+    if not any(isinstance(layer, keras.layers.Add) for layer in model.layers):
+        return found
+    inputs = _inputs_by_layer(model)
+    for layer in model.layers:
+        if not isinstance(layer, keras.layers.Add) or layer.name not in inputs:
             continue
         ends = [
             name
@@ -50,23 +73,20 @@ def zero_gamma(model: keras.Model) -> list[str]:
             *(_ancestors(name, inputs) for name in inputs[layer.name])
         )
         last = max(ends, key=lambda name: len(_ancestors(name, inputs) - shared))
-        gamma = model.get_layer(last).gamma
-        gamma.assign(np.zeros(gamma.shape))
-        changed.append(last)
-    if not changed:
-        raise ValueError(
-            "`zero_gamma` needs residual blocks that end with a `BatchNormalization` "
-            f"with gamma before an `Add`. Received: model {model.name!r} without one. "
-            "Leave it out for this model."
-        )
-    return changed
+        found.append(model.get_layer(last))
+    return found
 
 
 def _inputs_by_layer(model: keras.Model) -> dict[str, list[str]]:
-    """Returns the names of each layer's input layers."""
+    """Returns the names of each layer's input layers; nothing without a graph."""
+    try:
+        layers = model.get_config()["layers"]
+    except (KeyError, NotImplementedError):
+        return {}
     return {
         layer["name"]: list(dict.fromkeys(_names(layer["inbound_nodes"])))
-        for layer in model.get_config()["layers"]
+        for layer in layers
+        if "inbound_nodes" in layer
     }
 
 

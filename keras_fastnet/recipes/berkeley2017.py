@@ -1,17 +1,16 @@
 """Recipe of You et al. 2017: LARS, batch 32K."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from keras_fastnet.recipes.recipe import Recipe
 from keras_fastnet.recipes.settings import (
-    IMAGENET,
     Setting,
-    Sizes,
     chosen,
     nearest_batch,
     paper,
     rule,
 )
+from keras_fastnet.recipes.sizes import Sizes, takes_old_arguments
 from keras_fastnet.schedules import Polynomial, square_root_scaling
 
 BATCH = 32_768
@@ -21,13 +20,16 @@ _CAFFE = "NVIDIA Caffe's settings for AlexNet-BN"
 _ALEXNET = {8_192: (10.0, 4), 16_384: (24.0, 5), 32_768: (32.0, 10)}
 
 
+@takes_old_arguments
 def berkeley2017(
-    train_size: int = IMAGENET,
+    strategy: Any = None,
+    data: Any = None,
     *,
     epochs: int | None = None,
     global_batch: int | None = None,
-    ranks: int = 1,
-    device_batch: int = 32,
+    device_batch: int | None = None,
+    ranks: int | None = None,
+    precision: str | None = None,
     model: Literal["resnet50", "alexnet_bn"] = "resnet50",
 ) -> Recipe:
     """LARS with polynomial decay (You et al., arXiv 1708.03888 and 1709.05011).
@@ -42,20 +44,25 @@ def berkeley2017(
     ```
 
     Args:
-        train_size: Number of training examples. Defaults to ImageNet's.
+        strategy: The strategy that trains. Defaults to `None`: `ranks` replicas.
+        data: The training data: arrays as for `fit`, batches (a `tf.data.Dataset`, a
+            `PyDataset`), `ImageRecords`, or the number of examples. Defaults to `None`:
+            ImageNet's.
         epochs: Number of epochs; the warm-up keeps its fraction of them. Defaults to
             `None`: 90, for AlexNet-BN 100.
         global_batch: Examples of an update, to which the rate is scaled. Defaults to
             `None`: 32,768; for smaller datasets, the batch that gives as many updates
             per epoch.
-        ranks: Number of replicas. Defaults to 1.
         device_batch: Per-replica batch: examples of one replica in one step. Defaults
-            to 32.
+            to `None`: a replica's share of the data's batches, otherwise 32.
+        ranks: Number of replicas, without a strategy. Defaults to `None`: 1.
+        precision: The dtype policy. Defaults to `None`: the recipe's.
         model: `"resnet50"` or `"alexnet_bn"`. Defaults to `"resnet50"`.
 
     Raises:
-        TypeError: If a size is not an integer.
-        ValueError: If the sizes do not fit each other, or there is no such model.
+        TypeError: If an argument is of the wrong type.
+        ValueError: If the sizes do not fit each other, the number of examples is not
+            known, or there is no such model.
 
     Example:
 
@@ -68,7 +75,14 @@ def berkeley2017(
             'berkeley2017 trains "resnet50" or "alexnet_bn". '
             f"Received: model={model!r}. Pass one of them."
         )
-    sizes = Sizes(train_size, epochs, global_batch, ranks, device_batch)
+    sizes = Sizes.of(
+        strategy,
+        data,
+        epochs=epochs,
+        global_batch=global_batch,
+        device_batch=device_batch,
+        ranks=ranks,
+    )
     residual = model == "resnet50"
     published = paper(90 if residual else 100, "arXiv 1709.05011, abstract")
     all_epochs = sizes.epochs_of(published)
@@ -108,6 +122,8 @@ def berkeley2017(
         "batch 32K loses 0.6 points",
         sizes,
         settings,
+        strategy=strategy,
+        precision=precision,
     )
 
 

@@ -1,7 +1,10 @@
 """Recipe of Goyal et al. 2017: ImageNet in one hour."""
 
+from typing import Any
+
 from keras_fastnet.recipes.recipe import Recipe
-from keras_fastnet.recipes.settings import IMAGENET, Sizes, chosen, paper, rule
+from keras_fastnet.recipes.settings import Setting, chosen, paper, rule
+from keras_fastnet.recipes.sizes import Sizes, takes_old_arguments
 from keras_fastnet.schedules import Steps, linear_scaling
 
 BATCH = 8192
@@ -9,13 +12,16 @@ EPOCHS = 90
 BASE_RATE = 0.1
 
 
+@takes_old_arguments
 def facebook2017(
-    train_size: int = IMAGENET,
+    strategy: Any = None,
+    data: Any = None,
     *,
     epochs: int | None = None,
     global_batch: int | None = None,
-    ranks: int = 1,
-    device_batch: int = 32,
+    device_batch: int | None = None,
+    ranks: int | None = None,
+    precision: str | None = None,
 ) -> Recipe:
     """SGD with linear scaling and gradual warm-up (Goyal et al., arXiv 1706.02677).
 
@@ -28,19 +34,24 @@ def facebook2017(
     ```
 
     Args:
-        train_size: Number of training examples. Defaults to ImageNet's.
+        strategy: The strategy that trains. Defaults to `None`: `ranks` replicas.
+        data: The training data: arrays as for `fit`, batches (a `tf.data.Dataset`, a
+            `PyDataset`), `ImageRecords`, or the number of examples. Defaults to `None`:
+            ImageNet's.
         epochs: Number of epochs; warm-up and steps keep their fractions of them.
             Defaults to `None`: 90.
         global_batch: Examples of an update, to which the rate is scaled. Defaults to
             `None`: 8,192; for smaller datasets, the batch that gives as many updates
             per epoch.
-        ranks: Number of replicas. Defaults to 1.
         device_batch: Per-replica batch: examples of one replica in one step. Defaults
-            to 32.
+            to `None`: a replica's share of the data's batches, otherwise 32.
+        ranks: Number of replicas, without a strategy. Defaults to `None`: 1.
+        precision: The dtype policy. Defaults to `None`: the recipe's.
 
     Raises:
-        TypeError: If a size is not an integer.
-        ValueError: If the sizes do not fit each other.
+        TypeError: If an argument is of the wrong type.
+        ValueError: If the sizes do not fit each other, or the number of examples is not
+            known.
 
     Example:
 
@@ -48,7 +59,30 @@ def facebook2017(
     >>> [round(recipe.rate_at(epoch), 4) for epoch in (0, 2.5, 5, 30, 60, 80)]
     [0.1, 1.65, 3.2, 0.32, 0.032, 0.0032]
     """
-    sizes = Sizes(train_size, epochs, global_batch, ranks, device_batch)
+    sizes = Sizes.of(
+        strategy,
+        data,
+        epochs=epochs,
+        global_batch=global_batch,
+        device_batch=device_batch,
+        ranks=ranks,
+    )
+    return Recipe.of(
+        "facebook2017",
+        "76.3 % top-1, ResNet-50 on ImageNet, batch 8,192, 256 P100, 1 h",
+        sizes,
+        settings_for(sizes),
+        strategy=strategy,
+        precision=precision,
+    )
+
+
+def settings_for(sizes: Sizes) -> dict[str, Setting]:
+    """Returns the settings for the sizes of a training.
+
+    Args:
+        sizes: The sizes.
+    """
     published = paper(EPOCHS, "section 5.1")
     batch = sizes.batch(BATCH, "section 5.1")
     peak = linear_scaling(BASE_RATE, batch.value)
@@ -62,7 +96,7 @@ def facebook2017(
     start = paper(BASE_RATE, "section 2.2: from the rate of batch 256")
     if peak <= BASE_RATE:
         start = chosen(0.0, "the peak is not above the paper's 0.1")
-    settings = {
+    return {
         "model": paper("resnet50", "section 5.1"),
         "epochs": all_epochs,
         "phases": batch._replace(value={0: batch.value}),
@@ -86,9 +120,3 @@ def facebook2017(
         "grid": chosen("auto", "the paper halves and doubles within servers of 8"),
         "wire_dtype": chosen(None, "the paper names no other than float32"),
     }
-    return Recipe.of(
-        "facebook2017",
-        "76.3 % top-1, ResNet-50 on ImageNet, batch 8,192, 256 P100, 1 h",
-        sizes,
-        settings,
-    )

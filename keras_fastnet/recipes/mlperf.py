@@ -1,10 +1,11 @@
 """Recipe of the MLPerf reference convergence points, for batches of 4K to 64K."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from keras_fastnet.recipes.recipe import Recipe
-from keras_fastnet.recipes.settings import IMAGENET, Sizes, chosen, nearest_batch, paper
+from keras_fastnet.recipes.settings import chosen, nearest_batch, paper
+from keras_fastnet.recipes.sizes import Sizes, takes_old_arguments
 from keras_fastnet.schedules import Polynomial, square_root_scaling
 
 _SOURCE = "reference convergence points of MLPerf training 4.0, ResNet-50"
@@ -38,13 +39,16 @@ POINTS = {
 """The reference points, by global batch."""
 
 
+@takes_old_arguments
 def mlperf(
-    train_size: int = IMAGENET,
+    strategy: Any = None,
+    data: Any = None,
     *,
     epochs: int | None = None,
     global_batch: int | None = None,
-    ranks: int = 1,
-    device_batch: int = 32,
+    device_batch: int | None = None,
+    ranks: int | None = None,
+    precision: str | None = None,
 ) -> Recipe:
     """LARS with MLPerf's reference hyperparameters, for batches of 4K to 64K.
 
@@ -60,18 +64,23 @@ def mlperf(
     ```
 
     Args:
-        train_size: Number of training examples. Defaults to ImageNet's.
+        strategy: The strategy that trains. Defaults to `None`: `ranks` replicas.
+        data: The training data: arrays as for `fit`, batches (a `tf.data.Dataset`, a
+            `PyDataset`), `ImageRecords`, or the number of examples. Defaults to `None`:
+            ImageNet's.
         epochs: Number of epochs; the warm-up keeps its fraction of them. Defaults to
             `None`: the published number.
         global_batch: Examples of an update. Defaults to `None`: 32,768; for smaller
             datasets, the batch that gives as many updates per epoch.
-        ranks: Number of replicas. Defaults to 1.
         device_batch: Per-replica batch: examples of one replica in one step. Defaults
-            to 32.
+            to `None`: a replica's share of the data's batches, otherwise 32.
+        ranks: Number of replicas, without a strategy. Defaults to `None`: 1.
+        precision: The dtype policy. Defaults to `None`: the recipe's.
 
     Raises:
-        TypeError: If a size is not an integer.
-        ValueError: If the sizes do not fit each other.
+        TypeError: If an argument is of the wrong type.
+        ValueError: If the sizes do not fit each other, or the number of examples is not
+            known.
 
     Example:
 
@@ -79,7 +88,14 @@ def mlperf(
     >>> recipe.peak, recipe.warmup_epochs, recipe.momentum, recipe.epochs
     (24.7, 31, 0.952, 85)
     """
-    sizes = Sizes(train_size, epochs, global_batch, ranks, device_batch)
+    sizes = Sizes.of(
+        strategy,
+        data,
+        epochs=epochs,
+        global_batch=global_batch,
+        device_batch=device_batch,
+        ranks=ranks,
+    )
     batch = sizes.batch(32_768, _SOURCE)
     near = nearest_batch(batch.value, POINTS)
     point = POINTS[near]
@@ -123,4 +139,6 @@ def mlperf(
         "75.9 % top-1, ResNet-50 on ImageNet, in 40 to 84.5 epochs at batch 4K to 64K",
         sizes,
         settings,
+        strategy=strategy,
+        precision=precision,
     )

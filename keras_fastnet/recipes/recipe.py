@@ -1,18 +1,22 @@
 """A published training as a set of settings with sources."""
 
 import dataclasses
-import functools
+import importlib
 import math
 import textwrap
-from collections.abc import Callable, Mapping
-from typing import Any, Literal
+import warnings
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Literal
 
-from keras_fastnet._keras.keras_api import keras
-from keras_fastnet.callbacks import BatchGrowth, LearningRateWarmup
-from keras_fastnet.optimizers import LARS, LargeBatchOptimizer
-from keras_fastnet.recipes.settings import Setting, Sizes
-from keras_fastnet.schedules.decays import Decay
+from keras_fastnet.recipes.settings import Setting, chosen
+from keras_fastnet.recipes.sizes import Sizes
+from keras_fastnet.schedules.decays import Decay, warmup_then_decay
 from keras_fastnet.text import count, table
+
+if TYPE_CHECKING:
+    from keras_fastnet._keras.keras_api import keras
+    from keras_fastnet.optimizers import LargeBatchOptimizer
 
 _SOURCE_WIDTH = 76
 
@@ -21,8 +25,17 @@ _SOURCE_WIDTH = 76
 class Recipe:
     """The settings of a training, with the source of each.
 
-    `print(recipe)` shows them as a table. It marks values that the paper states, values
-    from a rule of the paper applied to your sizes, and values chosen by keras_fastnet.
+    ```python
+    recipe = sony2018(strategy, (x, y))
+    with recipe.scope():
+        model = keras.applications.ResNet50(weights=None)
+        recipe.compile(model, metrics=["accuracy"])
+    model.fit(x, y, **recipe.fit_arguments)
+    ```
+
+    `print(recipe)` shows the settings as a table. It marks values that the paper
+    states, values from a rule of the paper applied to your sizes, and values chosen by
+    keras_fastnet.
 
     Attributes:
         name: Name of the recipe, such as `"sony2018"`.
@@ -83,7 +96,14 @@ class Recipe:
 
     @classmethod
     def of(
-        cls, name: str, published: str, sizes: Sizes, settings: Mapping[str, Setting]
+        cls,
+        name: str,
+        published: str,
+        sizes: Sizes,
+        settings: Mapping[str, Setting],
+        *,
+        strategy: Any = None,
+        precision: str | None = None,
     ) -> "Recipe":
         """Returns the recipe with the values of some settings.
 
@@ -92,9 +112,28 @@ class Recipe:
             published: The paper's result and hardware.
             sizes: The sizes that the recipe is made for.
             settings: One setting for each of the attributes from `model` on.
+            strategy: The strategy that trains; its grid and dtype of gradients replace
+                those of the settings. Defaults to `None`.
+            precision: The dtype policy in place of the recipe's. Defaults to `None`.
         """
+        others = _of_strategy(strategy)
+        if precision is not None:
+            others["precision"] = precision, "as passed"
+        settings = dict(settings)
+        for key, (value, why) in others.items():
+            if value != settings[key].value:
+                replaced = f"{why}; the recipe has {settings[key].value}"
+                settings[key] = chosen(value, replaced)
         values = {key: setting.value for key, setting in settings.items()}
-        return cls(name, published, sizes, settings, **values)
+        recipe = cls(name, published, sizes, settings, **values)
+        # Not a field, since a strategy can be neither copied nor compared.
+        object.__setattr__(recipe, "_strategy", strategy)
+        return recipe
+
+    @property
+    def strategy(self) -> Any:
+        """Returns the strategy that trains; `None` without one."""
+        return vars(self).get("_strategy")
 
     @property
     def micro_batch(self) -> int:
@@ -103,7 +142,13 @@ class Recipe:
 
     @property
     def strategy_options(self) -> dict[str, Any]:
-        """Returns arguments of `TorusStrategy`, the same for any number of ranks."""
+        """Deprecated: returns arguments of `TorusStrategy`."""
+        warnings.warn(
+            "`strategy_options` is deprecated. Create the strategy first, with the "
+            f"grid that your machines need, and write `{self.name}(strategy, data)`.",
+            DeprecationWarning,
+            stacklevel=2,
+        )
         return {"grid": self.grid, "wire_dtype": self.wire_dtype}
 
     def global_batch_at(self, epoch: int) -> int:
@@ -112,7 +157,7 @@ class Recipe:
         Args:
             epoch: The epoch, from 0.
         """
-        return BatchGrowth(self.phases).global_batch_at(epoch)
+        return self.phases[max(start for start in self.phases if start <= epoch)]
 
     def updates_per_epoch(self, epoch: int) -> int:
         """Returns the number of updates in an epoch.
@@ -128,57 +173,76 @@ class Recipe:
         Args:
             epoch: Number of epochs done; may be fractional.
         """
-        return self._warmup().rate_at(epoch)
+        return warmup_then_decay(
+            epoch,
+            peak=self.peak,
+            warmup=self.warmup_epochs,
+            then=self.decay,
+            start=self.warmup_start,
+        )
 
-    def optimizer(self) -> LargeBatchOptimizer:
+    def scope(self) -> AbstractContextManager[Any]:
+        """Returns the context in which the model is built.
+
+        It is the strategy's scope, with the recipe's dtype policy.
+        """
+        return _training().scope(self)
+
+    def compile(
+        self, model: "keras.Model", *, from_logits: bool | None = None, **arguments: Any
+    ) -> None:
+        """Compiles a model with the recipe's optimizer and loss.
+
+        If the recipe says so, the residual blocks of a functional model then start as
+        the identity (`keras_fastnet.models.zero_gamma`), unless they are trained.
+
+        Args:
+            model: A model with one output, a score for each class, built in
+                `recipe.scope()`.
+            from_logits: Whether the model outputs logits, not probabilities. Defaults
+                to `None`: read from the activation of the last layer.
+            **arguments: Other arguments of `model.compile`, such as `metrics`.
+
+        Raises:
+            ValueError: If the model has another dtype policy or strategy than the
+                recipe, or its last layer does not tell whether it outputs logits.
+        """
+        _training().compile(self, model, from_logits, arguments)
+
+    @property
+    def fit_arguments(self) -> dict[str, Any]:
+        """Returns arguments of `fit`: epochs, new callbacks, for arrays the batch size.
+
+        Append your own callbacks to `fit_arguments["callbacks"]`.
+        """
+        arguments: dict[str, Any] = {
+            "epochs": self.epochs,
+            "callbacks": self.callbacks(),
+        }
+        if not self.sizes.batched:
+            arguments["batch_size"] = self.micro_batch
+        return arguments
+
+    def optimizer(self) -> "LargeBatchOptimizer":
         """Returns the optimizer: LARS, or SGD with weight decay inside the gradient.
 
         SGD is LARS without the trust ratio: `v = m v + rate (g + decay w)`, `w -= v`,
         with biases and normalization layers excluded from the decay. (Keras's SGD
         applies weight decay outside the momentum, which is another formula.)
         """
-        inner = LARS(
-            self.rate_at(0.0),
-            momentum=self.momentum,
-            weight_decay=self.weight_decay,
-            trust_coefficient=self.trust_coefficient,
-            epsilon=self.epsilon,
-            exclude_from_adaptation=None if self.method == "lars" else [""],
-            name=self.method,
-        )
-        return LargeBatchOptimizer(
-            inner,
-            self.phases[0] // self.micro_batch,
-            loss_scaling=self.precision == "mixed_float16",
-        )
+        return _training().optimizer(self)
 
-    def callbacks(self) -> list[keras.callbacks.Callback]:
+    def callbacks(self) -> "list[keras.callbacks.Callback]":
         """Returns the callbacks that set the learning rate and the batch."""
-        return [self._warmup(), BatchGrowth(self.phases)]
+        return _training().callbacks(self)
 
-    def loss(self, from_logits: bool = False) -> keras.losses.Loss:
-        """Returns the cross-entropy for one-hot labels.
+    def loss(self, from_logits: bool = False) -> "keras.losses.Loss":
+        """Returns the cross-entropy, for integer or one-hot labels.
 
         Args:
             from_logits: Whether the model outputs logits. Defaults to `False`.
-
-        Raises:
-            ValueError: From `fit`, if the labels are integers.
         """
-        loss = keras.losses.CategoricalCrossentropy(
-            from_logits=from_logits, label_smoothing=self.label_smoothing
-        )
-        loss.fn = functools.wraps(loss.fn)(functools.partial(_of_one_hot, loss.fn))
-        return loss
-
-    def _warmup(self) -> LearningRateWarmup:
-        return LearningRateWarmup(
-            self.peak,
-            self.warmup_epochs,
-            self.decay,
-            start=self.warmup_start,
-            momentum_correction=self.momentum_correction,
-        )
+        return _training().loss(self.label_smoothing, from_logits)
 
     def __str__(self) -> str:
         rows = [("setting", "value", "from", "source")]
@@ -199,6 +263,11 @@ class Recipe:
         )
 
 
+def _training() -> Any:
+    """Returns the module that imports TensorFlow, which tables do without."""
+    return importlib.import_module("keras_fastnet.recipes.training")
+
+
 def _text(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{item:,} from {key}" for key, item in value.items())
@@ -207,20 +276,15 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def _of_one_hot(
-    function: Callable[..., Any], labels: Any, outputs: Any, *args: Any, **kwargs: Any
-) -> Any:
-    """Calls a loss function; Keras's error for integer labels names ranks only."""
-    integers = len(labels.shape) < len(outputs.shape) or (
-        labels.shape[-1] == 1 and outputs.shape[-1] != 1
-    )
-    if integers:
-        classes = outputs.shape[-1]
-        raise ValueError(
-            "The loss of a recipe needs one-hot labels, since it smooths them. "
-            f"Received: labels of shape {tuple(labels.shape)} for outputs of shape "
-            f"{tuple(outputs.shape)}. Convert integer labels by "
-            f"`keras.utils.to_categorical(labels, {classes})`, those of a dataset by "
-            f"`dataset.map(lambda x, y: (x, tf.one_hot(y, {classes})))`."
-        )
-    return function(labels, outputs, *args, **kwargs)
+def _of_strategy(strategy: Any) -> dict[str, tuple[Any, str]]:
+    """Returns a strategy's grid and dtype of gradients, as far as it has them."""
+    found: dict[str, tuple[Any, str]] = {}
+    why = "of the strategy"
+    if hasattr(strategy, "grid"):
+        grid = strategy.grid
+        found["grid"] = (grid.rows, grid.columns), why
+    reduction = getattr(getattr(strategy, "extended", None), "reduction", None)
+    if reduction is not None:
+        dtype = reduction.wire_dtype
+        found["wire_dtype"] = dtype and dtype.name, why
+    return found

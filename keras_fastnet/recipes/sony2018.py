@@ -1,7 +1,10 @@
 """Recipe of Mikami et al. 2018: ImageNet in 224 seconds."""
 
+from typing import Any
+
 from keras_fastnet.recipes.recipe import Recipe
-from keras_fastnet.recipes.settings import IMAGENET, Sizes, chosen, paper, rule
+from keras_fastnet.recipes.settings import chosen, paper, rule
+from keras_fastnet.recipes.sizes import Sizes, takes_old_arguments
 from keras_fastnet.schedules import Polynomial, square_root_scaling
 
 # 34K and 68K on 2,176 GPUs, with K = 1,024: 16 and 32 examples per GPU.
@@ -9,13 +12,16 @@ BATCH = 34_816
 GROWTH = 2
 
 
+@takes_old_arguments
 def sony2018(
-    train_size: int = IMAGENET,
+    strategy: Any = None,
+    data: Any = None,
     *,
     epochs: int | None = None,
     global_batch: int | None = None,
-    ranks: int = 1,
-    device_batch: int = 16,
+    device_batch: int | None = None,
+    ranks: int | None = None,
+    precision: str | None = None,
 ) -> Recipe:
     """Batch-size control, 2-D torus, mixed precision (Mikami et al., 1811.05233).
 
@@ -33,19 +39,25 @@ def sony2018(
     ```
 
     Args:
-        train_size: Number of training examples. Defaults to ImageNet's.
+        strategy: The strategy that trains. Defaults to `None`: `ranks` replicas.
+        data: The training data: arrays as for `fit`, batches (a `tf.data.Dataset`, a
+            `PyDataset`), `ImageRecords`, or the number of examples. Defaults to `None`:
+            ImageNet's.
         epochs: Number of epochs; the warm-up keeps its fraction of them, and the batch
             grows after that many whole epochs, at least 1. Defaults to `None`: 90.
         global_batch: Examples of an update in the first phase, then doubled. Defaults
             to `None`: 34,816; for smaller datasets, the batch that gives as many
             updates per epoch.
-        ranks: Number of replicas. Defaults to 1.
         device_batch: Per-replica batch: examples of one replica in one step. Defaults
-            to 16, the paper's 34K on 2,176 GPUs.
+            to `None`: a replica's share of the data's batches, otherwise 16, the
+            paper's 34K on 2,176 GPUs.
+        ranks: Number of replicas, without a strategy. Defaults to `None`: 1.
+        precision: The dtype policy. Defaults to `None`: the recipe's.
 
     Raises:
-        TypeError: If a size is not an integer.
-        ValueError: If the sizes do not fit each other.
+        TypeError: If an argument is of the wrong type.
+        ValueError: If the sizes do not fit each other, or the number of examples is not
+            known.
 
     Example:
 
@@ -53,7 +65,15 @@ def sony2018(
     >>> recipe.phases, [recipe.updates_per_epoch(epoch) for epoch in (0, 5)]
     ({0: 34816, 5: 69632}, [37, 19])
     """
-    sizes = Sizes(train_size, epochs, global_batch, ranks, device_batch)
+    sizes = Sizes.of(
+        strategy,
+        data,
+        epochs=epochs,
+        global_batch=global_batch,
+        device_batch=device_batch,
+        ranks=ranks,
+        usual_device_batch=16,
+    )
     published = chosen(90, "as the other systems; the paper's number was not available")
     all_epochs = sizes.epochs_of(published)
     batch = sizes.batch(BATCH, "34K, reported of the paper")
@@ -98,4 +118,6 @@ def sony2018(
         "75.03 % top-1, ResNet-50 on ImageNet, batch 34K to 68K, 2,176 V100, 224 s",
         sizes,
         settings,
+        strategy=strategy,
+        precision=precision,
     )

@@ -1,4 +1,4 @@
-"""Plots of learning rates."""
+"""Plots of learning rates and global batches."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -8,6 +8,8 @@ def plot(
     rates: Mapping[str, Callable[[float], float]],
     epochs: float,
     path: str | os.PathLike[str],
+    *,
+    batches: Mapping[str, Mapping[int, int]] | None = None,
 ) -> None:
     """Plots learning rates by epoch to a file.
 
@@ -16,6 +18,8 @@ def plot(
             of a `LearningRateWarmup`.
         epochs: Last epoch of the plot, which starts at 0.
         path: The file: PNG, PDF or SVG.
+        batches: Global batches by the epoch from which they apply, as for
+            `BatchGrowth`, by the same names; drawn below the rates. Defaults to `None`.
 
     Raises:
         ImportError: If Matplotlib is missing: `pip install "keras-fastnet[plot]"`.
@@ -34,16 +38,23 @@ def plot(
             "Plots need Matplotlib. Received: an environment without it. "
             'Run `pip install "keras-fastnet[plot]"`.'
         ) from error
-    figure = Figure(figsize=(7.2, 4.0), dpi=150, layout="constrained")
-    axes = figure.add_subplot()
+    panels = 2 if batches else 1
+    figure = Figure(figsize=(7.2, 1.2 + 2.8 * panels), dpi=150, layout="constrained")
+    above, *below = figure.subplots(panels, squeeze=False)[:, 0]
     points = [epochs * part / 1000 for part in range(1001)]
     for name, rate in rates.items():
-        axes.plot(points, [rate(epoch) for epoch in points], label=name)
-    axes.set_xlim(0, epochs)
-    axes.set_ylim(bottom=0)
+        above.plot(points, [rate(epoch) for epoch in points], label=name)
+    above.set_ylabel("learning rate")
+    above.legend(frameon=False)
+    for name, phases in (batches or {}).items():
+        sizes = list(phases.values())
+        starts = [*phases, max(epochs, *phases)]
+        below[0].step(starts, [*sizes, sizes[-1]], where="post", label=name)
+        below[0].set_ylabel("global batch")
+    for axes in (above, *below):
+        axes.set_xlim(0, epochs)
+        axes.set_ylim(bottom=0)
+        axes.grid(color="#dddddd", linewidth=0.6)
+        axes.spines[["top", "right"]].set_visible(False)
     axes.set_xlabel("epoch")
-    axes.set_ylabel("learning rate")
-    axes.grid(color="#dddddd", linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
     figure.savefig(path)

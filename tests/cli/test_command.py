@@ -1,4 +1,7 @@
-"""The `fastnet` command: wrong words, and `fastnet env`."""
+"""The `fastnet` command: wrong words, `fastnet env` and `fastnet recipe`."""
+
+import subprocess
+import sys
 
 import keras
 import pytest
@@ -47,3 +50,52 @@ def test_env_tells_versions_and_the_cluster_and_no_secret(monkeypatch, capsys):
     assert "described by TF_CONFIG" in shown
     assert "changes, all made" in shown
     assert "secret" not in shown
+
+
+def test_recipe_prints_table_phases_and_chart_without_tensorflow():
+    code = (
+        "import sys; from keras_fastnet.cli import main; "
+        "main('recipe sony2018 --examples 50000 --workers 8'.split()); "
+        "print(sorted({'tensorflow', 'keras', 'matplotlib'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    *lines, imported = done.stdout.splitlines()
+    assert imported == "[]"
+    assert lines[0].startswith("Recipe sony2018. Published: ")
+    # 34,816 of 1,281,167 examples are 1,358.8 of 50,000: 11 steps of 8 x 16.
+    # 50,000 / 1,408 = 35.5 updates, in 5 epochs; 50,000 / 2,816 = 17.8, in 85.
+    # 32 x sqrt(1,408 / 32,768) = 6.633.
+    phases = [
+        ["1", "to", "5", "1,408", "11", "x", "128", "36", "an", "epoch", "180"],
+        ["6", "to", "90", "2,816", "22", "x", "128", "18", "an", "epoch", "1,710"],
+    ]
+    words = [line.split() for line in lines]
+    assert [*phases[0], "0", "to", "6.633"] in words
+    assert [*phases[1], "6.633", "to", "0"] in words
+    assert ["0", "1,408", "#" * 6, "0"] in words
+    assert ["5", "2,816", "#" * 12, "6.633", "#" * 40] in words
+    # (1 - 43 / 85)^2 x 40 is 9.8.
+    assert ["48", "2,816", "#" * 12, "1.62", "#" * 10] in words
+
+
+def test_recipe_draws_a_plot(capsys, tmp_path):
+    file = tmp_path / "phases.png"
+    assert main(["recipe", "facebook2017", "-n", "256", "--plot", str(file)]) == 0
+    assert file.read_bytes().startswith(b"\x89PNG\r\n")
+    assert "157 an epoch" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("sony2081", "Did you mean sony2018?"),
+        ("sony2018 -n 8 --global-batch 33", "Pass, for example, 128."),
+        ("sony2018 --examples 100 -n 8", "Lower `device_batch`."),
+    ],
+)
+def test_recipe_refuses_sizes_that_do_not_fit(capsys, words, message):
+    assert main(["recipe", *words.split()]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.splitlines()) == 1

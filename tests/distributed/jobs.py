@@ -911,35 +911,48 @@ def fit_own_step(strategy: Any) -> list[float]:
     return model.fit(x, y, batch_size=32, verbose=0).history["mean"]
 
 
+def fit_by_recipe(strategy: Any) -> dict[str, Any]:
+    """Trains in one call of a recipe, with a batch that grows and integer labels."""
+    x, y = examples(4 * 32 + 1)
+    recipe = keras_fastnet.recipes.sony2018(
+        strategy,
+        (x, y),
+        epochs=3,
+        global_batch=32,
+        device_batch=8,
+        precision="float32",
+    )
+    with recipe.scope():
+        model = network()
+        recipe.compile(model, metrics=["accuracy"])
+    arguments = recipe.fit_arguments
+    history = model.fit(x, y, shuffle=False, verbose=0, **arguments).history
+    return {**state(model), "history": history}
+
+
 def fit_recipe(strategy: Any) -> dict[str, list[float]]:
     """Trains on a few examples by a published recipe; returns the logs."""
     generator = np.random.default_rng(0)
     x = generator.random((130, 32, 32, 3), "float32")
-    y = keras.utils.to_categorical(generator.integers(0, 10, 130), 10)
-    replicas = strategy.num_replicas_in_sync
+    y = generator.integers(0, 10, 130)
     recipe = keras_fastnet.recipes.sony2018(
-        len(x), ranks=replicas, epochs=4, global_batch=8 * replicas, device_batch=8
-    )
-    with scope(strategy):
-        model = keras_fastnet.models.cifar_resnet(8, first_strides=2)
-        keras_fastnet.models.zero_gamma(model)
-        model.compile(
-            recipe.optimizer(),
-            recipe.loss(from_logits=True),
-            metrics=[keras.metrics.CategoricalAccuracy(name="top_1")],
-        )
-    callbacks = keras_fastnet.callbacks
-    history = model.fit(
-        *(x, y),
-        batch_size=recipe.micro_batch,
+        strategy,
+        (x, y),
         epochs=4,
-        verbose=0,
-        validation_data=(x[:50], y[:50]),
-        callbacks=[
-            *recipe.callbacks(),
-            callbacks.TrustRatioMonitor(),
-            callbacks.ThroughputMonitor(),
-        ],
+        global_batch=8 * strategy.num_replicas_in_sync,
+        device_batch=8,
+    )
+    with recipe.scope():
+        model = keras_fastnet.models.cifar_resnet(8, first_strides=2)
+        recipe.compile(model, metrics=["accuracy"])
+    arguments = recipe.fit_arguments
+    callbacks = keras_fastnet.callbacks
+    arguments["callbacks"] += [
+        callbacks.TrustRatioMonitor(),
+        callbacks.ThroughputMonitor(),
+    ]
+    history = model.fit(
+        *(x, y), validation_data=(x[:50], y[:50]), verbose=0, **arguments
     )
     return history.history
 

@@ -251,6 +251,10 @@ OWN_STEPS = {
     "own compile outside of the scope": _own("own_compile_outside"),
 }
 
+RECIPES = {
+    "a recipe": Way("fit_by_recipe", apart=("optimizer",), rtol=1e-4),
+}
+
 _VARIANTS = [
     "a dropped remainder",
     "a generator",
@@ -311,7 +315,7 @@ _MORE_CLUSTERS = {
     ],
 }
 
-WAYS = {**DATA, **OPTIMIZERS, **LOSSES, **MICRO_BATCHES, **OWN_STEPS}
+WAYS = {**DATA, **OPTIMIZERS, **LOSSES, **MICRO_BATCHES, **OWN_STEPS, **RECIPES}
 for _name in _VARIANTS:
     WAYS[_name] = dataclasses.replace(WAYS[_name], variant=True)
 for _cluster, _names in _MORE_CLUSTERS.items():

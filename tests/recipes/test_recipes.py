@@ -6,6 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import keras_fastnet as fastnet
 from keras_fastnet import recipes
@@ -14,7 +15,15 @@ from keras_fastnet.recipes import RECIPES
 from keras_fastnet.schedules import linear_scaling
 from tests.variables import new_variable
 
-CIFAR = {"train_size": 50_000, "ranks": 2}
+CIFAR = {"data": 50_000, "ranks": 2}
+
+SMALL = {"epochs": 1, "device_batch": 8, "global_batch": 8}
+
+
+def classifier(classes, activation=None):
+    # As with mixed precision: the last layer computes in float32.
+    last = keras.layers.Dense(classes, activation, dtype="float32")
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(8), last])
 
 
 def rates(recipe, *epochs):
@@ -65,9 +74,8 @@ def test_berkeley2017_alexnet(batch, rate, warmup):
 
 
 def test_ibm2017():
-    recipe = recipes.ibm2017(ranks=256, grid=(64, 4))
+    recipe = recipes.ibm2017(ranks=256)
     assert recipe.model == "resnet101"
-    assert recipe.strategy_options == {"grid": (64, 4), "wire_dtype": None}
     # Numerics as Goyal et al.
     other = recipes.facebook2017(ranks=256)
     assert rates(recipe, 0, 3, 40, 85) == rates(other, 0, 3, 40, 85)
@@ -148,12 +156,19 @@ def test_fewer_epochs_keep_fractions(name):
 @pytest.mark.parametrize("name", RECIPES)
 def test_training_follows_the_recipe(name):
     """`fit` uses the learning rate and the batch of the recipe in every update."""
-    recipe = RECIPES[name](train_size=1024, epochs=3, device_batch=16, global_batch=64)
     random = np.random.default_rng(0)
     x = random.normal(size=(1024, 4)).astype("float32")
-    y = np.eye(3, dtype="float32")[random.integers(0, 3, 1024)]
-    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
-    model.compile(recipe.optimizer(), recipe.loss(from_logits=True))
+    y = random.integers(0, 3, 1024)
+    recipe = RECIPES[name](
+        tf.distribute.get_strategy(),
+        (x, y),
+        epochs=3,
+        device_batch=16,
+        global_batch=64,
+    )
+    with recipe.scope():
+        model = classifier(3)
+        recipe.compile(model, metrics=["accuracy"])
     seen = []
 
     class Watch(keras.callbacks.Callback):
@@ -162,13 +177,10 @@ def test_training_follows_the_recipe(name):
             if updates > len(seen):
                 seen.append(float(self.model.optimizer.learning_rate.numpy()))
 
-    model.fit(
-        *(x, y),
-        batch_size=recipe.micro_batch,
-        epochs=recipe.epochs,
-        callbacks=[*recipe.callbacks(), Watch()],
-        verbose=0,
-    )
+    arguments = recipe.fit_arguments
+    arguments["callbacks"].append(Watch())
+    history = model.fit(x, y, verbose=0, **arguments).history
+    assert 0 < history["accuracy"][-1] <= 1
     expected = []
     for epoch in range(3):
         batch = 64 if epoch == 0 or name != "sony2018" else 128
@@ -233,7 +245,7 @@ def test_float16_recipe_scales_the_loss():
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"train_size": 0}, ValueError, "`train_size` must be an integer >= 1"),
+        ({"data": 0}, ValueError, "`data` must be an integer >= 1"),
         ({"epochs": 1.5}, TypeError, "`epochs` must be an integer"),
         (
             {"ranks": 4, "global_batch": 8200},
@@ -241,7 +253,15 @@ def test_float16_recipe_scales_the_loss():
             "Received: global_batch=8200, ranks=4, device_batch=32. "
             "Pass, for example, 8,192 and 8,320",
         ),
-        ({"train_size": 100, "ranks": 4}, ValueError, "Lower `device_batch`"),
+        ({"data": 100, "ranks": 4}, ValueError, "Lower `device_batch`"),
+        ({"strategy": "torus"}, TypeError, "`strategy` must be a strategy"),
+        (
+            {"strategy": tf.distribute.get_strategy(), "ranks": 2},
+            ValueError,
+            "Received: ranks=2, and a strategy with 1. Leave out `ranks`",
+        ),
+        ({"data": iter(())}, TypeError, "Received: tuple_iterator. Pass arrays"),
+        ({"data": ((1, 2), 3)}, TypeError, "Received: int"),
     ],
 )
 def test_sizes_that_do_not_fit_raise(arguments, error, message):
@@ -329,20 +349,192 @@ def test_cifar_resnet_has_depth_layers(depth):
     assert len(weighted) == depth
 
 
-@pytest.mark.parametrize("shape", [(8,), (8, 1)])
-def test_integer_labels_raise_an_error_that_names_the_conversion(shape):
-    recipe = recipes.sony2018(**CIFAR)
+def dataset(x, y, batch=16):
+    return tf.data.Dataset.from_tensor_slices((x, y)).batch(batch)
 
-    def fit(labels):
-        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(10)])
-        model.compile("sgd", recipe.loss(from_logits=True))
-        return model.fit(np.ones((8, 4)), labels, verbose=0).history["loss"]
 
+class Sequence(getattr(keras.utils, "PyDataset", object)):
+    """The same as a `PyDataset`."""
+
+    num_batches = 3
+
+    def __init__(self, x, y):
+        super().__init__()
+        self.arrays = x, y
+
+    def __getitem__(self, index):
+        return tuple(part[16 * index : 16 * (index + 1)] for part in self.arrays)
+
+
+@pytest.mark.parametrize(
+    ("data", "examples", "device_batch", "own_batches"),
+    [
+        (lambda x, y: (x, y), 48, 32, False),
+        (lambda x, y: x, 48, 32, False),
+        (lambda x, y: {"image": x}, 48, 32, False),
+        (lambda x, y: len(x), 48, 32, False),
+        (dataset, 48, 16, True),
+        (lambda x, y: dataset(x, y).map(lambda *b: b), 48, 16, True),
+        (lambda x, y: tf.data.Dataset.zip(dataset(x, y)), 48, 16, True),
+        (Sequence, 48, 16, True),
+    ],
+)
+def test_sizes_are_those_of_the_data(data, examples, device_batch, own_batches):
+    x, y = np.ones((48, 4), "float32"), np.zeros(48, "int32")
+    recipe = recipes.facebook2017(tf.distribute.get_strategy(), data(x, y), epochs=2)
+    assert recipe.sizes.train_size == examples
+    assert recipe.micro_batch == device_batch
+    assert ("batch_size" not in recipe.fit_arguments) == own_batches
+    assert recipe.fit_arguments["epochs"] == 2
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (lambda d: d.batch(16).repeat(), "unknown or infinite length, or an empty one"),
+        (lambda d: d.batch(16).filter(lambda *_: True), "unknown or infinite length"),
+        (lambda d: d, "arrays of other shapes. Pass, for example, `dataset.batch"),
+        (lambda d: d.batch(15), "batches of 15 for 2 replicas. Make batches of"),
+        (lambda d: d.batch(8), r"Leave it out, or make batches of 16\."),
+    ],
+)
+def test_unsuitable_datasets_raise(data, message):
+    arrays = np.ones((48, 4), "float32"), np.zeros(48, "int32")
+    given = data(tf.data.Dataset.from_tensor_slices(arrays))
+    with pytest.raises(ValueError, match=f"Received: .*{message}"):
+        recipes.facebook2017(None, given, ranks=2, device_batch=8)
+
+
+LABELS = np.arange(48) % 3
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [LABELS, LABELS[:, None], LABELS.astype("float32"), np.eye(3)[LABELS]],
+    ids=["integers", "column", "floats", "one-hot"],
+)
+@pytest.mark.parametrize("name", ["facebook2017", "mlperf"])
+def test_labels_of_every_kind_train_alike(name, labels):
+    x = np.random.default_rng(0).normal(size=(48, 4)).astype("float32")
+    recipe = RECIPES[name](None, (x, labels), **SMALL)
+    keras.utils.set_random_seed(0)
+    with recipe.scope():
+        model = classifier(3)
+        recipe.compile(model)
+    logits = np.asarray(model(x[:8]), "float64")
+    loss = model.evaluate(x[:8], labels[:8], verbose=0)
+    # Cross-entropy by hand, with the recipe's smoothing: 0, and 0.1 over three classes.
+    target = np.eye(3)[LABELS[:8]]
+    target = target * (1 - recipe.label_smoothing) + recipe.label_smoothing / 3
+    log = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    assert loss == pytest.approx(-(target * log).sum(-1).mean(), rel=1e-5)
+    model.fit(x, labels, verbose=0, **recipe.fit_arguments)
+    assert np.isfinite(model.get_weights()[0]).all()
+
+
+@pytest.mark.parametrize("wrong", [-1, 3])
+def test_labels_out_of_range_show_as_a_loss_of_nan(wrong):
+    model = classifier(3)
+    model.compile("sgd", recipes.mlperf(**CIFAR).loss(from_logits=True))
+    labels = np.array([0, 1, 2, wrong])
+    assert np.isnan(model.evaluate(np.ones((4, 4)), labels, verbose=0))
+
+
+@pytest.mark.parametrize("activation", ["softmax", None])
+def test_compile_reads_from_the_last_layer_whether_it_outputs_logits(activation):
+    recipe = recipes.facebook2017(None, 48, **SMALL)
+    sequential = classifier(3, activation)
+    functional = keras.Model(sequential.inputs, sequential.outputs)
+    for model in (sequential, functional):
+        recipe.compile(model)
+        assert model.loss.get_config()["from_logits"] == (activation is None)
+
+
+def test_a_last_layer_that_does_not_tell_needs_from_logits():
+    recipe = recipes.facebook2017(None, 48, **SMALL)
+    model = classifier(3)
+    model.add(keras.layers.Activation("linear", dtype="float32"))
+    with pytest.raises(ValueError, match=r"Received: .*, Activation, does not tell"):
+        recipe.compile(model)
+    recipe.compile(model, from_logits=False)
+    assert not model.loss.get_config()["from_logits"]
+
+
+def test_scope_has_the_policy_and_restores_the_one_before():
+    recipe = recipes.sony2018(None, 48, **SMALL)
+    with pytest.raises(KeyError), recipe.scope():
+        model = classifier(3)
+        raise KeyError
+    assert keras.layers.Dense(1).compute_dtype == "float32"
+    assert [layer.compute_dtype for layer in model.layers] == ["float16", "float32"]
+    recipe.compile(model)
+    assert model.optimizer.loss_scaling
+
+
+@pytest.mark.parametrize(
+    ("built", "made"),
+    [(None, {}), ("mixed_float16", {"precision": "float32"})],
+)
+def test_compile_of_a_model_of_another_policy_raises(built, made):
+    if built:
+        with recipes.sony2018(None, 48, **SMALL).scope():
+            model = classifier(3)
+    else:
+        model = classifier(3)
+    recipe = recipes.sony2018(None, 48, **SMALL, **made)
     with pytest.raises(
-        ValueError, match=r"one-hot labels.*to_categorical\(labels, 10\)"
+        ValueError, match=r"Build the model in `with recipe.scope\(\):`, or pass, for"
     ):
-        fit(np.ones(shape))
-    assert np.isfinite(fit(keras.utils.to_categorical(np.arange(8), 10))).all()
+        recipe.compile(model)
+
+
+def test_passed_precision_replaces_that_of_the_recipe():
+    recipe = recipes.sony2018(None, 48, **SMALL, precision="mixed_bfloat16")
+    assert recipe.precision == "mixed_bfloat16"
+    source = recipe.settings["precision"]
+    assert source[1:] == ("chosen", "as passed; the recipe has mixed_float16")
+    assert not recipe.optimizer().loss_scaling
+
+
+def test_compile_makes_blocks_the_identity_unless_they_are_trained(capsys):
+    recipe = recipes.facebook2017(None, 48, **SMALL)
+    inner = fastnet.models.cifar_resnet(8)
+    model = keras.Sequential([keras.Input((32, 32, 3)), inner])
+    model.add(keras.layers.Dense(2))
+    recipe.compile(model)
+    assert "3 residual blocks start as the identity" in capsys.readouterr().out
+    gammas = [
+        layer.gamma
+        for layer in inner.layers
+        if isinstance(layer, keras.layers.BatchNormalization)
+    ]
+    assert sum(not gamma.numpy().any() for gamma in gammas) == 3
+    for gamma in gammas:
+        gamma.assign(np.full(gamma.shape, 0.5))
+    recipe.compile(model)
+    assert "stay as they are" in capsys.readouterr().out
+    assert all((gamma.numpy() == 0.5).all() for gamma in gammas)
+    recipe.compile(classifier(3))
+    assert "found no residual blocks" in capsys.readouterr().out
+
+
+def test_model_of_another_strategy_raises():
+    recipe = recipes.facebook2017(tf.distribute.MirroredStrategy(["CPU:0"]), 48)
+    with pytest.raises(ValueError, match="outside the scope of MirroredStrategy"):
+        recipe.compile(classifier(3))
+
+
+def test_old_arguments_warn_and_say_what_to_write():
+    for old in (
+        lambda: recipes.sony2018(50_000, ranks=2),
+        lambda: recipes.sony2018(train_size=50_000, ranks=2),
+    ):
+        with pytest.warns(DeprecationWarning, match=r"`sony2018\(strategy, data\)`"):
+            assert old() == recipes.sony2018(**CIFAR)
+    with pytest.warns(DeprecationWarning, match=r"`TorusStrategy\(grid=\(64, 4\)\)`"):
+        recipe = recipes.ibm2017(ranks=256, grid=(64, 4))
+    with pytest.warns(DeprecationWarning, match=r"`ibm2017\(strategy, data\)`"):
+        assert recipe.strategy_options == {"grid": (64, 4), "wire_dtype": None}
 
 
 def test_the_loss_is_saved_as_that_of_keras():

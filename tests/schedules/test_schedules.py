@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_fastnet import LARS
-from keras_fastnet._keras.keras_api import IS_KERAS_2, keras
+from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.callbacks import LearningRateWarmup
 from keras_fastnet.schedules import Polynomial
 from tests.variables import new_variable
@@ -87,8 +87,6 @@ def test_deprecated_functions_return_their_rates():
 
 
 def test_deprecated_schedule_is_loaded_from_files_without_a_warning():
-    if IS_KERAS_2:
-        pytest.skip("the file is one of Keras 3")
     schedule = keras.saving.deserialize_keras_object(SAVED)
     assert schedule.get_config() == SAVED["config"]
     np.testing.assert_allclose(
@@ -100,8 +98,6 @@ def test_deprecated_schedule_is_loaded_from_files_without_a_warning():
 
 
 def test_model_file_with_the_deprecated_schedule_loads_in_a_new_process(tmp_path):
-    if IS_KERAS_2:
-        pytest.skip("the file is one of Keras 3")
     schedule, _ = deprecated_schedule(8.0, 10, 5)
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model.compile(LARS(schedule), "mse")

@@ -138,7 +138,7 @@ def test_a_custom_step_logs_the_mean_over_the_cores(one_device, tpu):
 def test_a_recipe_with_all_its_callbacks(tpu):
     (logs,) = tpu.run("fit_recipe")
     assert logs["global_batch"] == [32, 64, 64, 64]
-    assert {"trust_ratio_min", "examples_per_second", "val_top_1"} <= set(logs)
+    assert {"trust_ratio_min", "examples_per_second", "val_accuracy"} <= set(logs)
 
 
 def test_batch_growth_is_one_static_program_without_host_transfers(tpu):

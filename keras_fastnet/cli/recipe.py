@@ -1,0 +1,87 @@
+"""`fastnet recipe`: shows a recipe for a number of examples and workers."""
+
+import argparse
+
+from keras_fastnet.cli.option_types import integer
+from keras_fastnet.errors import UsageError
+from keras_fastnet.recipes import RECIPES
+from keras_fastnet.recipes.phases import chart, draw, phase_table
+
+_DESCRIPTION = """\
+Print every setting of a recipe for your numbers of examples and workers, with its
+source, then the phases, and the global batch and learning rate by epoch. It needs no
+data and trains nothing.
+"""
+
+_EPILOG = """\
+examples:
+  fastnet recipe sony2018 --examples 50000 --workers 8
+      CIFAR-10 on eight workers with one device each
+  fastnet recipe facebook2017 --workers 256 --plot phases.png
+      ImageNet, as in the paper, with a plot
+"""
+
+
+def add_parser(subparsers: "argparse._SubParsersAction") -> None:
+    """Adds the parser of `fastnet recipe`."""
+    parser = subparsers.add_parser(
+        "recipe",
+        help="show a recipe's settings, phases, batch and learning rate",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+    )
+    parser.add_argument(
+        "recipe", choices=RECIPES, help=", ".join(RECIPES), metavar="NAME"
+    )
+    parser.add_argument(
+        "--examples",
+        type=integer(at_least=1, example=50_000),
+        metavar="N",
+        help="number of training examples (default: ImageNet's 1,281,167)",
+    )
+    parser.add_argument(
+        "-n",
+        "--workers",
+        type=integer(at_least=1, example=8),
+        default=1,
+        metavar="N",
+        help="number of workers with one device each; with several devices, the number "
+        "of devices (default: %(default)d)",
+    )
+    for name, meaning in (
+        ("epochs", "number of epochs"),
+        ("global-batch", "examples of an update, in the first phase"),
+        ("device-batch", "examples of one device in one step"),
+    ):
+        parser.add_argument(
+            f"--{name}",
+            type=integer(at_least=1, example=32),
+            metavar="N",
+            help=f"{meaning} (default: the recipe's)",
+        )
+    parser.add_argument(
+        "--plot",
+        metavar="FILE",
+        help="also plot batch and learning rate to a PNG, PDF or SVG file; needs "
+        'pip install "keras-fastnet[plot]"',
+    )
+    parser.set_defaults(execute=execute)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Runs `fastnet recipe` and returns its exit code."""
+    try:
+        recipe = RECIPES[arguments.recipe](
+            None,
+            arguments.examples,
+            epochs=arguments.epochs,
+            global_batch=arguments.global_batch,
+            device_batch=arguments.device_batch,
+            ranks=arguments.workers,
+        )
+        if arguments.plot:
+            draw(recipe, arguments.plot)
+    except (ImportError, ValueError) as error:
+        raise UsageError(str(error)) from error
+    print(recipe, phase_table(recipe), chart(recipe), sep="\n\n")
+    return 0
