@@ -11,12 +11,13 @@ pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 DOCS = Path(__file__).parents[2] / "docs" / "torus_strategy.md"
 
 SCRIPT = """
-import json, sys
+import json, os, sys
 import keras
 import numpy as np
 import keras_fastnet as fastnet
 {imports}
 
+os.chdir(sys.argv[1])
 strategy = fastnet.TorusStrategy()
 with strategy.scope():
     model = keras.Sequential([keras.layers.Dense(1)])

@@ -252,7 +252,7 @@ OWN_STEPS = {
 }
 
 RECIPES = {
-    "a recipe": Way("fit_by_recipe", apart=("optimizer",), rtol=1e-4),
+    "a recipe": Way("fit_by_recipe", apart=("optimizer",)),
 }
 
 _VARIANTS = [
