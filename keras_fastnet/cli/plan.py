@@ -8,6 +8,7 @@ from keras_fastnet.collectives.cost_model import WIRE_BYTES
 from keras_fastnet.collectives.grid_choice import DEFAULT_BUCKET_BYTES
 from keras_fastnet.errors import UsageError
 from keras_fastnet.scaling import plan_report, published
+from keras_fastnet.scaling.memory import SLOTS
 from keras_fastnet.scaling.plan import DEFAULT_COSTS, make_plan
 
 _DESCRIPTION = """\
@@ -32,6 +33,8 @@ examples:
   fastnet plan --ranks 1024 --hosts 256 --parameters 25000000 --compute-ms 50 \\
       --plot plan.png
       draw the efficiency of ring and torus from 1 to 1,024 ranks
+  fastnet plan --ranks 64 --model ResNet50 --device-batch 32 --precision mixed_float16
+      also estimate the memory of a replica
   fastnet plan --published
       compare the predictions with four published systems
 """
@@ -103,6 +106,27 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
         help="milliseconds of one step on one rank alone, for the efficiency "
         "(default: that of --bench)",
     )
+    memory = parser.add_argument_group(
+        "memory", "What a replica needs to train the model of --model."
+    )
+    memory.add_argument(
+        "--device-batch",
+        type=count,
+        metavar="B",
+        help="examples of one replica in one step; without it, no memory is shown",
+    )
+    memory.add_argument(
+        "--optimizer",
+        choices=SLOTS,
+        default="lars",
+        help="(default: %(default)s)",
+    )
+    memory.add_argument(
+        "--precision",
+        choices=("float32", "mixed_float16", "mixed_bfloat16"),
+        default="float32",
+        help="dtype policy (default: %(default)s)",
+    )
     costs = parser.add_argument_group(
         "unit costs", "Measured or stated. Stated costs override measured ones."
     )
@@ -171,6 +195,9 @@ def execute(arguments: argparse.Namespace) -> int:
             compute_ms=arguments.compute_ms,
             bench_files=arguments.bench,
             stated_costs={name: c for name, c in costs.items() if c is not None},
+            device_batch=arguments.device_batch,
+            optimizer=arguments.optimizer,
+            precision=arguments.precision,
         )
     except ValueError as error:
         # A file of --bench cannot be read, or its measurements are too few.

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from keras_fastnet.errors import UsageError
 
@@ -56,15 +57,30 @@ def count_parameters(name: str) -> tuple[str, int]:
     Raises:
         UsageError: If there is no such application.
     """
+    found, model = built(name)
+    return found, sum(math.prod(weight.shape) for weight in model.trainable_weights)
+
+
+def built(name: str, precision: str | None = None) -> tuple[str, Any]:
+    """Returns an application's name in Keras's spelling, and its model.
+
+    Args:
+        name: The name, in upper or lower case.
+        precision: The dtype policy. Defaults to `None`: Keras's default.
+
+    Raises:
+        UsageError: If there is no such application.
+    """
     with _silent_stderr():
         from keras_fastnet._keras.keras_api import keras
 
     found = application_named(
         name, dir(keras.applications), "For other models, give --parameters."
     )
+    if precision is not None:
+        keras.mixed_precision.set_global_policy(precision)
     with _silent_stderr():
-        model = getattr(keras.applications, found)(weights=None)
-    return found, sum(math.prod(weight.shape) for weight in model.trainable_weights)
+        return found, getattr(keras.applications, found)(weights=None)
 
 
 @contextlib.contextmanager

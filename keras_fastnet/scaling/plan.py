@@ -23,6 +23,7 @@ from keras_fastnet.scaling.bench_results import (
     read_measurements,
     read_weak_scaling,
 )
+from keras_fastnet.scaling.memory import Memory, memory_of_application
 
 DEFAULT_COSTS = {
     "latency_us": 10.0,
@@ -62,6 +63,7 @@ class Plan:
         costs_from: The source of the costs.
         compute_seconds: Time of a step on one rank alone, if known.
         compute_from: The source of that time.
+        memory: What a replica needs to train the model, if a batch is given.
     """
 
     topology: Topology
@@ -73,6 +75,7 @@ class Plan:
     costs_from: str
     compute_seconds: float | None
     compute_from: str
+    memory: Memory | None = None
 
     @property
     def nbytes(self) -> int:
@@ -98,6 +101,9 @@ def make_plan(
     compute_ms: float | None,
     bench_files: Sequence[str],
     stated_costs: Mapping[str, float],
+    device_batch: int | None = None,
+    optimizer: str = "lars",
+    precision: str = "float32",
 ) -> Plan:
     """Returns a plan, completed from the results of `fastnet bench` and the defaults.
 
@@ -114,6 +120,10 @@ def make_plan(
             results.
         bench_files: Files that `fastnet bench` wrote.
         stated_costs: Costs by option, as in `DEFAULT_COSTS`. They override others.
+        device_batch: Per-replica batch for the memory, which needs a model with a name.
+            Defaults to `None`: the memory is left out.
+        optimizer: One of `memory.SLOTS`. Defaults to `"lars"`.
+        precision: The dtype policy, for the memory. Defaults to `"float32"`.
 
     Raises:
         UsageError: If the numbers contradict each other, or one is missing.
@@ -137,6 +147,14 @@ def make_plan(
         cores_per_host = measured_cores.pop()
     name, gradients = _gradients(model, parameters, steps)
     compute, compute_from = _compute_time(compute_ms, steps, name, gradients)
+    memory = None
+    if device_batch is not None:
+        if name is None:
+            raise UsageError(
+                "--device-batch needs a model, whose layers are built to sum their "
+                "outputs. Received: --parameters. Give --model NAME."
+            )
+        memory = memory_of_application(name, device_batch, optimizer, precision)
     timed = measurements if bench_files else None
     costs, costs_from = _costs(stated_costs, timed, hosts)
     return Plan(
@@ -149,6 +167,7 @@ def make_plan(
         costs_from=costs_from,
         compute_seconds=compute,
         compute_from=compute_from,
+        memory=memory,
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from keras_fastnet.collectives.cost_model import Algorithm, Topology
 from keras_fastnet.errors import UsageError
+from keras_fastnet.scaling.memory import Memory
 from keras_fastnet.scaling.plan import (
     Plan,
     candidates,
@@ -70,6 +71,8 @@ def as_text(plan: Plan) -> str:
             "part of a ring only, so the time of the ring is underestimated.",
             "",
         ]
+    if plan.memory is not None:
+        lines += [*_memory(plan.memory), ""]
     if plan.compute_seconds is None:
         lines.append("Give --compute-ms for the efficiency.")
         return "\n".join(lines)
@@ -82,6 +85,23 @@ def as_text(plan: Plan) -> str:
             pair = efficiencies(plan, topology, candidate.seconds)
             shown.append((candidate.name, *(f"{100 * e:.1f} %" for e in pair)))
     return "\n".join([*lines, *table(shown, left=1)])
+
+
+def _memory(memory: Memory) -> list[str]:
+    """Returns the lines about the memory of a replica."""
+    rows = (
+        ("weights", memory.weights, ""),
+        ("gradients", memory.gradients, ""),
+        (memory.optimizer, memory.slots, ""),
+        ("accumulation", memory.accumulated, "with LargeBatchOptimizer"),
+        ("activations", memory.activations, "kept for the gradients: peaks are higher"),
+        ("in all", memory.total, ""),
+    )
+    head = f"memory of a replica, {count(memory.device_batch, 'example')} a step in "
+    return [
+        f"{head}{memory.precision}",
+        *(f"{name:<12}  {n / 1e6:>10,.1f} MB  {why}".rstrip() for name, n, why in rows),
+    ]
 
 
 def as_json(plan: Plan) -> dict[str, Any]:
@@ -102,6 +122,8 @@ def as_json(plan: Plan) -> dict[str, Any]:
         values.pop("costs"),
         values.pop("costs_from"),
     )
+    if plan.memory is not None:
+        values["memory"]["total"] = plan.memory.total
     return {**values, "nbytes": plan.nbytes, "candidates": entries}
 
 

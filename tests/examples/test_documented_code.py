@@ -85,7 +85,10 @@ def test_commands_exist_with_their_options(page):
 
 @pytest.mark.parametrize(
     ("command", "page"),
-    [("run", "launcher"), ("check", "check"), ("bench", "bench"), ("plan", "plan")],
+    [
+        *(("run", "launcher"), ("check", "check"), ("bench", "bench")),
+        *(("plan", "plan"), ("recipe", "recipes")),
+    ],
 )
 def test_every_option_is_on_its_page(command, page):
     text = (ROOT / "docs" / f"{page}.md").read_text("utf-8")

@@ -303,7 +303,7 @@ def test_help_states_defaults_and_examples(capsys):
     text = capsys.readouterr().out
     examples = text.partition("examples:\n")[2].replace("\\\n", " ")
     commands = re.findall(r"^  fastnet (plan .*)$", examples, re.MULTILINE)
-    assert len(commands) == 5
+    assert len(commands) == 6
     for command in commands:
         parsed = cli.make_parser().parse_args(command.split())
         assert isinstance(parsed, argparse.Namespace)

@@ -1,0 +1,137 @@
+"""How much memory a replica needs to train a model."""
+
+import dataclasses
+import math
+from typing import Any
+
+from keras_fastnet.scaling.applications import built
+
+SLOTS = {"sgd": 0, "momentum": 1, "lars": 1, "adam": 2}
+"""Values that an optimizer keeps for each weight; momentum is `SGD(momentum=0.9)`."""
+
+_FLOAT_BYTES = 4
+# Operations of TensorFlow whose output is their input, in the same memory.
+_VIEWS = {
+    "ExpandDims",
+    "Identity",
+    "PreventGradient",
+    "Reshape",
+    "Squeeze",
+    "StopGradient",
+}
+_NOT_COMPUTED = {"Const", "Placeholder", "ReadVariableOp"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """Bytes that a replica needs in a step.
+
+    Weights, gradients and what the optimizer keeps are exact. Activations are those
+    that the gradients read; what TensorFlow needs for a while is left out.
+
+    Attributes:
+        device_batch: Per-replica batch.
+        precision: The dtype policy.
+        optimizer: Name of the optimizer.
+        weights: Bytes of all weights, with moving statistics.
+        gradients: Bytes of the gradients.
+        slots: Bytes that the optimizer keeps.
+        accumulated: Bytes of the gradients that `LargeBatchOptimizer` accumulates.
+        activations: Bytes that the forward pass keeps for the gradients.
+    """
+
+    device_batch: int
+    precision: str
+    optimizer: str
+    weights: int
+    gradients: int
+    slots: int
+    accumulated: int
+    activations: int
+
+    @property
+    def total(self) -> int:
+        """The sum of all parts."""
+        return (
+            self.weights
+            + self.gradients
+            + self.slots
+            + self.accumulated
+            + self.activations
+        )
+
+
+def memory_of_application(
+    name: str, device_batch: int, optimizer: str, precision: str
+) -> Memory:
+    """Returns the memory of one of Keras's applications.
+
+    Args:
+        name: Its name.
+        device_batch: Per-replica batch.
+        optimizer: One of `SLOTS`.
+        precision: The dtype policy.
+
+    Raises:
+        UsageError: If there is no such application.
+    """
+    _, model = built(name, precision)
+    return memory_of(model, device_batch, optimizer, precision)
+
+
+def memory_of(
+    model: Any, device_batch: int, optimizer: str, precision: str = "float32"
+) -> Memory:
+    """Returns the memory that a replica needs to train a model.
+
+    Args:
+        model: The model.
+        device_batch: Per-replica batch.
+        optimizer: One of `SLOTS`.
+        precision: The model's dtype policy. Defaults to `"float32"`.
+    """
+    trained = sum(math.prod(w.shape) for w in model.trainable_weights) * _FLOAT_BYTES
+    return Memory(
+        device_batch=device_batch,
+        precision=precision,
+        optimizer=optimizer,
+        weights=sum(math.prod(w.shape) for w in model.weights) * _FLOAT_BYTES,
+        gradients=trained,
+        slots=SLOTS[optimizer] * trained,
+        accumulated=trained,
+        activations=_kept_bytes(model, device_batch),
+    )
+
+
+def _kept_bytes(model: Any, batch: int) -> int:
+    """Returns the bytes of the tensors that gradients read from the forward pass."""
+    import tensorflow as tf
+
+    def traced(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            total = tf.reduce_sum(model(x, training=True))
+        graph = tf.compat.v1.get_default_graph()
+        forward.update(graph.get_operations())
+        return tape.gradient(total, model.trainable_weights)
+
+    forward: set[Any] = set()
+    shapes = [(batch, *tensor.shape[1:]) for tensor in model.inputs]
+    specs = [
+        tf.TensorSpec(shape, tensor.dtype)
+        for shape, tensor in zip(shapes, model.inputs, strict=True)
+    ]
+    inputs = specs if len(specs) > 1 else specs[0]
+    graph = tf.function(traced).get_concrete_function(inputs).graph
+    kept = {}
+    for operation in graph.get_operations():
+        if operation in forward:
+            continue
+        for tensor in operation.inputs:
+            while tensor.op.type in _VIEWS:
+                tensor = tensor.op.inputs[0]
+            if tensor.op in forward and tensor.op.type not in _NOT_COMPUTED:
+                # The sizes of variables and of parts of loops are not known.
+                kept[tensor.ref()] = (
+                    tensor.shape.num_elements() or 0
+                ) * tensor.dtype.size
+    return sum(kept.values())
