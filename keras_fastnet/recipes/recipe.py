@@ -6,7 +6,6 @@ import math
 import textwrap
 import warnings
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal
 
 from keras_fastnet.recipes.settings import Setting, chosen
@@ -142,7 +141,7 @@ class Recipe:
 
     @property
     def strategy_options(self) -> dict[str, Any]:
-        """Deprecated: returns arguments of `TorusStrategy`."""
+        """Returns arguments of `TorusStrategy`. Deprecated."""
         warnings.warn(
             "`strategy_options` is deprecated. Create the strategy first, with the "
             f"grid that your machines need, and write `{self.name}(strategy, data)`.",
@@ -181,7 +180,7 @@ class Recipe:
             start=self.warmup_start,
         )
 
-    def scope(self) -> AbstractContextManager[Any]:
+    def scope(self) -> Any:
         """Returns the context in which the model is built.
 
         It is the strategy's scope, with the recipe's dtype policy.
