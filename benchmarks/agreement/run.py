@@ -2,7 +2,7 @@
 
     python benchmarks/agreement/run.py
 
-Two workers of this machine train a tiny network and ResNet-50 over gRPC and over MPI,
+Two workers of this machine train two small networks and ResNet-50 over gRPC and MPI,
 in `--rounds` rounds, and write medians to `result.json`.
 """
 
@@ -18,7 +18,7 @@ from typing import Any
 
 HERE = pathlib.Path(__file__).parent
 TRANSPORTS = {"gRPC": "tensorflow", "MPI": "mpi"}
-MODELS = ("tiny", "ResNet-50")
+MODELS = ("tiny", "MNIST", "ResNet-50")
 
 
 def measured(model: str, transport: str) -> dict[str, Any]:

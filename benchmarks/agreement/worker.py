@@ -17,6 +17,7 @@ EPOCHS = 6
 MODELS = {
     # Model, shape of an example, examples a worker, steps measured.
     "tiny": ((8,), 8, 100),
+    "MNIST": ((28, 28, 1), 64, 100),
     "ResNet-50": ((64, 64, 3), 8, 10),
 }
 seconds: dict[str, list[float]] = defaultdict(list)
@@ -56,6 +57,29 @@ def tiny() -> keras.Model:
     )
 
 
+def mnist() -> keras.Model:
+    """Returns the network of https://keras.io/examples/vision/mnist_convnet/."""
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input((28, 28, 1)),
+            layers.Conv2D(32, kernel_size=(3, 3), activation="relu"),
+            layers.MaxPooling2D(pool_size=(2, 2)),
+            layers.Conv2D(64, kernel_size=(3, 3), activation="relu"),
+            layers.MaxPooling2D(pool_size=(2, 2)),
+            layers.Flatten(),
+            layers.Dropout(0.5),
+            layers.Dense(10),
+        ]
+    )
+
+
+def resnet50() -> keras.Model:
+    return keras.applications.ResNet50(
+        weights=None, input_shape=(64, 64, 3), classes=10, classifier_activation=None
+    )
+
+
 def main() -> None:
     """Trains one model and prints its figures on the chief."""
     name, transport = sys.argv[1:]
@@ -69,13 +93,7 @@ def main() -> None:
     x = np.zeros((batch * steps, *shape), "float32")
     y = np.arange(batch * steps) % 10
     with strategy.scope():
-        model = (
-            tiny()
-            if name == "tiny"
-            else keras.applications.ResNet50(
-                weights=None, input_shape=shape, classes=10, classifier_activation=None
-            )
-        )
+        model = {"tiny": tiny, "MNIST": mnist, "ResNet-50": resnet50}[name]()
         model.compile(
             keras.optimizers.SGD(0.01, momentum=0.9),
             keras.losses.SparseCategoricalCrossentropy(from_logits=True),
