@@ -18,7 +18,7 @@ from benchmarks.input.pipelines import PIPELINES, image_records
 from keras_fastnet._keras.tensorflow import worker_dataset
 
 WARM_UP = 6
-STEPS = {"images": 50, "records": 50, "ImageRecords": 50, "text": 60}
+STEPS = {"images": 50, "records": 50, "ImageRecords": 50, "text": 240}
 ALONE = "FILE sharding, not counted"
 
 
