@@ -2,7 +2,7 @@
 
 The first line of stdin is what to run. Every later line is the name of a signal that
 the launcher gets. When stdin ends, because the machine where all was started or its
-connection has ended, the launcher gets SIGHUP.
+connection has ended, the launcher gets SIGTERM, which no `nohup` makes it ignore.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ def _obey() -> None:
     for line in sys.stdin:
         with contextlib.suppress(KeyError):
             os.kill(os.getpid(), signal.Signals[line.strip()])
-    os.kill(os.getpid(), signal.SIGHUP)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 if __name__ == "__main__":

@@ -41,6 +41,14 @@ def begin(start, network):
     return begin
 
 
+@pytest.fixture
+def as_under_nohup():
+    """Ignored signals are inherited."""
+    previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGHUP, previous)
+
+
 def end(process):
     out, errors = process.communicate(timeout=240)
     return process.returncode, out.decode(), errors.decode()
@@ -73,7 +81,7 @@ def test_failure_ends_all_hosts(begin, tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_end_of_the_command_ends_all_hosts(begin, tmp_path, number):
+def test_end_of_the_command_ends_all_hosts(begin, tmp_path, as_under_nohup, number):
     process = begin(ACT, tmp_path, *[f"{rank}=sleep" for rank in range(4)])
     workers = pids(tmp_path, 0, 1, 2, 3)
     process.send_signal(number)
