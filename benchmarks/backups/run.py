@@ -3,9 +3,9 @@
     python benchmarks/backups/run.py
 
 Two workers of this machine train ResNet-50 over MPI, with 8 images a worker in each of
-`--micro-batches`. Within one training, ten updates without a
-backup, with one that training waits for, and with one in the background come in turn.
-The medians go to `result.json`.
+`--micro-batches`. Within one training, ten updates without a backup, with one that
+training waits for, and with one in the background come in turn. The medians go to
+`result.json`.
 """
 
 import argparse
