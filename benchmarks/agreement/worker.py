@@ -100,7 +100,7 @@ def main() -> None:
         )
     model.fit(x, y, batch_size=batch, epochs=EPOCHS, verbose=0, callbacks=[Epochs()])
     model.fit(x, y, batch_size=batch, verbose=0)
-    # The worker that comes last waits for nobody: the rest is the workers' skew.
+    # The worker that comes last does not wait: the rest is the workers' skew.
     texts = strategy.fit_support.workers.gather(json.dumps(seconds), "the benchmark")
     if strategy.rank:
         return

@@ -7,7 +7,6 @@ import socket
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 
 from keras_fastnet.errors import UsageError
 from keras_fastnet.text import listed
@@ -38,15 +37,8 @@ class Control:
             self._socket.bind(f"{short}/{_NAME}{os.getpid()}")
         self._socket.listen()
 
-    def __enter__(self) -> "Control":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Closes the socket. Requests then find no launcher."""
         self._socket.close()
 
     def fileno(self) -> int:

@@ -242,8 +242,8 @@ class _Watch:
                 continue
             now = time.monotonic()
             if self._look_for_ended() and end_at is None:
-                in_vain = self._first and self._first.code in _NOTHING_STARTED
-                end_at = now + (0.0 if in_vain else self._patience)
+                nothing = self._first and self._first.code in _NOTHING_STARTED
+                end_at = now + (0.0 if nothing else self._patience)
             if end_at is not None and now > end_at:
                 # A second time kills: the launcher at the other end does not answer.
                 self._end_the_others(kill=told)

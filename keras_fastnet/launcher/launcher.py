@@ -238,7 +238,8 @@ def run(
                 starter, supervisor, display, restarts, written, log_path, nodes
             )
             if folder is not None and node == 0:
-                control = connected.enter_context(Control(folder, starts.scale))
+                control = Control(folder, starts.scale)
+                connected.callback(control.close)
                 supervisor.watch(control.fileno(), control.serve)
             return starts.run()
 

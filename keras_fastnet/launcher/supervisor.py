@@ -36,7 +36,7 @@ class Ending(NamedTuple):
 
     Attributes:
         reason: Why, in some words.
-        gently: Whether they end by themselves, when they have written a backup.
+        gently: Whether they end at the next update, with a backup; otherwise at once.
     """
 
     reason: str

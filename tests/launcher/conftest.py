@@ -6,6 +6,19 @@ import sys
 
 import pytest
 
+from tests.cluster.network import Network
+
+
+@pytest.fixture(scope="module")
+def network():
+    """Two hosts with a link of 1 Gbit/s each."""
+    try:
+        network = Network(2, megabits=1000)
+    except OSError as error:
+        pytest.skip(str(error))
+    yield network
+    network.remove()
+
 
 @pytest.fixture
 def interruptible():

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from keras_fastnet.cli import main
-from tests.cluster.network import Network
 from tests.launcher.test_run_command import is_gone, pids
 
 SCRIPTS = Path(__file__).parents[1] / "launcher_scripts"
@@ -19,16 +18,6 @@ SSH = SCRIPTS / "ssh_into_namespace.sh"
 HOSTS = "10.77.0.1:2,10.77.0.2:2"
 
 pytestmark = [pytest.mark.distributed, pytest.mark.hosts]
-
-
-@pytest.fixture(scope="module")
-def network():
-    try:
-        network = Network(2, megabits=1000)
-    except OSError as error:
-        pytest.skip(str(error))
-    yield network
-    network.remove()
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.cluster.network import Network
 from tests.launcher.test_run_command import is_gone, pids
 
 SCRIPTS = Path(__file__).parents[1] / "launcher_scripts"
@@ -18,16 +17,6 @@ TRAIN = SCRIPTS / "train_with_restarts.py"
 PATIENCE = 240.0  # against hangs only
 
 pytestmark = [pytest.mark.distributed, pytest.mark.hosts]
-
-
-@pytest.fixture(scope="module")
-def network():
-    try:
-        network = Network(2, megabits=1000)
-    except OSError as error:
-        pytest.skip(str(error))
-    yield network
-    network.remove()
 
 
 class Launchers:

@@ -226,13 +226,10 @@ def _several_steps(model, function):
     if steps == 1 or model.run_eagerly:
         return function
     if isinstance(strategy, FastnetStrategy):
-        support = strategy.fit_support
-        # Programs of static shapes are made of each batch as it comes.
-        return (
-            function
-            if support.compiles_all
-            else support.data.several_steps(function, steps)
-        )
+        if strategy.fit_support.compiles_all:
+            # Programs of static shapes are made of each batch as it comes.
+            return function
+        return strategy.fit_support.data.several_steps(function, steps)
     if counts_alone(model):
         return model.optimizer.several_steps(function, steps)
     return function

@@ -14,8 +14,8 @@ from keras_fastnet.cluster import events
 class BackupWriter:
     """Writes the backups of a training, one at a time, in a thread.
 
-    Python waits for the thread before the process ends by itself, so that an exception
-    in training does not lose the backup that is being written.
+    Unless the process is killed, Python waits for the thread, so that an exception in
+    training does not lose the backup that is being written.
 
     Args:
         folder: The folder, open.

@@ -74,16 +74,7 @@ class FolderLock:
                 if self._file is None:
                     os.close(file)
         self._process = os.getpid()
-        owner = {
-            "host": socket.gethostname(),
-            "machine": machine(),
-            "process": self._process,
-            "rank": rank,
-            "workers": workers,
-            "since": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
-            "token": secrets.token_hex(8),
-        }
-        self._content = (json.dumps(owner, indent=1) + "\n").encode()
+        self._content = content_of(this_process(rank, workers))
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, self._content, 0)
         os.fsync(self._file)
@@ -127,7 +118,7 @@ class FolderLock:
         locked = _lock(file)
         if not _is_at(file, self._path):
             return False
-        owner = _owner(file)
+        owner = owner_in(os.pread(file, 4096, 0))
         if locked and (owner is None or owner.get("machine") == machine()):
             return True
         if locked is None and owner is None:
@@ -187,6 +178,46 @@ class FolderInUseError(Exception):
         super().__init__(f"{folder} is used by {named(owner)}")
 
 
+def this_process(rank: int, workers: int) -> dict[str, Any]:
+    """Returns what a lock of this process states about its owner.
+
+    Args:
+        rank: This worker's rank.
+        workers: Number of workers of the training.
+    """
+    return {
+        "host": socket.gethostname(),
+        "machine": machine(),
+        "process": os.getpid(),
+        "rank": rank,
+        "workers": workers,
+        "since": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
+        "token": secrets.token_hex(8),
+    }
+
+
+def content_of(owner: dict[str, Any]) -> bytes:
+    """Returns the content of a lock.
+
+    Args:
+        owner: Its owner.
+    """
+    return (json.dumps(owner, indent=1) + "\n").encode()
+
+
+def owner_in(content: bytes | None) -> dict[str, Any] | None:
+    """Returns the owner that a lock states; `None` if it is not readable.
+
+    Args:
+        content: The lock's content; `None` if there is no lock.
+    """
+    try:
+        owner = json.loads(content or b"")
+    except ValueError:
+        return None
+    return owner if isinstance(owner, dict) else None
+
+
 def named(owner: dict[str, Any] | None) -> str:
     """Returns a text about the owner of a lock.
 
@@ -211,14 +242,6 @@ def _lock(file: int) -> bool | None:
             return None
         raise
     return True
-
-
-def _owner(file: int) -> dict[str, Any] | None:
-    try:
-        owner = json.loads(os.pread(file, 4096, 0))
-    except ValueError:
-        return None
-    return owner if isinstance(owner, dict) else None
 
 
 def _is_at(file: int, path: pathlib.Path) -> bool:

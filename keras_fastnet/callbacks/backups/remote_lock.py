@@ -2,11 +2,9 @@
 
 import atexit
 import contextlib
-import json
 import os
 import pathlib
 import re
-import secrets
 import socket
 import threading
 import time
@@ -42,7 +40,7 @@ class RemoteLock:
     An object store has neither links nor kernel locks, but creates an object only if
     there is none, when asked to. The locks of a folder are therefore numbered, and the
     highest number owns it: a training takes the folder by creating the number after
-    that of an owner that is gone. Its object is written anew every
+    that of an owner that is gone. Its object is rewritten every
     `folder_lock.HEARTBEAT_SECONDS`. An owner is gone when its process on this machine
     has ended, or when its object does not change for `folder_lock.STALE_SECONDS`.
 
@@ -75,14 +73,9 @@ class RemoteLock:
         if (earlier := _held.get(self._url)) is not None:
             earlier.release()
         self._owner = {
-            "host": socket.gethostname(),
+            **folder_lock.this_process(rank, workers),
             "machine": _machine(),
-            "process": os.getpid(),
             "started": _start_of(os.getpid()),
-            "rank": rank,
-            "workers": workers,
-            "since": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
-            "token": secrets.token_hex(8),
             "renewed": 0,
         }
         while not self._create():
@@ -99,7 +92,7 @@ class RemoteLock:
         try:
             if not self._number or max(self._numbers(), default=0) != self._number:
                 return False
-            owner = _owner_in(self._read(self._number)) or {}
+            owner = folder_lock.owner_in(self._read(self._number)) or {}
         except OSError:
             return False
         return owner.get("token") == self._owner["token"]
@@ -126,7 +119,7 @@ class RemoteLock:
         if newest and not self._is_gone(newest):
             return False
         try:
-            self._objects.put(_name_of(newest + 1), self._content(), new=True)
+            self._write(newest + 1, new=True)
         except FileExistsError:
             return False
         # Of a process that has found a folder without a lock meanwhile.
@@ -145,7 +138,7 @@ class RemoteLock:
             FolderInUseError: If it is not.
         """
         content = self._read(number)
-        owner = _owner_in(content)
+        owner = folder_lock.owner_in(content)
         if owner is not None and owner.get("machine") == _machine():
             process = owner.get("process")
             if owner.get("started") == _start_of(process):
@@ -173,14 +166,15 @@ class RemoteLock:
             with contextlib.suppress(OSError):
                 # One that another training has removed does not come back.
                 if self.is_held():
-                    self._objects.put(_name_of(self._number), self._content())
+                    self._write(self._number)
 
     def _numbers(self) -> list[int]:
         found = [_NAME.fullmatch(name) for name in self._objects.names()]
         return [int(match[1]) for match in found if match]
 
-    def _content(self) -> bytes:
-        return (json.dumps(self._owner, indent=1) + "\n").encode()
+    def _write(self, number: int, *, new: bool = False) -> None:
+        content = folder_lock.content_of(self._owner)
+        self._objects.put(_name_of(number), content, new=new)
 
     def _read(self, number: int) -> bytes | None:
         try:
@@ -191,14 +185,6 @@ class RemoteLock:
 
 def _name_of(number: int) -> str:
     return f"training-{number:09d}.lock"
-
-
-def _owner_in(content: bytes | None) -> dict[str, Any] | None:
-    try:
-        owner = json.loads(content or b"")
-    except ValueError:
-        return None
-    return owner if isinstance(owner, dict) else None
 
 
 def _machine() -> str:
