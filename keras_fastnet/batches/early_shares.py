@@ -35,6 +35,8 @@ _SAMPLES = 64
 # Elements up to this size are joined to batches, of which shares are rows. Larger ones
 # would be copied: they go through windows, which take some microseconds for each.
 _SMALL_BYTES = 4096
+# Kinds of datasets after which another batch may be the first.
+_REORDERED = ("shuffle", "skip")
 
 
 @dataclasses.dataclass
@@ -74,25 +76,24 @@ class EarlyShares:
             them, a header for `cut`.
         """
         source = self.examples.source
-        unpack = type(source.element_spec) is tuple
         size = _most(self.batch, positions, replicas)
 
         in_rows = _small(source.element_spec)
         group = source.batch if in_rows else source.window
         taken_of = _taken_rows if in_rows else _taken
+        # The workers compare the first batch of an epoch.
+        reordered = any(upstream.kind(each.stage) in _REORDERED for each in self.after)
 
         @tf.autograph.experimental.do_not_convert
-        def taken(*elements: Any) -> tf.data.Dataset:
-            elements = elements if unpack else elements[0]
-
+        def taken(number: tf.Tensor, elements: Any) -> tf.data.Dataset:
             def ranges(rows: tf.Tensor) -> list[tuple[Any, Any]]:
                 return _ranges(rows, positions, replicas, self.batch.size, size)
 
-            return taken_of(elements, ranges)
+            compared = tf.logical_or(number == 0, reordered)
+            return taken_of(elements, ranges, compared)
 
-        pairs = group(
-            self.batch.size, drop_remainder=self.batch.drop_remainder
-        ).flat_map(taken)
+        groups = group(self.batch.size, drop_remainder=self.batch.drop_remainder)
+        pairs = groups.enumerate().flat_map(taken)
         for stage in self.examples.passed:
             pairs = stage.apply(pairs, offset)
         pairs = self.batch.batched(pairs, size)
@@ -245,12 +246,13 @@ def _ranges(
 _Ranges = Callable[[tf.Tensor], list[tuple[Any, Any]]]
 
 
-def _taken_rows(batch: Any, ranges: _Ranges) -> tf.data.Dataset:
+def _taken_rows(batch: Any, ranges: _Ranges, compared: tf.Tensor) -> tf.data.Dataset:
     """Returns the elements for this worker's shares of one batch, in a graph.
 
     Args:
         batch: The elements of the batch, joined.
         ranges: Returns which to take, of how many.
+        compared: Whether the workers may compare this batch.
     """
     parts = upstream.components(batch)
     rows = tf.shape(parts[0], tf.int64)[0]
@@ -260,8 +262,7 @@ def _taken_rows(batch: Any, ranges: _Ranges) -> tf.data.Dataset:
         pieces = [part[start : start + size] for start, size in taken]
         return pieces[0] if len(pieces) == 1 else tf.concat(pieces, 0)
 
-    stride = tf.maximum(-(-rows // _SAMPLES), 1)
-    header = _header(rows, [part[::stride] for part in parts])
+    header = _header(rows, parts, lambda part, stride: part[::stride], compared)
     count = tf.add_n([tf.cast(size, tf.int64) for _, size in taken])
     headers = tf.repeat(header[None], count, 0)
     return tf.data.Dataset.from_tensor_slices(
@@ -269,12 +270,13 @@ def _taken_rows(batch: Any, ranges: _Ranges) -> tf.data.Dataset:
     )
 
 
-def _taken(window: Any, ranges: _Ranges) -> tf.data.Dataset:
+def _taken(window: Any, ranges: _Ranges, compared: tf.Tensor) -> tf.data.Dataset:
     """Returns the elements for this worker's shares of one batch, in a graph.
 
     Args:
         window: The elements of the batch, as datasets of their components.
         ranges: Returns which to take, of how many.
+        compared: Whether the workers may compare this batch.
     """
     parts = upstream.components(window)
     rows = parts[0].cardinality()
@@ -282,13 +284,28 @@ def _taken(window: Any, ranges: _Ranges) -> tf.data.Dataset:
     own = elements.take(0)
     for start, size in ranges(rows):
         own = own.concatenate(elements.skip(start).take(size))
-    stride = tf.maximum(-(-rows // _SAMPLES), 1)
-    header = _header(rows, [_sample(part, stride) for part in parts])
+    header = _header(rows, parts, _sample, compared)
     return tf.data.Dataset.zip((own, tf.data.Dataset.from_tensors(header).repeat()))
 
 
-def _header(rows: tf.Tensor, samples: list[Any]) -> tf.Tensor:
-    return tf.concat([[rows], fingerprint_of_samples(samples, rows)], 0)
+def _header(
+    rows: tf.Tensor, parts: list[Any], sample: Callable[..., Any], compared: tf.Tensor
+) -> tf.Tensor:
+    """Returns the number of a batch's elements, and its fingerprint.
+
+    Args:
+        rows: Number of elements.
+        parts: Their components.
+        sample: Returns every n-th element of one component.
+        compared: Whether the workers may compare this batch.
+    """
+
+    def marks() -> tf.Tensor:
+        stride = tf.maximum(-(-rows // _SAMPLES), 1)
+        return fingerprint_of_samples([sample(part, stride) for part in parts], rows)
+
+    none = tf.fill([len(parts)], np.int64(-1))
+    return tf.concat([[rows], tf.cond(compared, marks, lambda: none)], 0)
 
 
 def _sample(part: tf.data.Dataset, stride: tf.Tensor) -> tf.Tensor | None:

@@ -305,6 +305,28 @@ def test_a_function_runs_for_the_examples_of_the_share_alone():
     assert sorted(loaded) == [*range(5, 10), *range(15, 20)]
 
 
+@pytest.mark.parametrize(
+    "after",
+    [
+        lambda batches: batches,
+        lambda batches: batches.skip(2),
+        lambda batches: batches.shuffle(5, seed=3),
+    ],
+    ids=["as made", "skip", "shuffle"],
+)
+@pytest.mark.parametrize("width", [1, 1100], ids=["rows", "windows"])
+def test_the_first_batch_of_an_epoch_has_a_fingerprint(after, width):
+    def marks(rows):
+        dataset = tf.data.Dataset.from_tensor_slices(rows).map(double)
+        shares = shares_of(after(dataset.batch(4)), [0], 2).dataset
+        return [int(share.fingerprint[0]) for share in shares]
+
+    rows = np.arange(20 * width).reshape(20, width)
+    own, other = marks(rows), marks(rows[::-1])
+    assert own[0] == marks(rows)[0] >= 0
+    assert own[0] != other[0]
+
+
 def test_a_moved_shuffle_goes_on_in_the_next_training():
     """As the user's own would: another order in every epoch, of every `fit`."""
 
