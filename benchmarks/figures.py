@@ -1,4 +1,4 @@
-"""Draws every plot of the documentation, from result files and recipes.
+"""Draws every figure of the documentation; plots are of result files and recipes.
 
 make figures
 """
@@ -10,6 +10,7 @@ import statistics
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Circle, FancyBboxPatch, Rectangle
 
 from keras_fastnet.recipes import RECIPES
 
@@ -32,6 +33,8 @@ _SYSTEMS = {
     "TorusStrategy, MPI": ("TorusStrategy, MPI", "#1f6fb4"),
     "Keras, no communication": ("two processes that\ndo not communicate", "#777777"),
 }
+
+_BLUE, _ORANGE, _GREEN = "#4878cf", "#e1812c", "#3a923a"
 
 
 def axes_of(figure: Figure, *place: int) -> Axes:
@@ -120,8 +123,97 @@ def two_workers() -> None:
     save(figure, "two_workers.svg")
 
 
+def drawing(width: int, height: int) -> tuple[Figure, Axes]:
+    """Returns a figure without axes, with lengths in pixels from its upper left."""
+    figure = Figure(figsize=(width / 100, height / 100))
+    axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
+    axes.set_axis_off()
+    return figure, axes
+
+
+def box(
+    axes: Axes, x: float, y: float, width: float, height: float, radius: float, **style
+) -> None:
+    corners = f"round,pad=0,rounding_size={radius}"
+    axes.add_patch(FancyBboxPatch((x, y), width, height, boxstyle=corners, **style))
+
+
+def arrow(axes: Axes, start: tuple, end: tuple, style: str) -> None:
+    line = {"arrowstyle": style, "color": "#333333", "shrinkA": 0, "shrinkB": 0}
+    axes.annotate("", end, start, arrowprops=line)
+
+
+def heading(axes: Axes, x: float, title: str, below: str) -> None:
+    axes.text(x, 24, title, weight="bold", size=9.5)
+    axes.text(x, 42, below, color="#555555", size=9.5)
+
+
+def torus() -> None:
+    figure, axes = drawing(780, 264)
+    phases = {
+        "1  reduce-scatter along the row": "each rank: a third of its row's sum",
+        "2  all-reduce along the column": "each rank: a third of the whole sum",
+        "3  all-gather along the row": "each rank: the whole sum",
+    }
+    for phase, (title, below) in enumerate(phases.items()):
+        left = 20 + 262 * phase
+        heading(axes, left, title, below)
+        for rank in range(6):
+            row, column = divmod(rank, 3)
+            x, y = left + 10 + 76 * column, 70 + 90 * row
+            grey = {"facecolor": "#f4f4f4", "edgecolor": "#333333"}
+            box(axes, x, y, 44, 44, 6, **grey)
+            axes.text(x + 3, y - 4, f"rank {rank}", color="#555555", size=8)
+            for chunk, colour in enumerate((_BLUE, _ORANGE, _GREEN)):
+                place = (x + 5 + 12 * chunk, y + 8)
+                axes.add_patch(Rectangle(place, 10, 28, fill=False, edgecolor=colour))
+                if chunk == column or phase == 2:
+                    alpha = 1 if phase else 0.55
+                    axes.add_patch(Rectangle(place, 10, 28, color=colour, alpha=alpha))
+            if phase != 1 and column < 2:
+                arrow(axes, (x + 48, y + 22), (x + 72, y + 22), "<->")
+            if phase == 1 and row == 0:
+                arrow(axes, (x + 22, y + 47), (x + 22, y + 73), "<->")
+    for line, text in enumerate(
+        (
+            "Filled: a chunk that the rank holds after the phase.",
+            "Pale: summed over its row only. Full colour: summed over all ranks.",
+        )
+    ):
+        axes.text(20, 234 + 18 * line, text, color="#555555", size=9.5)
+    save(figure, "torus.svg")
+
+
+def feeding_workers() -> None:
+    figure, axes = drawing(780, 236)
+    heading(axes, 100, "source, shuffle", "read whole by every worker")
+    heading(axes, 360, "share", "of every 8")
+    heading(axes, 520, "map", "4 elements")
+    heading(axes, 680, "batch", "4 examples")
+    for worker, colour in enumerate((_BLUE, _ORANGE)):
+        y = 76 + 90 * worker
+        own = {"facecolor": (colour, 0.55), "edgecolor": colour}
+        axes.text(20, y + 16, f"worker {worker}", size=9.5)
+        for element in range(8):
+            mine = element // 4 == worker
+            style = own if mine else {"facecolor": "white", "edgecolor": "#999999"}
+            box(axes, 100 + 26 * element, y, 22, 22, 3, **style)
+        for element in range(4):
+            box(axes, 360 + 26 * element, y, 22, 22, 3, **own)
+            box(axes, 520 + 26 * element, y, 22, 22, 3, **own)
+            axes.add_patch(Circle((531 + 26 * element, y + 11), 5, color=colour))
+        box(axes, 680, y - 4, 84, 30, 6, **own)
+        for x in (316, 472, 632):
+            arrow(axes, (x, y + 11), (x + 34, y + 11), "->")
+    text = "The two batches together are the global batch of one device, in its order."
+    axes.text(100, 226, text, color="#555555", size=9.5)
+    save(figure, "feeding_workers.svg")
+
+
 def main() -> None:
     matplotlib.rcParams["svg.hashsalt"] = "keras_fastnet"
+    torus()
+    feeding_workers()
     two_workers()
     recipes()
     accuracy_by_batch()

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from keras_fastnet._keras.keras_api import keras
     from keras_fastnet._keras.scopes import train_alone
     from keras_fastnet.batches.stages import by_example
+    from keras_fastnet.launcher.notebook import notebook_launcher
     from keras_fastnet.optimizers import LARS, LargeBatchOptimizer
     from keras_fastnet.strategies import TorusStrategy, TPUStrategy, strategy
 
@@ -37,6 +38,7 @@ _HOME = {
     "by_example": "keras_fastnet.batches.stages",
     "strategy": "keras_fastnet.strategies",
     "keras": "keras_fastnet._keras.keras_api",
+    "notebook_launcher": "keras_fastnet.launcher.notebook",
     "train_alone": "keras_fastnet._keras.scopes",
 }
 
@@ -51,6 +53,7 @@ __all__ = [
     "datasets",
     "keras",
     "models",
+    "notebook_launcher",
     "optimizers",
     "recipes",
     "schedules",

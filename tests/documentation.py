@@ -1,5 +1,6 @@
 """The pages of the documentation, and the code in them."""
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -14,28 +15,77 @@ PAGES = [
 ]
 
 
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """A block of code in a page.
+
+    Attributes:
+        language: That of its fence; empty if it has none.
+        text: What stands in it.
+        not_run: Why no test runs it, from a comment above it; `None` without one.
+    """
+
+    language: str
+    text: str
+    not_run: str | None
+
+
 def name_of(page: Path) -> str:
     """Returns a page's path from the root."""
     return str(page.relative_to(ROOT))
 
 
-def blocks(page: Path, language: str = "") -> list[str]:
-    """Returns a page's blocks of code in a language, `""` for none."""
+def blocks(page: Path, *languages: str) -> list[Block]:
+    """Returns a page's blocks of code in some languages, or in all."""
     found = re.findall(
-        r"^( *)```(\w*)\n(.*?)^\1```$", page.read_text("utf-8"), re.S | re.M
+        r"^(?: *<!-- not run: (.*) -->\n)?( *)```(.*)\n((?:.*\n)*?)\2```$",
+        page.read_text("utf-8"),
+        re.M,
     )
     return [
-        re.sub(f"^{indent}", "", text, flags=re.M)
-        for indent, of, text in found
-        if of == language
+        Block(language, re.sub(f"^{indent}", "", text, flags=re.M), reason or None)
+        for reason, indent, language, text in found
+        if not languages or language in languages
     ]
 
 
-def script_of(page: str, name: str) -> str:
-    """Returns the script of a page of docs/ that begins with `# name`."""
-    (found,) = [
-        block
-        for block in blocks(ROOT / "docs" / page, "python")
-        if block.startswith(f"# {name}\n")
-    ]
+def run_blocks(page: Path, *languages: str) -> list[Block]:
+    """Returns those of a page's blocks that are run."""
+    return [block for block in blocks(page, *languages) if block.not_run is None]
+
+
+def commands(page: Path) -> list[tuple[str, str]]:
+    """Returns the commands that are run of a page, and what it shows of their output.
+
+    A block of `bash` is one command without output.
+    """
+    found = []
+    for block in run_blocks(page, "bash", "console"):
+        if block.language == "bash":
+            found.append((block.text, ""))
+        else:
+            for part in re.split(r"^\$ ", block.text, flags=re.M)[1:]:
+                command = re.match(r"(?:.*\\\n)*.*\n", part)[0]
+                found.append((command, part.removeprefix(command)))
+    return found
+
+
+def scripts(page: Path) -> dict[str, str]:
+    """Returns a page's scripts by name: those that are run.
+
+    A block that begins with `# name.py` begins a script of this name, and the first
+    block one without a name. Each other block continues the script before it. Of a
+    `diff` the script is what it leads to.
+    """
+    found: dict[str, str] = {}
+    name = ""
+    for block in blocks(page, "python", "diff"):
+        text = block.text
+        if block.language == "diff":
+            text = re.sub("^-.*\n", "", text, flags=re.M)
+            text = re.sub("^[+ ]", "", text, flags=re.M)
+        if named := re.match(r"# (\w+\.py)\n", text):
+            name = named[1]
+        if block.not_run is None:
+            found[name] = found.get(name, "") + text
     return found

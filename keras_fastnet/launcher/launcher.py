@@ -6,7 +6,7 @@ import secrets
 import shlex
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Literal, TextIO
@@ -65,6 +65,7 @@ def run(
     environment: Mapping[str, str] | None = None,
     stdout: TextIO | None = None,
     stderr: TextIO | None = None,
+    on_failure: Callable[[Sequence[str]], object] | None = None,
 ) -> int:
     """Runs a Python program in local workers and waits until all have ended.
 
@@ -111,6 +112,8 @@ def run(
         stdout: Receives the workers' stdout. Defaults to `sys.stdout`.
         stderr: Receives the workers' stderr and the launcher's messages. Defaults to
             `sys.stderr`.
+        on_failure: Called after a start that failed, with the lines about the worker
+            that failed first. Defaults to `None`: they are written to `stderr`.
 
     Returns:
         0 if all workers succeed; otherwise the exit code of the worker that failed
@@ -235,7 +238,14 @@ def run(
                     )
                 )
             starts = Starts(
-                starter, supervisor, display, restarts, written, log_path, nodes
+                starter,
+                supervisor,
+                display,
+                restarts,
+                written,
+                log_path,
+                nodes,
+                on_failure,
             )
             if folder is not None and node == 0:
                 control = Control(folder, starts.scale)

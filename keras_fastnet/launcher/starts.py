@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import signal
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ class Starts:
         report: Receives what has happened.
         log_path: The folder of the workers' logs; `None` if there is none.
         nodes: The launchers of all machines; `None` if there is one machine.
+        on_failure: Receives the lines about a failure; `None` to display them.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Starts:
         report: Report,
         log_path: Path | None,
         nodes: Nodes | None,
+        on_failure: Callable[[Sequence[str]], object] | None,
     ) -> None:
         self._starter = starter
         self._supervisor = supervisor
@@ -55,6 +58,7 @@ class Starts:
         self._report = report
         self._log_path = log_path
         self._nodes = nodes
+        self._on_failure = on_failure or self._show
         self._exit_code = 2
         self._outcome = "failed"
         self._refusal: str | None = None
@@ -193,9 +197,12 @@ class Starts:
         failure = find_failure(
             ends, first.rank, supervisor.failed_at, supervisor.suspended
         )
-        for line in failure_lines(failure, ends, self._log_path):
-            self._display.print_line("stderr", line)
+        self._on_failure(failure_lines(failure, ends, self._log_path))
         return failure
+
+    def _show(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            self._display.print_line("stderr", line)
 
     def _decide(self, cause: Cause) -> bool:
         restarts = self._restarts

@@ -7,7 +7,7 @@ import pytest
 from keras_fastnet import cli
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.checks import invariants
-from tests.documentation import script_of
+from tests.documentation import ROOT, scripts
 
 pytestmark = pytest.mark.distributed
 
@@ -160,7 +160,7 @@ raise SystemExit("trained")
     ("script", "arguments"),
     [
         pytest.param(
-            script_of("tutorial.md", "train.py"),
+            scripts(ROOT / "docs" / "tutorial.md")["train.py"],
             [],
             id="tutorial",
             marks=pytest.mark.slow,

@@ -57,7 +57,7 @@ def documented_script(strategy: Any, *, script: str, folder: str) -> float | Non
         names = runpy.run_path(script)
     finally:
         os.chdir(before)
-    assert names["strategy"] is strategy
-    if (history := getattr(names["model"], "history", None)) is None:
+    assert names.get("strategy", strategy) is strategy
+    if (history := getattr(names.get("model"), "history", None)) is None:
         return None
     return history.history.get("accuracy", [None])[-1]

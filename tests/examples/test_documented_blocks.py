@@ -1,125 +1,149 @@
-"""Parts of scripts that pages show run on two workers, verbatim."""
+"""Commands and blocks of Python in the documents run verbatim, or say why not."""
 
-import textwrap
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 
-from tests.documentation import ROOT, blocks
+from keras_fastnet import cli
+from tests.documentation import PAGES, ROOT, commands, name_of, run_blocks, scripts
+from tests.image_record_files import example, plain, write, write_split
 
-# What pages take for granted.
-GIVEN = """
-import math
-import os
+# Those of benchmarks/ name the commands of measurements, which take hours.
+RUN_PAGES = [page for page in PAGES if "benchmarks" not in page.parts]
+# What is run, then what is not: output, diagrams and files.
+LANGUAGES = {"python", "diff", "bash", "console", "text", "json", "yaml"}
+OF_SPHINX = re.compile(r"\{[\w-]+\}.*")
 
-import keras
-import numpy as np
-import tensorflow as tf
-
-import keras_fastnet
-import keras_fastnet as fastnet
-
-keras.utils.set_random_seed(0)
-strategy = fastnet.TorusStrategy()
-x = np.random.default_rng(0).normal(size=(64, 8)).astype("float32")
-y = x.sum(axis=1)
-dataset = tf.data.Dataset.from_tensor_slices((x, y[:, None]))
-global_batch = 16
-
-
-def a_model(outputs=1, loss="mse"):
-    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(outputs)])
-    model.compile("sgd", loss)
-    return model
-
-
-with strategy.scope():
-    model = a_model()
-"""
-TRAIN = """
-before = model.get_weights()
-model.fit({data}, epochs=1)
-assert any((a != b).any() for a, b in zip(before, model.get_weights()))
-"""
-# By page and number of the block: what it needs, and what is done with it.
-BLOCKS = {
-    ("custom_training.md", 0): (
-        "",
-        """
-        with strategy.scope():
-            inputs = keras.Input((8,))
-            model = Autoencoder(inputs, keras.layers.Dense(8)(inputs))
-            model.compile("sgd")
-        """,
-        TRAIN.format(data="x, x"),
-    ),
-    ("custom_training.md", 2): ("", "assert np.isfinite(float(loss))"),
-    ("feeding_workers.md", 0): (
-        """
-        files = ["x.tfrecord"]
-        with tf.io.TFRecordWriter(f"of-{strategy.rank}") as writer:
-            for row in x:
-                writer.write(row.tobytes())
-        os.replace(f"of-{strategy.rank}", files[0])
-
-
-        def decode_and_augment(record):
-            row = tf.reshape(tf.io.decode_raw(record, tf.float32), (8,))
-            return row, tf.reduce_sum(row, keepdims=True)
-        """,
-        TRAIN.format(data="dataset"),
-    ),
-    ("feeding_workers.md", 1): (
-        """
-        lines = tf.data.Dataset.from_tensor_slices((["a b", "c d"] * 8, [0, 1] * 8))
-        """,
-        """
-        texts, labels = next(iter(dataset))
-        assert texts.shape == (16, 64)
-        """,
-    ),
-    ("feeding_workers.md", 2): (
-        """
-        np.save(f"of-{strategy.rank}.npy", x)
-        os.replace(f"of-{strategy.rank}.npy", "images.npy")
-        """,
-        "assert isinstance(x, np.memmap)",
-    ),
-    ("feeding_workers.md", 3): (
-        """
-        def load(paths):
-            return x[paths]
-        """,
-        """
-        data = Images()
-        data.paths, data.labels = np.arange(64), y
-        """,
-        TRAIN.format(data="data"),
-    ),
-    ("lars.md", 0): (
-        """
-        with strategy.scope():
-            model = a_model(4, "sparse_categorical_crossentropy")
-        y = abs(y).astype(int) % 4
-        """,
-        "assert model.optimizer is optimizer and optimizer.iterations == 90",
-    ),
-    ("launcher.md", 0): ("model = a_model()", ""),
-    ("torus.md", 0): ("", "assert strategy.num_workers == 2"),
-    ("torus_strategy.md", 1): (
-        "dataset = dataset.batch(8)",
-        TRAIN.format(data="dataset"),
-    ),
+SCRIPTS = [
+    (page, name)
+    for page in RUN_PAGES
+    for name, text in scripts(page).items()
+    # A script for one process; `test_commands` runs it.
+    if "TorusStrategy" in text or not name
+]
+# What the first screen takes for granted.
+GIVEN = {"README.md": "import numpy\nx, y = numpy.ones((64, 8)), numpy.ones(64)"}
+ACCURACY = {
+    ("docs/tutorial.md", "train.py"): 0.9,
+    ("docs/tutorial.md", "large.py"): 0.9,
+    ("docs/from_multi_worker_mirrored.md", "after.py"): 0.9,
+    ("docs/from_horovod.md", "after.py"): 0.8,
+    ("docs/from_lars.md", "after.py"): 0.9,
 }
+LONG = {
+    ("docs/recipes.md", ""),
+    ("docs/restarts.md", "train.py"),
+    ("docs/tutorial.md", "large.py"),
+}
+# Pages whose commands start no workers.
+PRINTED = ("docs/plan.md", "docs/recipes.md")
+
+
+def write_files(page: Path, folder: Path) -> None:
+    """Writes the data that a page's reader is taken to have."""
+    if page.stem == "feeding_workers":
+        keys = {"image_key": "image", "label_key": "label"}
+        records = [example(plain(i), i % 10, **keys) for i in range(64)]
+        write(folder / "images.tfrecord", records)
+        np.save(folder / "images.npy", np.zeros((64, 8, 8, 3), np.uint8))
+        np.save(folder / "labels.npy", np.arange(64) % 10)
+    elif page.stem == "image_records":
+        (folder / "imagenet").mkdir()
+        write_split(folder / "imagenet", [8, 8])
+        write_split(folder / "imagenet", [8], "validation")
+
+
+@pytest.mark.parametrize("page", RUN_PAGES, ids=name_of)
+def test_every_block_has_a_language(page):
+    """A block of a language that is run is run below, unless a comment says why not."""
+    languages = {block.language for block in run_blocks(page)}
+    assert {of for of in languages - LANGUAGES if not OF_SPHINX.fullmatch(of)} == set()
+
+
+@pytest.mark.parametrize("page", RUN_PAGES, ids=name_of)
+def test_scripts_for_one_process_are_run_by_a_command(page):
+    alone = {name for name in scripts(page) if (page, name) not in SCRIPTS}
+    run = " ".join(command for command, _ in commands(page))
+    assert {name for name in alone if f"python {name}" not in run} == set()
 
 
 @pytest.mark.parametrize(
-    ("page", "number"), BLOCKS, ids=lambda value: str(value).removesuffix(".md")
+    ("page", "name"),
+    [
+        pytest.param(
+            page,
+            name,
+            id=f"{page.stem}-{name}",
+            marks=[pytest.mark.slow] if (name_of(page), name) in LONG else [],
+        )
+        for page, name in SCRIPTS
+    ],
 )
-def test_block(two_workers, tmp_path, page, number):
-    before, *after = BLOCKS[page, number]
-    block = blocks(ROOT / "docs" / page, "python")[number]
-    script = tmp_path / "block.py"
-    script.write_text(
-        "\n".join([GIVEN, textwrap.dedent(before), block, *map(textwrap.dedent, after)])
+def test_script(two_workers, tmp_path, page, name):
+    write_files(page, tmp_path)
+    script = tmp_path / (name or "script.py")
+    text = scripts(page)[name]
+    if given := GIVEN.get(name_of(page)):
+        text = text.replace("import keras\n", f"import keras\n{given}\n", 1)
+    script.write_text(text)
+    accuracies = two_workers.run(
+        "documented_script", script=str(script), folder=str(tmp_path)
     )
-    two_workers.run("documented_script", script=str(script), folder=str(tmp_path))
+    expected = ACCURACY.get((name_of(page), name))
+    assert expected is None or min(accuracies) > expected
+
+
+@pytest.mark.parametrize("page", PRINTED)
+def test_printed(capsys, page):
+    """Word for word, with `…` for further lines."""
+    shown = commands(ROOT / page)
+    assert shown
+    for command, output in shown:
+        assert cli.main(command.replace("\\\n", " ").split()[1:]) == 0
+        assert re.match(pattern_of(output), capsys.readouterr().out), command
+
+
+def pattern_of(output: str) -> str:
+    """Returns a pattern of what a page shows, with `…` for further lines."""
+    return re.escape(output).replace("…\\\n", "(.*\n)*?")
+
+
+def is_shown(output: str, printed: str) -> bool:
+    """Returns whether what a page shows was printed, perhaps with other numbers."""
+    pattern = pattern_of(re.sub(r"\d[\d.,e+-]*", "0", output))
+    return bool(re.search(pattern.replace("0", r"\d[\d.,e+-]*"), printed))
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    "page",
+    [p for p in RUN_PAGES if commands(p) and name_of(p) not in PRINTED],
+    ids=name_of,
+)
+def test_commands(environment, tmp_path, page):
+    """All of a page in its order, in one folder, as a reader runs them."""
+    tutorial = scripts(ROOT / "docs" / "tutorial.md")
+    for name, text in {"train.py": tutorial["train.py"], **scripts(page)}.items():
+        if name:
+            (tmp_path / name).write_text(text)
+    (tmp_path / "my_package").mkdir()
+    (tmp_path / "my_package" / "train.py").write_text(tutorial["train.py"])
+    folder = Path(sys.executable).parent
+    for command, output in commands(page):
+        done = subprocess.run(
+            ["bash", "-ec", command],
+            cwd=tmp_path,
+            env={**environment, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}"
+        assert is_shown(output, done.stdout), f"{command}\n{done.stdout}"

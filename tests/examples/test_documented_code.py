@@ -22,8 +22,8 @@ EXTRAS = set(
 
 def commands(page):
     """Returns the words of each command in a page's blocks, without variables."""
-    for block in blocks(page):
-        for line in block.replace("\\\n", " ").splitlines():
+    for block in blocks(page, "", "bash", "console"):
+        for line in block.text.replace("\\\n", " ").splitlines():
             try:
                 words = shlex.split(line.strip().removeprefix("$ "), comments=True)
             except ValueError:  # a line of output
@@ -120,7 +120,7 @@ def names_in(tree):
 def test_python_compiles_and_calls_what_exists(page):
     wrong = []
     for block in blocks(page, "python"):
-        tree = ast.parse(block)
+        tree = ast.parse(block.text)
         names = names_in(tree)
         for node in ast.walk(tree):
             if not isinstance(node, ast.Call):
@@ -149,7 +149,7 @@ def test_python_compiles_and_calls_what_exists(page):
 def test_imports_of_python_exist(page):
     missing = set()
     for block in blocks(page, "python"):
-        for node in ast.walk(ast.parse(block)):
+        for node in ast.walk(ast.parse(block.text)):
             if isinstance(node, ast.Import):
                 missing |= {alias.name.split(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom):

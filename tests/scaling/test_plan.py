@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -337,17 +336,6 @@ def test_published_table(fastnet):
     for entry in listed:
         for value in entry.values():
             assert not isinstance(value, dict) or value.get("source", "-")
-
-
-def test_documentation_shows_what_is_printed(capsys):
-    text = (Path(__file__).parents[2] / "docs" / "plan.md").read_text("utf-8")
-    blocks = re.findall(r"^```\n\$ fastnet (plan .*?)\n```$", text, re.M | re.DOTALL)
-    assert len(blocks) == 2
-    for block in blocks:
-        command, _, shown = block.replace("\\\n", " ").partition("\n")
-        assert cli.main(command.split()) == 0
-        printed = capsys.readouterr().out
-        assert printed.startswith(shown.removesuffix("\n…")), command
 
 
 def test_prediction_of_facebook_by_hand():

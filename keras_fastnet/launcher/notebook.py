@@ -1,0 +1,117 @@
+"""`notebook_launcher`, which runs a function of a notebook in several workers."""
+
+import linecache
+import os
+import pickle
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from keras_fastnet.launcher import launcher
+
+
+def notebook_launcher(
+    function: Callable[..., Any],
+    args: Sequence[Any] = (),
+    *,
+    workers: int,
+    threads_per_worker: int | None = None,
+    gpus_per_worker: int | None = None,
+    transport: Literal["auto", "tensorflow", "mpi"] = "auto",
+    log_dir: str | os.PathLike[str] | None = None,
+) -> Any:
+    """Runs a function in several local workers, from a notebook.
+
+    The workers are processes of their own, with a TensorFlow of their own, as those of
+    `fastnet run`: it does not matter what the notebook has imported or trained. The
+    function and what it uses of the notebook are copied to them. So the function must
+    make the strategy, the data and the model itself. The output of rank 0 is shown, and
+    an interrupt of the notebook's kernel ends all workers.
+
+    Args:
+        function: The function. Each worker calls it.
+        args: Its arguments. Defaults to `()`.
+        workers: The number of workers.
+        threads_per_worker: The size of each of a worker's thread pools. Defaults to
+            `None`: the CPUs of this process divided by `workers`.
+        gpus_per_worker: GPUs for each worker. Defaults to `None`: the visible GPUs
+            divided by `workers`.
+        transport: As for `fastnet run --transport`. Defaults to `"auto"`.
+        log_dir: A directory for files with the whole output of each worker. Defaults to
+            `None`.
+
+    Returns:
+        What the function returns on rank 0.
+
+    Raises:
+        ImportError: If cloudpickle is not installed.
+        TypeError: If the function, or what it uses, cannot be copied to the workers.
+        RuntimeError: If a worker fails. The message has the traceback of the worker
+            that failed first.
+        UsageError: If the workers cannot be started.
+
+    Example:
+
+    ```python
+    def train(epochs):
+        strategy = fastnet.TorusStrategy()
+        with strategy.scope():
+            model = keras.Sequential([keras.layers.Dense(1)])
+            model.compile("sgd", "mse")
+        return model.fit(x, y, batch_size=1024, epochs=epochs).history
+
+
+    history = fastnet.notebook_launcher(train, args=(3,), workers=2)
+    ```
+    """
+    failure: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="fastnet-notebook-") as folder:
+        Path(folder, "task").write_bytes(_task(function, args))
+        exit_code = launcher.run(
+            workers,
+            ["-m", "keras_fastnet.launcher.notebook_worker", folder],
+            threads_per_worker=threads_per_worker,
+            gpus_per_worker=gpus_per_worker,
+            transport=transport,
+            log_dir=log_dir,
+            on_failure=failure.extend,
+        )
+        result = Path(folder, "result")
+        if not exit_code and result.exists():
+            return pickle.loads(result.read_bytes())
+    if failure:
+        raise RuntimeError("\n".join(failure).strip())
+    if exit_code > 128:
+        # The signal that ended the workers was meant for this process, too.
+        signal.raise_signal(exit_code - 128)
+    return None
+
+
+def _task(function: Callable[..., Any], args: Sequence[Any]) -> bytes:
+    """Returns what `notebook_worker` reads."""
+    try:
+        import cloudpickle
+    except ImportError:
+        raise ImportError(
+            "`notebook_launcher` needs cloudpickle, which copies a notebook's "
+            "functions to the workers. Received: an environment without it. Run "
+            '`pip install "keras-fastnet[notebook]"`.'
+        ) from None
+    try:
+        call = cloudpickle.dumps((function, tuple(args)))
+    except Exception as error:
+        raise TypeError(
+            "The function and all that it uses must be of kinds that can be copied to "
+            f"the workers. Received: {function!r}, which cannot be ({error}). Create "
+            "strategies, datasets and optimizers within the function."
+        ) from error
+    # A notebook's cells are no files: so tracebacks show their lines.
+    cells = {
+        name: lines
+        for name, lines in linecache.cache.items()
+        if len(lines) == 4 and not os.path.exists(name)
+    }
+    return pickle.dumps((sys.path, cells, call))
