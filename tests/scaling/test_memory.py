@@ -88,7 +88,7 @@ def network(name):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "small", "large"),
-    [("dense", 64, 4096)],
+    [("dense", 64, 4096), ("residual", 8, 128), ("attention", 8, 128)],
 )
 def test_activations_are_within_a_factor_of_what_a_process_takes(name, small, large):
     """Peaks of two processes, whose difference is that of their activations."""
