@@ -26,8 +26,9 @@ DEFAULT_PORT = 29_400
 """The port of the launcher on the first host. That of torchrun, too."""
 # The machines end together; a host that has failed is found after 20 s by the others.
 _END_SECONDS = 30.0
-# Exit codes of a launcher that has started nothing, and of ssh itself.
-_NOTHING_STARTED = (2, 255)
+# Exit codes of a launcher that has started nothing, of one that was killed, and of ssh
+# itself: the other launchers would wait for it.
+_AT_ONCE = (2, 128 + signal.SIGKILL, 255)
 _STREAMS = ("stdout", "stderr")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Variables for TensorFlow, Keras and this package. Those that name a machine's devices
@@ -242,8 +243,8 @@ class _Watch:
                 continue
             now = time.monotonic()
             if self._look_for_ended() and end_at is None:
-                nothing = self._first and self._first.code in _NOTHING_STARTED
-                end_at = now + (0.0 if nothing else self._patience)
+                at_once = self._first and self._first.code in _AT_ONCE
+                end_at = now + (0.0 if at_once else self._patience)
             if end_at is not None and now > end_at:
                 # A second time kills: the launcher at the other end does not answer.
                 self._end_the_others(kill=told)

@@ -61,22 +61,14 @@ class Nodes:
         wake: Callable[[], None],
     ) -> None:
         self.rank, self.size = rank, size
-        self.problem: str | None = None
-        self.alarms: dict[int, Info] = {}
-        self.wishes: dict[int, list[int]] = {}
-        self.hosts: list[str] = []
         self.rendezvous = rendezvous
         self._host, port = split_address(rendezvous)
         self._token = token
         self._settings = dict(settings)
         self._wake = wake
         self._lock = threading.Lock()
-        self._outgoing: list[Info] = []
-        self._said: dict[str, dict[int, Info]] = {}
-        self._all: dict[str, list[Info]] = {}
-        self._members: dict[int, Connection] = {}
-        self._seen: dict[int, float] = {}
         self._closing = threading.Event()
+        self._forget()
         try:
             # The other machines accept no connections.
             self._listener = (
@@ -89,6 +81,18 @@ class Nodes:
                 "--rendezvous HOST:PORT must name a free port of machine 0. Received: "
                 f"{rendezvous} ({error.strerror}). Choose another port on all machines."
             ) from error
+
+    def _forget(self) -> None:
+        self.problem: str | None = None
+        self.alarms: dict[int, Info] = {}
+        self.wishes: dict[int, list[int]] = {}
+        self.hosts: list[str] = []
+        self._outgoing: list[Info] = []
+        self._said: dict[str, dict[int, Info]] = {}
+        self._all: dict[str, list[Info]] = {}
+        self._members: dict[int, Connection] = {}
+        self._seen: dict[int, float] = {}
+        self._closing.clear()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> "Nodes":
@@ -104,6 +108,17 @@ class Nodes:
         self._closing.set()
         self._thread.join()
         self._listener.close()
+
+    def join_again(self) -> None:
+        """Connects to all machines again, as if nothing had been said before.
+
+        For all machines that remain when `problem` is that one is lost. Its launcher
+        must be started again.
+        """
+        self._closing.set()
+        self._thread.join()
+        self._forget()
+        self._thread.start()
 
     def say(self, topic: str, own: Info) -> None:
         """Tells all machines something; `heard` returns what all have said.
@@ -190,6 +205,10 @@ class Nodes:
                 self._lose(rank, "has ended or cannot be reached")
             elif "beat" not in message:
                 self._pass_on({**message, "node": rank})
+            return
+        if self.problem is not None and self.hosts:
+            # It was started again, and tries again until this machine has noticed.
+            connection.finish()
             return
         # A launcher that is refused for its token reports it itself.
         match message:

@@ -15,7 +15,7 @@ from keras_fastnet.launcher.failure import (
     failure_lines,
     find_failure,
 )
-from keras_fastnet.launcher.nodes import Nodes
+from keras_fastnet.launcher.nodes import JOIN_SECONDS, Nodes
 from keras_fastnet.launcher.output import Display
 from keras_fastnet.launcher.report import Report
 from keras_fastnet.launcher.restarts import Restarts, divided
@@ -63,6 +63,9 @@ class Starts:
         self._outcome = "failed"
         self._refusal: str | None = None
         self._number = -1
+        self._has_started = False
+        # Why a machine is lost.
+        self._lost: str | None = None
         # Of this start: the workers of each machine; whether workers have left on
         # request; and that request, if there is one machine.
         self._machines: list[dict[str, Any]] = []
@@ -153,17 +156,18 @@ class Starts:
         self._own_wish = None
         addresses = self._agree_on_addresses()
         if addresses is None:
-            return False
+            return self._join_again()
         self._report.begin(restarts.slots, restarts.made)
         try:
             exit_code, ends = self._starter.run(
                 restarts.slots, supervisor, self._display, *addresses
             )
         except (OSError, UsageError) as error:
-            if not self._number:
+            if not self._has_started:
                 raise
             self._refuse(f"the workers could not be started again ({error})")
             return False
+        self._has_started = True
         self._exit_code = exit_code
         self._left = supervisor.left
         restarts.learn(ends)
@@ -177,7 +181,7 @@ class Starts:
         if self._nodes is not None:
             goes_on, cause = self._compare_ends(self._nodes, cause)
             if not goes_on:
-                return False
+                return self._join_again()
         if self._wish is not None and self._exit_code == TOLD_TO_END:
             # On another machine workers had been asked to leave before.
             cause, self._left = None, True
@@ -254,6 +258,7 @@ class Starts:
             "workers": len(ports),
             "least": restarts.least,
             "most": restarts.most,
+            "made": restarts.made,
         }
         if self._nodes is None:
             self._machines = [own]
@@ -267,6 +272,8 @@ class Starts:
         if infos is None:
             return None
         self._machines = infos
+        # A launcher that was started again has made none.
+        restarts.made = max(info["made"] for info in infos)
         addresses = [
             f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
             for host, info in zip(self._nodes.hosts, infos, strict=True)
@@ -299,8 +306,32 @@ class Starts:
             self._end_by_signal_elsewhere(alarm)
         elif heard is None:
             self._exit_code = self._exit_code or 1
-            self._refuse(f"{nodes.problem}")
+            self._lost = nodes.problem
         return heard
+
+    def _join_again(self) -> bool:
+        """Returns whether to start again, together with a machine that was lost."""
+        nodes, lost, self._lost = self._nodes, self._lost, None
+        if nodes is None or lost is None:
+            return False
+        if not nodes.hosts:
+            # They never met: the text states what to do.
+            self._refuse(lost)
+            return False
+        refusal = self._restarts.refusal(Cause(-1, -1, lost, here=False))
+        if refusal is not None:
+            self._refuse(
+                f"{lost}; not restarted: {refusal}. Start `fastnet run` on all "
+                "machines again"
+            )
+            return False
+        self._say(
+            f"{lost}; start `fastnet run` there again within {JOIN_SECONDS:.0f} s "
+            "if it has ended"
+        )
+        nodes.join_again()
+        self._number = -1
+        return self._continue(self._restarts.pause)
 
     def _compare_ends(
         self, nodes: Nodes, cause: Cause | None

@@ -160,7 +160,23 @@ def test_killed_launcher_ends_all_machines(launchers, tmp_path, host):
     assert codes == [1]
     assert f"machine {host}" in errors[0]
     assert "has ended or cannot be reached, ending the workers" in errors[0]
+    assert "Start `fastnet run` on all machines again" in errors[0]
     assert all(is_gone(pid) for pid in workers)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("host", [0, 1])
+def test_launcher_that_is_started_again_joins(launchers, tmp_path, host):
+    words = ("--max-restarts", 2, ACT, tmp_path)
+    orders = [f"{rank}=once sleep" for rank in range(4)]
+    processes = launchers.both(*words, *orders)
+    pids(tmp_path, 0, 1, 2, 3)
+    processes[host].kill()
+    again = launchers.start(host, *words, *orders)
+    codes, _, errors = ended([processes[1 - host], again])
+    assert codes == [0, 0], errors
+    assert "start `fastnet run` there again within 300 s" in errors[0]
+    assert "restart 1 of 2 in 1 s, with 2 workers on this machine" in errors[0]
 
 
 def test_wrong_machines_are_told(launchers, tmp_path):
