@@ -31,15 +31,16 @@ class LocalTraining(Training):
 
     def start(self) -> None:
         """Starts the launcher."""
+        self.started = [self._start_on(0)]
+
+    def _start_on(self, host: int) -> subprocess.Popen:
         words = ["--workers", "2", "--min-workers", "1", "--max-restarts", "1000"]
         script = [HERE / "train.py", self.folder, self.epochs, 0, self.pause]
         command = [sys.executable, "-m", "keras_fastnet.cli", "run", *words]
         with (self.folder / "log").open("a") as log:
-            self.started = [
-                subprocess.Popen(
-                    [*command, *map(str, script)], stdout=log, stderr=subprocess.STDOUT
-                )
-            ]
+            return subprocess.Popen(
+                [*command, *map(str, script)], stdout=log, stderr=subprocess.STDOUT
+            )
 
 
 def measured(training: Training, event: str) -> tuple[float, float]:

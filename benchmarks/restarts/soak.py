@@ -1,12 +1,13 @@
 """Kills workers, launchers and links at random, and compares with a quiet training.
 
     python benchmarks/restarts/soak.py [--restarts 30] [--epochs 150] [--fixed]
+        [--only launcher link]
 
 Four workers train on two hosts, which are network namespaces of this machine (root
 needed). At random times one of `EVENTS` happens to a random worker, launcher or link,
 until there were `--restarts` restarts. Without `--fixed`, `fastnet scale` changes the
-number of workers on the way: 3, 2, 4, and launchers that are started again begin with
-4. `result-sizes.json` or `result-fixed.json` receives what happened, how long each
+number of workers on the way: 3, 2, 4, and a launcher that is started again begins with
+2. `result-sizes.json` or `result-fixed.json` receives what happened, how long each
 restart took, and how far the final weights are from those of a training that nothing
 interrupted.
 """
@@ -17,7 +18,6 @@ import os
 import pathlib
 import platform
 import random
-import resource
 import signal
 import statistics
 import subprocess
@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.cluster.memory_limit import MemoryLimit
 from tests.cluster.network import Network
 
 HERE = pathlib.Path(__file__).parent
@@ -42,10 +43,11 @@ EVENTS = {
 UPDATES_OF_AN_EPOCH, PAUSE = 16, 0.04
 SIZES = (3, 2, 4)
 PATIENCE = 180.0  # against hangs only
+POLL = 0.02
 
 
 class Training:
-    """The launchers of both hosts, started again when they end."""
+    """The launchers of both hosts; one that fails is started again."""
 
     def __init__(
         self,
@@ -61,18 +63,32 @@ class Training:
         folder.mkdir()
         self.scaled: list[dict[str, Any]] = []
         self.started: list[subprocess.Popen] = []
-        self.launches = 0
+        self.started_again = 0
+        self.limits: list[MemoryLimit] = []
+        self.killed_by_kernel = 0
 
     def start(self) -> None:
         """Starts both launchers."""
-        self.launches += 1
+        self.started = [self._start_on(host) for host in range(2)]
+
+    def start_failed_again(self) -> None:
+        """Starts the launchers again that have failed."""
+        for host, launcher in enumerate(self.started):
+            if launcher.poll():
+                self.started_again += 1
+                self.started[host] = self._start_on(host)
+
+    def _start_on(self, host: int) -> subprocess.Popen:
         words = [
             *("--nnodes", "2", "--workers", "2", "--min-workers", "1"),
             *("--rendezvous", f"{self.network.address(0)}:29400"),
             *("--max-restarts", "1000", "--threads-per-worker", "1"),
+            *("--node-rank", str(host), "--report"),
+            str(self.folder / f"report-{host}-{self.started_again}.json"),
         ]
         if self.fixed:
             del words[4:6]
+        command = [sys.executable, "-m", "keras_fastnet.cli", "run", *words]
         script = [
             HERE / "train.py",
             self.folder,
@@ -80,27 +96,23 @@ class Training:
             int(self.fixed),
             self.pause,
         ]
-        self.started = []
-        for host in range(2):
-            command = [sys.executable, "-m", "keras_fastnet.cli", "run", *words]
-            command += ["--node-rank", str(host), "--report"]
-            command += [str(self.folder / f"report-{self.launches}-{host}.json")]
-            log = (self.folder / f"log-{host}").open("a")
-            self.started.append(
-                subprocess.Popen(
-                    [*self.network.wrapper(host), *command, *map(str, script)],
-                    env={**os.environ, "FASTNET_TOKEN": "a token for this soak test"},
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                )
+        with (self.folder / f"log-{host}").open("a") as log:
+            return subprocess.Popen(
+                [*self.network.wrapper(host), *command, *map(str, script)],
+                env={**os.environ, "FASTNET_TOKEN": "a token for this soak test"},
+                stdout=log,
+                stderr=subprocess.STDOUT,
             )
-            log.close()
 
     def stop(self) -> None:
         """Kills the launchers, and so their workers."""
         for launcher in self.started:
             launcher.kill()
             launcher.wait()
+        self.killed_by_kernel += sum(limit.kills() for limit in self.limits)
+        for limit in self.limits:
+            limit.remove()
+        self.limits = []
 
     def workers(self) -> list[int]:
         """Returns the process ids of the workers."""
@@ -122,22 +134,30 @@ class Training:
     def next_update(self, after: int) -> float | None:
         """Waits for an update; returns its time, or `None` if training has ended.
 
-        Starts the launchers again if they end without success.
+        Starts launchers again that fail.
 
         Args:
             after: The number of updates before, repeated ones too.
         """
-        limit = time.monotonic() + PATIENCE
+        polls = 0
         while len(seen := self.updates()) <= after:
-            if time.monotonic() > limit:
+            # Counted, so that this process may be suspended together with the others.
+            polls += 1
+            if polls > PATIENCE / POLL:
                 raise TimeoutError(f"no update for {PATIENCE} s: see {self.folder}")
-            codes = [launcher.poll() for launcher in self.started]
-            if codes == [0, 0]:
+            if {launcher.poll() for launcher in self.started} == {0}:
                 return None
-            if None not in codes:
-                self.start()
-            time.sleep(0.02)
+            self.start_failed_again()
+            time.sleep(POLL)
         return seen[after][1]
+
+    def wait_until_gone(self, workers: set[int]) -> None:
+        """Waits until workers have ended, and their launchers have noticed."""
+        for _ in range(round(PATIENCE / POLL)):
+            if not workers & set(self.workers()):
+                return
+            time.sleep(POLL)
+        raise TimeoutError(f"workers do not end: see {self.folder}")
 
     def end(self) -> None:
         """Waits for the end of the training."""
@@ -158,27 +178,28 @@ def harm(training: Training, event: str, chance: random.Random) -> bool:
         elif event == "worker gets SIGSTOP":
             os.kill(worker, signal.SIGSTOP)
         elif event == "worker is out of memory":
-            # Its next request for memory from the kernel fails.
-            resource.prlimit(worker, resource.RLIMIT_AS, (1, 1))
+            limit = MemoryLimit()
+            training.limits.append(limit)
+            limit.add(worker)
         elif event == "launcher gets SIGKILL":
             chance.choice(training.started).kill()
         else:
             host = chance.randrange(2)
             training.network.cut(host)
-            for launcher in training.started:
-                launcher.wait(PATIENCE)
+            training.wait_until_gone(set(workers))
             training.network.mend(host)
     except ProcessLookupError:
         return False
     return True
 
 
-def soak(training: Training, restarts: int, chance: random.Random) -> list[dict]:
+def soak(
+    training: Training, names: list[str], restarts: int, chance: random.Random
+) -> list[dict]:
     """Trains to the end; returns what happened."""
     happened: list[dict[str, Any]] = []
     sizes = [] if training.fixed else list(SIZES)
     training.start()
-    names = list(EVENTS)
     bag: list[str] = []
     # Every event comes as often as its weight says.
     while len(bag) < restarts:
@@ -217,18 +238,15 @@ def soak(training: Training, restarts: int, chance: random.Random) -> list[dict]
 def next_of_new_start(training: Training, before: int, since: float) -> float:
     """Waits for the first update of workers that were started after an event."""
     old = set(training.workers())
-    limit = time.monotonic() + 60.0
+    polls = 0
     while old & set(training.workers()):
-        # A process that needs no memory goes on; so does one that has ended.
-        if time.monotonic() > limit:
+        polls += 1
+        if polls % (60.0 / POLL) == 0:
+            # A process that had ended by itself felt nothing.
             for pid in old & set(training.workers()):
                 os.kill(pid, signal.SIGKILL)
-            limit += 60.0
-        codes = [launcher.poll() for launcher in training.started]
-        if None not in codes:
-            training.start()
-            break
-        time.sleep(0.02)
+        training.start_failed_again()
+        time.sleep(POLL)
     first = training.next_update(len(training.updates()))
     if first is None:
         raise RuntimeError("training ended before its next update")
@@ -305,8 +323,11 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=150)
     parser.add_argument("--fixed", action="store_true")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", nargs="+", choices=("worker", "launcher", "link"))
+    parser.add_argument("--result", type=pathlib.Path)
     options = parser.parse_args()
     chance = random.Random(options.seed)
+    names = [e for e in EVENTS if not options.only or e.split()[0] in options.only]
     # So that the launchers are killed below.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("SIGTERM"))
     began, load = time.time(), os.getloadavg()[0]
@@ -323,7 +344,7 @@ def main() -> None:
     try:
         quiet.start()
         quiet.end()
-        happened = soak(training, options.restarts, chance)
+        happened = soak(training, names, options.restarts, chance)
         time.sleep(1.0)
         remaining = left_over(str(folder))
     finally:
@@ -348,7 +369,8 @@ def main() -> None:
             "seed": options.seed,
         },
         "restarts": len(happened),
-        "launches": training.launches,
+        "launchers_started_again": training.started_again,
+        "killed_by_kernel_for_memory": training.killed_by_kernel,
         "sizes": sizes_of(happened),
         "updates": options.epochs * UPDATES_OF_AN_EPOCH,
         "updates_made_with_repetitions": len(updates),
@@ -369,7 +391,8 @@ def main() -> None:
         "events": happened,
     }
     name = "result-fixed.json" if options.fixed else "result-sizes.json"
-    (HERE / name).write_text(json.dumps(result, indent=1) + "\n")
+    path = options.result or HERE / name
+    path.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps({k: v for k, v in result.items() if k != "events"}, indent=1))
 
 
