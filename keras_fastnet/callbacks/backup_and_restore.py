@@ -231,7 +231,7 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Removes the backups, and releases the folder."""
-        self._writer.wait()
+        self._writer.close()
         self._data = None
         # Where no epoch was left to train.
         keras_models.begin_fit_at(self.model, None)
@@ -311,15 +311,21 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
     def _back_up(self, epoch: int, batch: int, logs: dict[str, Any] | None) -> None:
         updates = updates_of(self.model.optimizer)
         self._updates_saved = updates
-        arrays = {
-            # A copy, which the next updates do not change.
-            name: values.to_numpy(variable)
-            for name, variable in keras_models.whole_state(self.model).items()
-            # Metrics are sums over the workers, so all workers must read them.
-            if is_chief(self.model) or is_metric(name)
-        }
+        state = keras_models.whole_state(self.model)
         if not is_chief(self.model):
+            for name in filter(is_metric, state):
+                # A sum over the workers, so all workers must read it.
+                values.as_numpy(state[name])
             return
+        # Copies, which the next updates do not change.
+        arrays = self._writer.arrays(
+            {
+                name: (tf.as_dtype(v.dtype).as_numpy_dtype, tuple(v.shape))
+                for name, v in state.items()
+            }
+        )
+        for name, variable in state.items():
+            np.copyto(arrays[name], values.as_numpy(variable))
         about = {
             "format": backup_file.FORMAT,
             "epoch": epoch,
@@ -328,7 +334,7 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
             "callbacks": states_of(self.siblings),
             "parts": self._identity,
         }
-        self._writer.start(arrays, about, updates)
+        self._writer.start(about, updates)
         if not self.save_on_background:
             self._writer.wait()
 

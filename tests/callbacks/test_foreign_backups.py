@@ -30,7 +30,7 @@ from keras_fastnet.callbacks import (
 )
 from keras_fastnet.callbacks.backups import backup_file, folder_lock
 from keras_fastnet.callbacks.backups.backup_writer import wait_for_writers
-from tests.callbacks.damage import backups_in, flip_a_bit, halve
+from tests.callbacks.damage import backups_in, flip_a_bit, halve, pieces
 from tests.stopping import Stop, StopAfter
 
 WITHIN, BOUNDARY = (1, 2), (1, 0)
@@ -371,8 +371,7 @@ def rewritten(path, change):
 
 
 def pack(path, arrays, about):
-    with path.open("wb") as file:
-        backup_file.write(file, arrays, about)
+    path.write_bytes(b"".join(pieces(arrays, about)))
 
 
 def second_format(path):

@@ -9,47 +9,82 @@ import hashlib
 import io
 import json
 import math
+import mmap
 import re
 import struct
 import zlib
-from collections.abc import Iterable
-from typing import Any, BinaryIO
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
 FORMAT = 3
-"""The format that `write` is given; the first one states none."""
+"""The format that `about` states; the first one states none."""
+BLOCK = 4096
+"""Bytes of a disk's block, or a multiple of them."""
+Kind = tuple[Any, tuple[int, ...]]
 _MARK = b"keras_fastnet backup"
 _LENGTH = struct.Struct("<Q")
 _CHECKSUM = hashlib.sha256().digest_size
 _NAME = re.compile(r"epoch-\d+-batch-\d+\.backup")
 
 
-def write(file: BinaryIO, arrays: dict[str, np.ndarray], about: dict[str, Any]) -> None:
-    """Writes a backup.
+class Snapshot:
+    """Memory for the arrays of a backup, which the next backup uses again.
 
-    The arrays are not copied, and Python is free for other threads meanwhile. Their
-    checksum is CRC-32, which takes less processor time than writing them.
+    New memory would cost more processor time than copying into it: the kernel clears
+    its pages.
 
     Args:
-        file: An empty file.
-        arrays: Arrays by name. Their dtypes may be unknown to NumPy, such as bfloat16.
-        about: Further content, a JSON object with the position as `"epoch"` and
-            `"batch"`, and the states of `"callbacks"`.
+        kinds: The dtype and shape of each array, by name. Dtypes may be unknown to
+            NumPy, such as bfloat16.
+
+    Attributes:
+        kinds: As passed.
+        arrays: The arrays, by name, to be filled.
+        contents: Their bytes, by name.
     """
-    contents = {
-        name: np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-        for name, array in arrays.items()
-    }
-    kinds = {
-        name: [str(array.dtype), array.shape, zlib.crc32(contents[name])]
-        for name, array in arrays.items()
-    }
-    header = json.dumps({"about": about, "arrays": kinds}).encode()
-    file.write(_MARK + _LENGTH.pack(len(header)))
-    file.write(hashlib.sha256(header).digest() + header)
-    for content in contents.values():
-        file.write(content)
+
+    def __init__(self, kinds: Mapping[str, Kind]):
+        self.kinds = dict(kinds)
+        self._memory = left = _pages(sum(map(_size, kinds.values())))
+        self.arrays: dict[str, np.ndarray] = {}
+        self.contents: dict[str, memoryview] = {}
+        for name, (dtype, shape) in kinds.items():
+            size = _size((dtype, shape))
+            self.contents[name], left = left[:size], left[size:]
+            self.arrays[name] = np.ndarray(shape, dtype, self.contents[name])
+
+    def pieces(
+        self, about: dict[str, Any], checksums: Mapping[str, int]
+    ) -> list[memoryview]:
+        """Returns the content of a backup's file, in pieces.
+
+        In memory every piece begins with a page, and its size is a multiple of
+        `BLOCK`, except that of the last one: so a disk can read it from there.
+
+        Args:
+            about: Further content, a JSON object with the position as `"epoch"` and
+                `"batch"`, and the states of `"callbacks"`.
+            checksums: The CRC-32 of the bytes of each array, by name.
+        """
+        kinds = {
+            name: [str(np.dtype(dtype)), shape, checksums[name]]
+            for name, (dtype, shape) in self.kinds.items()
+        }
+        text = json.dumps({"about": about, "arrays": kinds}).encode()
+        start = len(_MARK) + _LENGTH.size + _CHECKSUM
+        # JSON may end with spaces.
+        header = text.ljust(-(-(start + len(text)) // BLOCK) * BLOCK - start)
+        parts = (
+            _MARK,
+            _LENGTH.pack(len(header)),
+            hashlib.sha256(header).digest(),
+            header,
+        )
+        first = _pages(start + len(header))
+        first[:] = b"".join(parts)
+        return [first, self._memory]
 
 
 def unpack(content: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -70,7 +105,7 @@ def unpack(content: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         whole = isinstance(about["callbacks"], dict | list)
     except _DamagedError:
         raise
-    # Whatever NumPy, `zipfile` and `json` raise for what `write` has not written.
+    # Whatever NumPy, `zipfile` and `json` raise for what `Snapshot` has not written.
     except Exception as error:
         raise ValueError(f"the file is not a backup: {error!r}") from error
     if written not in range(1, FORMAT + 1):
@@ -103,7 +138,7 @@ def _unpacked(content: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     left = memoryview(content)[start + length :]
     for name, (kind, shape, checksum) in text["arrays"].items():
         dtype = np.dtype(kind)
-        size = dtype.itemsize * math.prod(shape)
+        size = _size((dtype, shape))
         part, left = left[:size], left[size:]
         if len(part) != size or zlib.crc32(part) != checksum:
             raise _DamagedError
@@ -126,6 +161,18 @@ def _unpacked_npz(content: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]
         for name, (kind, shape) in text["arrays"].items()
     }
     return arrays, text["about"]
+
+
+def _size(kind: Kind) -> int:
+    dtype, shape = kind
+    return np.dtype(dtype).itemsize * math.prod(shape)
+
+
+def _pages(size: int) -> memoryview:
+    """Returns memory that begins with a page."""
+    # Of this process: the default is shared with its children.
+    kind = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    return memoryview(mmap.mmap(-1, max(1, size), flags=kind))[:size]
 
 
 def file_name(epoch: int, batch: int) -> str:

@@ -5,8 +5,8 @@ import errno
 import os
 import pathlib
 import time
-from collections.abc import Callable
-from typing import BinaryIO, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 from keras_fastnet.callbacks.backups import backup_file
 from keras_fastnet.callbacks.backups.folder_lock import FolderInUseError
@@ -55,7 +55,7 @@ class Files(Protocol):
         """Returns the content of a file; `ValueError` if it is no regular file."""
         ...
 
-    def write(self, name: str, write: Callable[[BinaryIO], object]) -> None:
+    def write(self, name: str, pieces: Sequence[memoryview]) -> None:
         """Writes a file atomically, even if the power fails."""
 
     def remove(self, name: str) -> None:
@@ -168,7 +168,7 @@ class BackupFolder:
         """Returns whether the folder holds a backup."""
         return bool(self._backups())
 
-    def write(self, name: str, write: Callable[[BinaryIO], object], keep: int) -> None:
+    def write(self, name: str, pieces: Sequence[memoryview], keep: int) -> None:
         """Writes a backup atomically, even if the power fails, and removes old ones.
 
         If the disk is full, all backups but the newest are removed before a second
@@ -176,7 +176,7 @@ class BackupFolder:
 
         Args:
             name: The file's name.
-            write: Writes the content into a file.
+            pieces: The content, as of `Snapshot.pieces`.
             keep: Number of the newest backups to keep.
 
         Raises:
@@ -192,12 +192,12 @@ class BackupFolder:
             except FolderInUseError as error:
                 raise OSError(errno.EBUSY, str(error)) from None
         try:
-            self._files.write(name, write)
+            self._files.write(name, pieces)
         except OSError as error:
             if error.errno not in _FULL or len(self._backups()) < 2:
                 raise
             self._remove_backups(keep=1)
-            self._files.write(name, write)
+            self._files.write(name, pieces)
         self._newest = name
         self._remove_backups(keep=keep)
 

@@ -1,7 +1,11 @@
 """Writes backups while training goes on."""
 
+import contextlib
+import os
 import threading
-from collections.abc import Callable
+import time
+import zlib
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -9,6 +13,10 @@ import numpy as np
 from keras_fastnet.callbacks.backups import backup_file
 from keras_fastnet.callbacks.backups.backup_folder import BackupFolder
 from keras_fastnet.cluster import events
+
+# A checksum is computed in such pieces, and so long only in idle time.
+_BYTES_OF_A_SUM = 4 << 20
+_IDLE_SECONDS = 10.0
 
 
 class BackupWriter:
@@ -29,20 +37,38 @@ class BackupWriter:
         self._note = note
         self._failing = False
         self._writing: _Writing | None = None
+        self._snapshot: backup_file.Snapshot | None = None
 
-    def start(
-        self, arrays: dict[str, np.ndarray], about: dict[str, Any], updates: int
-    ) -> None:
-        """Begins to write a backup, when the one before is written.
+    def arrays(self, kinds: Mapping[str, backup_file.Kind]) -> dict[str, np.ndarray]:
+        """Returns arrays for the next backup, when the one before is written.
 
         Args:
-            arrays: Arrays by name, which nothing changes from now on.
+            kinds: The dtype and shape of each array, by name.
+
+        Returns:
+            The arrays by name, to be filled before `start`.
+        """
+        self.wait()
+        if self._snapshot is None or self._snapshot.kinds != kinds:
+            self._snapshot = backup_file.Snapshot(kinds)
+        return self._snapshot.arrays
+
+    def start(self, about: dict[str, Any], updates: int) -> None:
+        """Begins to write what `arrays` has returned, and training has filled.
+
+        Args:
             about: What the backup states about itself.
             updates: Number of updates made, to tell the launcher.
         """
-        self.wait()
-        self._writing = _Writing(self._folder, self._keep, arrays, about, updates)
+        self._writing = _Writing(
+            self._folder, self._keep, self._snapshot, about, updates
+        )
         self._writing.start()
+
+    def close(self) -> None:
+        """Waits, and frees the memory of the arrays."""
+        self.wait()
+        self._snapshot = None
 
     def wait(self) -> None:
         """Waits until the last backup is written, or has failed.
@@ -53,6 +79,7 @@ class BackupWriter:
         if self._writing is None:
             return
         writing, self._writing = self._writing, None
+        writing.hurried.set()
         writing.join()
         error = writing.error
         if isinstance(error, OSError):
@@ -75,6 +102,7 @@ def wait_for_writers() -> None:
     """Waits for backups that a `fit` has left behind, which an exception has ended."""
     for thread in threading.enumerate():
         if isinstance(thread, _Writing):
+            thread.hurried.set()
             thread.join()
 
 
@@ -96,13 +124,19 @@ def described(folder: BackupFolder, about: dict[str, Any], updates: int) -> Any:
 
 
 class _Writing(threading.Thread):
-    """Writes one backup."""
+    """Writes one backup.
+
+    Attributes:
+        hurried: Set when training waits for it.
+        ends_epoch: Whether it is the backup of the end of an epoch.
+        error: What was raised.
+    """
 
     def __init__(
         self,
         folder: BackupFolder,
         keep: int,
-        arrays: dict[str, np.ndarray],
+        snapshot: Any,
         about: dict[str, Any],
         updates: int,
     ):
@@ -110,20 +144,18 @@ class _Writing(threading.Thread):
         super().__init__(name="fastnet-backup", daemon=False)
         self._folder = folder
         self._keep = keep
-        self._backup: Any = arrays, about
+        self._snapshot: Any = snapshot
+        self._about = about
         self._described = described(folder, about, updates)
+        self.hurried = threading.Event()
         self.ends_epoch = about["batch"] == 0
         self.error: BaseException | None = None
 
     def run(self) -> None:
-        arrays, about = self._backup
-        name = backup_file.file_name(about["epoch"], about["batch"])
+        name = backup_file.file_name(self._about["epoch"], self._about["batch"])
         try:
-            self._folder.write(
-                name,
-                lambda file: backup_file.write(file, arrays, about),
-                self._keep,
-            )
+            pieces = self._snapshot.pieces(self._about, self._checksums())
+            self._folder.write(name, pieces, self._keep)
             # At once: the launcher hears of it even if the process is killed then.
             events.tell("backup", backup=self._described)
         # Raised in the training thread.
@@ -131,4 +163,44 @@ class _Writing(threading.Thread):
             self.error = error
         finally:
             # The memory of a whole state.
-            self._backup = arrays = None
+            self._snapshot = None
+
+    def _checksums(self) -> dict[str, int]:
+        """Returns the CRC-32 of each array.
+
+        It takes most of the processor time of a backup, so a thread that uses the
+        processor only when nothing else does computes it. When training waits for the
+        backup, the program ends, or it takes long, this thread computes the rest.
+        """
+        sums: dict[str, int] = {}
+
+        def compute(needed: Callable[[], bool]) -> None:
+            for name, content in self._snapshot.contents.items():
+                if name in sums:
+                    continue
+                total = 0
+                for start in range(0, len(content), _BYTES_OF_A_SUM):
+                    if not needed():
+                        return
+                    total = zlib.crc32(content[start : start + _BYTES_OF_A_SUM], total)
+                sums[name] = total
+
+        def compute_in_idle_time() -> None:
+            # Not on every system; the thread is then one like others.
+            with contextlib.suppress(AttributeError, OSError):
+                # Linux means the calling thread by 0.
+                os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+            main, end = threading.main_thread(), time.monotonic() + _IDLE_SECONDS
+            compute(
+                lambda: (
+                    main.is_alive()
+                    and not self.hurried.is_set()
+                    and time.monotonic() < end
+                )
+            )
+
+        thread = threading.Thread(target=compute_in_idle_time, daemon=True)
+        thread.start()
+        thread.join()
+        compute(lambda: True)
+        return sums

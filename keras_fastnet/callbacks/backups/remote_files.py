@@ -3,8 +3,8 @@
 import contextlib
 import secrets
 import tempfile
-from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from keras_fastnet.callbacks.backups.remote_lock import RemoteLock
 
@@ -93,12 +93,12 @@ class RemoteFiles:
         with _as_os_error():
             files.pipe_file(f"{folder}/{name}", content, mode=mode)
 
-    def write(self, name: str, write: Callable[[BinaryIO], object]) -> None:
+    def write(self, name: str, pieces: Sequence[memoryview]) -> None:
         """Writes an object, which appears when it is complete.
 
         Args:
             name: Its name.
-            write: Writes the content.
+            pieces: Its content.
 
         Raises:
             OSError: If it could not be written.
@@ -106,7 +106,7 @@ class RemoteFiles:
         files, folder = self._store
         # Clients send a file in parts, and again where that fails.
         with tempfile.NamedTemporaryFile(prefix="fastnet-") as file, _as_os_error():
-            write(file)  # type: ignore[arg-type]
+            file.writelines(pieces)
             file.flush()
             files.put_file(file.name, f"{folder}/{name}")
 
