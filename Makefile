@@ -78,7 +78,7 @@ docs: $(VENV)/dev.stamp  ## Build the site in build/site; warnings and broken li
 	TF_CPP_MIN_LOG_LEVEL=3 $(VENV)/bin/python -m sphinx -c docs -EWq --keep-going . build/site
 	@echo "build/site/docs/index.html"
 
-figures: $(VENV)/dev.stamp  ## Redraw the plots of docs/ from the result files.
+figures: $(VENV)/dev.stamp  ## Redraw the figures of docs/, the plots from the result files.
 	$(VENV)/bin/python benchmarks/figures.py
 
 clean:  ## Remove environments, builds and caches.

@@ -3,7 +3,6 @@
 import asyncio
 import textwrap
 import threading
-import time
 from pathlib import Path
 
 import nbclient
@@ -68,25 +67,26 @@ def executed(tmp_path_factory):
     client = nbclient.NotebookClient(
         notebook, timeout=120, resources={"metadata": {"path": str(folder)}}
     )
-    interrupter = threading.Thread(target=interrupt, args=(client, folder))
+    executed = threading.Event()
+    arguments = (client, folder, executed)
+    interrupter = threading.Thread(target=interrupt, args=arguments)
     interrupter.start()
     try:
         client.execute()
     finally:
+        executed.set()
         interrupter.join()
     outputs = dict(zip(CELLS, (cell.outputs for cell in further), strict=True))
     outputs |= {number: cell.outputs for number, cell in enumerate(examples)}
     return folder, outputs
 
 
-def interrupt(client, folder):
+def interrupt(client, folder, executed):
     """Interrupts the kernel, as the button does, when both workers wait."""
-    end = time.monotonic() + 240
-    while len(list(folder.glob("*.worker"))) < 2:
-        if time.monotonic() > end:
+    while not executed.wait(0.05):
+        if len(list(folder.glob("*.worker"))) == 2:
+            asyncio.run(client.km.interrupt_kernel())
             return
-        time.sleep(0.05)
-    asyncio.run(client.km.interrupt_kernel())
 
 
 def printed(outputs, stream):
