@@ -6,6 +6,7 @@ make figures
 import json
 import pathlib
 import statistics
+from collections.abc import Callable
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -19,8 +20,12 @@ DOCS = HERE.parent / "docs"
 _METHODS = {
     "sgd": ("SGD, no warm-up", "#999999", "s"),
     "sgd-warmup": ("SGD, warm-up", "#d9822b", "^"),
+    "nesterov": ("Nesterov, tuned", "#3a8a5c", "v"),
     "lars": ("LARS, warm-up", "#1f6fb4", "o"),
+    "lamb": ("LAMB", "#8c5aa8", "D"),
 }
+# The accuracy whose updates are drawn.
+_ACCURACY = "85%"
 
 # Of benchmarks/weak_scaling.
 _SYSTEMS = {
@@ -51,33 +56,71 @@ def save(figure: Figure, name: str) -> None:
     print(DOCS / name)
 
 
-def accuracy_by_batch() -> None:
-    result = HERE / "large_batch_accuracy" / "result.json"
-    if not result.exists():
-        print(f"not drawn: {result} is not there yet")
-        return
-    # One number of epochs; the text states the others.
-    cells = [cell for cell in json.loads(result.read_text()) if cell["epochs"] == 40]
-    figure = Figure(figsize=(7.2, 4.0), layout="constrained")
-    axes = axes_of(figure)
-    for method, (label, colour, marker) in _METHODS.items():
-        points = sorted(
-            (cell["global_batch"], cell["accuracies"])
-            for cell in cells
-            if cell["method"] == method
-        )
-        batches = [batch for batch, _ in points]
-        means = [100 * statistics.mean(found) for _, found in points]
-        axes.plot(batches, means, color=colour, marker=marker, label=label)
-        for batch, found in points:
-            axes.plot([batch] * len(found), [100 * a for a in found], color=colour)
-    axes.set_xscale("log", base=2)
+def accuracy_by_batch(result: str, name: str) -> None:
+    """Draws accuracies by batch and, if the result has them, updates to one accuracy.
+
+    A growing batch is drawn with open markers, at its first size.
+    """
+    path = HERE / "large_batch_accuracy" / result
+    cells = json.loads(path.read_text())["cells"] if path.exists() else []
     batches = sorted({cell["global_batch"] for cell in cells})
-    axes.set_xticks(batches, [f"{batch:,}" for batch in batches])
-    axes.set_xlabel("global batch")
-    axes.set_ylabel("top-1 on the test images, %")
-    axes.legend(frameon=False)
-    save(figure, "large_batch_accuracy.svg")
+    if len(batches) < 2:
+        print(f"not drawn: {name}, as {path} has fewer than two batch sizes")
+        return
+    costs = [cell for cell in cells if _updates(cell)]
+    figure = Figure(figsize=(7.2, 7.0 if costs else 4.0), layout="constrained")
+    panels = 2 if costs else 1
+    top = axes_of(figure, panels, 1, 1)
+    _draw_by_batch(top, cells, lambda cell: [100 * a for a in cell["accuracies"]])
+    top.set_ylabel("top-1 on the test images, %")
+    top.legend(frameon=False)
+    if costs:
+        bottom = axes_of(figure, panels, 1, 2)
+        _draw_by_batch(bottom, costs, _updates)
+        # Where twice the batch needs half the updates, as far as a batch pays.
+        first = statistics.mean(_updates(min(costs, key=lambda c: c["global_batch"])))
+        ideal = [first * batches[0] / batch for batch in batches]
+        bottom.plot(batches, ideal, color="#777777", ls=":", label="same examples")
+        bottom.set_yscale("log", base=2)
+        bottom.yaxis.set_major_formatter("{x:,.0f}")
+        bottom.set_ylabel(f"updates to {_ACCURACY.replace('%', ' %')}")
+    for axes in figure.axes:
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(batches, [f"{batch:,}" for batch in batches], fontsize=8)
+    figure.axes[-1].set_xlabel("global batch")
+    save(figure, name)
+
+
+def _updates(cell: dict) -> list[float]:
+    """Returns the updates of each seed to the accuracy; nothing if one misses it."""
+    costs = cell.get("cost_of", {}).get(_ACCURACY, [])
+    return [] if None in costs else [cost["updates"] for cost in costs]
+
+
+def _draw_by_batch(
+    axes: Axes, cells: list[dict], values: Callable[[dict], list[float]]
+) -> None:
+    for method, (label, colour, marker) in _METHODS.items():
+        for growth in ("none", "with-decay", "before-decay"):
+            points = sorted(
+                (cell["global_batch"], values(cell))
+                for cell in cells
+                if (cell["method"], cell["growth"]) == (method, growth)
+            )
+            if not points:
+                continue
+            fixed = growth == "none"
+            axes.plot(
+                [batch for batch, _ in points],
+                [statistics.mean(found) for _, found in points],
+                color=colour,
+                marker=marker,
+                ls="-" if fixed else "none",
+                fillstyle="full" if fixed else "none",
+                label=label if fixed else f"{label}, batch grows",
+            )
+            for batch, found in points:
+                axes.plot([batch] * len(found), found, color=colour)
 
 
 def recipes() -> None:
@@ -216,7 +259,8 @@ def main() -> None:
     feeding_workers()
     two_workers()
     recipes()
-    accuracy_by_batch()
+    accuracy_by_batch("result-earlier.json", "large_batch_accuracy_earlier.svg")
+    accuracy_by_batch("result.json", "large_batch_accuracy.svg")
 
 
 if __name__ == "__main__":

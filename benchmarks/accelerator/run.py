@@ -1,12 +1,11 @@
 """Measures what LARS and large batches cost on a GPU.
 
     python benchmarks/accelerator/run.py                    # about 20 minutes on a GPU
-    python benchmarks/accelerator/run.py --cifar10 FILE     # with accuracies, hours
     python benchmarks/accelerator/run.py --smoke            # on any machine, small
 
-FILE is the cifar10.npz that benchmarks/large_batch_accuracy/run.py writes. Every part
-runs in a separate process, so that its peak memory is measured alone. `--smoke` makes
-everything small and also runs on a CPU; its figures mean nothing and are not kept.
+Every part runs in a separate process, so that its peak memory is measured alone.
+`--smoke` makes everything small and also runs on a CPU; its figures mean nothing and
+are not kept. Accuracies are measured by benchmarks/large_batch_accuracy/run.py.
 """
 
 import argparse
@@ -23,15 +22,6 @@ HERE = pathlib.Path(__file__).parent
 PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
 # Optimizer and micro-batches per update: 256 of 128 images are 32,768.
 TRAININGS = (("SGD", 1), ("LARS", 1), ("LARS", 256))
-# The best rates of benchmarks/large_batch_accuracy for each batch.
-RATES = {
-    ("sgd-warmup", 256): 0.8,
-    ("lars", 256): 0.4,
-    ("sgd-warmup", 8_192): 3.2,
-    ("lars", 8_192): 3.2,
-    ("sgd-warmup", 32_768): 3.2,
-    ("lars", 32_768): 3.2,
-}
 _CLOCKS = (
     "name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.limit,memory.total"
 )
@@ -46,20 +36,6 @@ def measured(part: str, *options: str, smoke: bool) -> dict:
         sys.exit(f"{' '.join(command)} failed:\n{ended.stderr[-2000:]}")
     found = json.loads(ended.stdout.splitlines()[-1])
     print(json.dumps(found), flush=True)
-    return found
-
-
-def accuracies(cifar10: pathlib.Path) -> list[dict]:
-    """Trains CIFAR-10 with three batches, by two methods."""
-    train = HERE.parent / "large_batch_accuracy" / "train.py"
-    found = []
-    for (method, batch), rate in RATES.items():
-        command = [sys.executable, str(train), "--data", str(cifar10), "--method"]
-        command += [method, "--global-batch", str(batch), "--rate", str(rate)]
-        command += ["--seed", "1", "--threads", "4"]
-        ended = subprocess.run(command, capture_output=True, text=True, check=True)
-        found.append(json.loads(ended.stdout.splitlines()[-1]))
-        print(json.dumps(found[-1]), flush=True)
     return found
 
 
@@ -89,12 +65,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--cifar10", type=pathlib.Path, help="also train CIFAR-10")
     parser.add_argument("--smoke", action="store_true", help="small, on any machine")
     parser.add_argument("--output", type=pathlib.Path, default=HERE / "result.json")
     args = parser.parse_args()
-    if args.cifar10 is not None and not args.cifar10.is_file():
-        parser.error(f"--cifar10 must be a file. Received: {args.cifar10}.")
     result = {
         "conditions": conditions(),
         "update": measured("update", smoke=args.smoke),
@@ -114,8 +87,6 @@ def main() -> None:
             for jit_compile in (False, True)
         ],
     }
-    if args.cifar10 is not None:
-        result["cifar10"] = accuracies(args.cifar10)
     if not args.smoke:
         args.output.write_text(json.dumps(result, indent=1) + "\n")
 

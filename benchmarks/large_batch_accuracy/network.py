@@ -1,0 +1,80 @@
+"""A convolutional network that reaches 90 % on CIFAR-10 in minutes on one core.
+
+The ideas are those of public CIFAR-10 speedruns: few layers, a first convolution that
+is fixed and whitens patches (Page 2019, "How to train your ResNet"), pooling after the
+first convolution of a stage and normalization without gamma (Jordan 2024, "94% on
+CIFAR-10 in 3.29 seconds on a single GPU", arXiv 2404.00498). Here the first convolution
+also halves the resolution, which takes most of the time otherwise.
+"""
+
+import keras
+import numpy as np
+from keras import layers
+
+PATCH = 4  # pixels of a side
+COMPONENTS = 16  # of the 48 principal components of a patch
+WIDTHS = (32, 64, 128)
+
+
+def speedrun_network(images: np.ndarray) -> keras.Model:
+    """Returns a network from normalized images to 10 logits.
+
+    Args:
+        images: Training images, whose patches the first convolution whitens.
+    """
+    inputs = keras.Input(images.shape[1:])
+    kernel = whitening_kernel(images)
+    first = layers.Conv2D(
+        *(kernel.shape[-1], PATCH, 2, "same"), use_bias=False, name="whitening"
+    )
+    x = layers.ReLU()(first(inputs))
+    first.set_weights([kernel])
+    first.trainable = False
+    for stage, width in enumerate(WIDTHS):
+        x = convolution(x, width)
+        if stage:
+            x = layers.MaxPooling2D()(x)
+        x = layers.ReLU()(normalized(x))
+        x = layers.ReLU()(normalized(convolution(x, width)))
+    x = layers.GlobalMaxPooling2D()(x)
+    # Logits, and so the loss, in float32.
+    x = layers.Dense(10, use_bias=False, dtype="float32", name="head")(x)
+    # So that the first losses are near those of equal probabilities.
+    x = layers.Rescaling(1 / 8, dtype="float32", name="logits")(x)
+    return keras.Model(inputs, x, name="speedrun")
+
+
+def whitening_kernel(images: np.ndarray) -> np.ndarray:
+    """Returns a kernel whose outputs are uncorrelated and of unit variance.
+
+    Each principal component of the patches comes with both signs, as the activation
+    that follows keeps positive outputs only.
+    """
+    views = np.lib.stride_tricks.sliding_window_view(images, (PATCH, PATCH), (1, 2))
+    patches = views[:, ::2, ::2].transpose(0, 1, 2, 4, 5, 3)
+    patches = patches.reshape(-1, PATCH * PATCH * images.shape[-1])
+    variances, components = np.linalg.eigh(patches.T @ patches / len(patches))
+    # The largest come last.
+    largest = slice(-COMPONENTS, None)
+    kernel = components[:, largest] / np.sqrt(variances[largest] + 5e-4)
+    kernel = kernel.reshape(PATCH, PATCH, -1, COMPONENTS)
+    return np.concatenate([kernel, -kernel], axis=-1)
+
+
+def convolution(x: keras.KerasTensor, width: int) -> keras.KerasTensor:
+    return layers.Conv2D(
+        *(width, 3, 1, "same"), use_bias=False, kernel_initializer="he_normal"
+    )(x)
+
+
+def normalized(x: keras.KerasTensor) -> keras.KerasTensor:
+    return layers.BatchNormalization(momentum=0.9, scale=False)(x)
+
+
+def multiplications(model: keras.Model) -> int:
+    """Returns the multiplications of all convolutions for one image."""
+    convolutions = [layer for layer in model.layers if hasattr(layer, "kernel_size")]
+    return sum(
+        int(np.prod(layer.output.shape[1:3]) * np.prod(layer.kernel.shape))
+        for layer in convolutions
+    )

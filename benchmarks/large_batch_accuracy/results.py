@@ -1,0 +1,150 @@
+"""The runs of the benchmark: those that are wanted, and those that ended."""
+
+import dataclasses
+import functools
+import json
+import math
+import pathlib
+from collections.abc import Iterator
+
+RUNS = pathlib.Path(__file__).parent / "runs.jsonl"
+EPOCHS, TUNING_EPOCHS = 16, 8
+SEEDS = (1, 2, 3)
+# The batches at which rates are tuned, with the middle one of the first three rates
+# tried. At batches between them the rate is interpolated, as a power of the batch.
+FIRST_RATES = {
+    "sgd-warmup": {256: 0.4},
+    "nesterov": {256: 0.4, 1_280: 0.8, 8_192: 1.6},
+    "lars": {256: 0.8, 1_280: 1.6, 8_192: 3.2},
+    "lamb": {256: 0.005, 1_280: 0.01, 8_192: 0.02},
+}
+# The other rates of SGD are scaled linearly from that at this batch (Goyal et al.
+# 2017, arXiv 1706.02677, section 2.1).
+SCALED_FROM = 256
+# The global batch by the part of the epochs from which it applies, for growing batches.
+GROWTH = {
+    1_280: {0: 1_280, 1 / 3: 2_560, 2 / 3: 8_192},
+    1_024: {0: 1_024, 1 / 3: 4_096, 2 / 3: 32_768},
+}
+BASELINE = ("sgd-warmup", 256, "none")
+# Method, (first) batch and growth, the most important first: all of them with one seed,
+# then with further ones.
+CELLS = (
+    BASELINE,
+    ("sgd-warmup", 1_280, "none"),
+    ("lars", 1_280, "none"),
+    ("lars", 1_280, "with-decay"),
+    ("sgd-warmup", 1_280, "before-decay"),
+    ("nesterov", 1_280, "none"),
+    ("lamb", 1_280, "none"),
+    ("sgd", 1_280, "none"),
+    ("lars", 8_192, "none"),
+    ("sgd-warmup", 8_192, "none"),
+    ("nesterov", 8_192, "none"),
+    ("lars", 256, "none"),
+    ("nesterov", 256, "none"),
+    ("sgd-warmup", 320, "none"),
+    ("lars", 320, "none"),
+    ("sgd-warmup", 2_560, "none"),
+    ("lars", 2_560, "none"),
+    ("nesterov", 2_560, "none"),
+    ("lars", 1_024, "with-decay"),
+    ("sgd", 256, "none"),
+    ("sgd", 8_192, "none"),
+    ("lamb", 256, "none"),
+    ("lamb", 8_192, "none"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """The settings of a run, which identify it; the options of train.py."""
+
+    method: str
+    global_batch: int
+    growth: str
+    rate: float
+    epochs: int
+    seed: int
+    tune: bool
+
+    @classmethod
+    def of(cls, result: dict) -> "Run":
+        names = [field.name for field in dataclasses.fields(cls)]
+        return cls(**{name: result[name] for name in names})
+
+
+class Results:
+    """The results of the runs that ended, from runs.jsonl."""
+
+    def __init__(self) -> None:
+        lines = RUNS.read_text().splitlines() if RUNS.exists() else []
+        self._ended = {Run.of(result): result for result in map(json.loads, lines)}
+
+    def add(self, result: dict) -> None:
+        self._ended[Run.of(result)] = result
+        with RUNS.open("a") as file:
+            file.write(json.dumps(result) + "\n")
+
+    def of(self, method: str, batch: int, growth: str) -> list[dict]:
+        """Returns the results with the rate that was tuned, one for each seed."""
+        rate, _ = self._rate(method, batch)
+        if rate is None:
+            return []
+        runs = [Run(method, batch, growth, rate, EPOCHS, s, False) for s in SEEDS]
+        return [self._ended[run] for run in runs if run in self._ended]
+
+    def tried(self, method: str, batch: int) -> dict[float, float]:
+        """Returns the accuracy on held-out images by the rate tried."""
+        return {
+            run.rate: result["accuracy"]
+            for run, result in sorted(
+                self._ended.items(), key=lambda item: item[0].rate
+            )
+            if run.tune and (run.method, run.global_batch) == (method, batch)
+        }
+
+    def missing(self) -> Iterator[Run]:
+        """Yields the runs that could start now, the most important first."""
+        for seed in SEEDS:
+            for method, batch, growth in CELLS:
+                rate, tuning = self._rate(method, batch)
+                if rate is None:
+                    yield from tuning
+                    continue
+                run = Run(method, batch, growth, rate, EPOCHS, seed, False)
+                if run not in self._ended:
+                    yield run
+
+    def _rate(self, method: str, batch: int) -> tuple[float | None, list[Run]]:
+        """Returns the rate for a batch, or `None` and the tuning runs it needs."""
+        if method in ("sgd", "sgd-warmup"):
+            rate, missing = self._tuned("sgd-warmup", SCALED_FROM)
+            return rate and rate * batch / SCALED_FROM, missing
+        sizes = sorted(FIRST_RATES[method])
+        if batch in sizes:
+            return self._tuned(method, batch)
+        high = next(size for size in sizes if size > batch)
+        low = sizes[sizes.index(high) - 1]
+        at_low, missing = self._tuned(method, low)
+        at_high, more = self._tuned(method, high)
+        if at_low is None or at_high is None:
+            return None, missing + more
+        part = math.log(batch / low) / math.log(high / low)
+        return float(f"{at_low * (at_high / at_low) ** part:.3g}"), []
+
+    def _tuned(self, method: str, batch: int) -> tuple[float | None, list[Run]]:
+        """Tries three rates by factors of 2, and one more if the best is at an end."""
+        run = functools.partial(
+            Run, method, batch, "none", epochs=TUNING_EPOCHS, seed=0, tune=True
+        )
+        first = FIRST_RATES[method][batch]
+        rates = [first / 2, first, first * 2]
+        tried = self.tried(method, batch)
+        if rates_missing := [rate for rate in rates if rate not in tried]:
+            return None, [run(rate) for rate in rates_missing]
+        best = max(rates, key=tried.__getitem__)
+        further = {rates[0]: best / 2, rates[-1]: best * 2}.get(best)
+        if further is not None and further not in tried:
+            return None, [run(further)]
+        return max(tried, key=tried.__getitem__), []

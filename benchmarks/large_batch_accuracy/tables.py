@@ -1,0 +1,131 @@
+"""Summaries of the results: result.json, and the tables of docs/accuracy.md."""
+
+import math
+import statistics
+
+from results import BASELINE, CELLS, EPOCHS, FIRST_RATES, GROWTH, Results
+
+# The test accuracies whose cost is stated.
+ACCURACIES = (0.80, 0.85, 0.88, 0.90)
+NAMES = {
+    "sgd": "SGD, no warm-up",
+    "sgd-warmup": "SGD, warm-up",
+    "nesterov": "Nesterov, tuned",
+    "lars": "LARS",
+    "lamb": "LAMB",
+}
+
+
+def summary(results: Results) -> dict:
+    """Returns the rates that were tried, and the cells that have a result."""
+    tuning = [
+        {"method": method, "global_batch": batch, "accuracy_by_rate": tried}
+        for method, rates in FIRST_RATES.items()
+        for batch in rates
+        if (tried := results.tried(method, batch))
+    ]
+    cells = [_cell(*cell, found) for cell in CELLS if (found := results.of(*cell))]
+    return {"tuning": tuning, "cells": cells}
+
+
+def _cell(method: str, batch: int, growth: str, found: list[dict]) -> dict:
+    return {
+        "method": method,
+        "global_batch": batch,
+        "growth": growth,
+        "epochs": EPOCHS,
+        "rate": found[0]["rate"],
+        "updates": found[0]["updates"],
+        "accuracies": [run["accuracy"] for run in found],
+        "training_accuracies": [run["training_accuracy"] for run in found],
+        "processor_seconds": [run["processor_seconds"] for run in found],
+        "cost_of": {
+            f"{accuracy:.0%}": [_cost(run["by_epoch"], accuracy) for run in found]
+            for accuracy in ACCURACIES
+        },
+    }
+
+
+def _cost(by_epoch: dict, accuracy: float) -> dict | None:
+    """Returns what was spent when the test accuracy was first reached."""
+    for epoch, found in enumerate(by_epoch["accuracy"]):
+        if found >= accuracy:
+            seconds = sum(by_epoch["processor_seconds"][: epoch + 1])
+            return {
+                "updates": by_epoch["updates"][epoch],
+                "processor_seconds": round(seconds),
+            }
+    return None
+
+
+def tuning_table(tuning: list[dict]) -> str:
+    """Returns the accuracy on held-out images by rate, as a Markdown table."""
+    lines = ["| Method | Batch | Accuracy at each rate |", "| --- | ---: | --- |"]
+    for tried in tuning:
+        rates = sorted((float(r), a) for r, a in tried["accuracy_by_rate"].items())
+        texts = ", ".join(f"{rate:g}: {accuracy:.2%}" for rate, accuracy in rates)
+        name = NAMES[tried["method"]]
+        lines.append(f"| {name} | {tried['global_batch']:,} | {texts} |")
+    return "\n".join(lines)
+
+
+def accuracy_table(cells: list[dict]) -> str:
+    """Returns the test accuracies, as a Markdown table that shows what was not run."""
+    found = {(c["method"], c["global_batch"], c["growth"]): c for c in cells}
+    baseline = math.nan
+    if BASELINE in found:
+        baseline = statistics.mean(found[BASELINE]["accuracies"])
+    lines = [
+        "| Batch | Method | Rate | Updates | Top-1 | Points | Range | Minutes |",
+        "| ---: | --- | ---: | ---: | ---: | ---: | --- | ---: |",
+    ]
+    order = list(NAMES)
+    for method, batch, growth in sorted(
+        CELLS, key=lambda cell: (cell[1], cell[2] != "none", order.index(cell[0]))
+    ):
+        begin = f"| {batches(batch, growth)} | {NAMES[method]} |"
+        if (cell := found.get((method, batch, growth))) is None:
+            lines.append(f"{begin} | | not run | | | |")
+            continue
+        accuracies = cell["accuracies"]
+        mean = statistics.mean(accuracies)
+        seeds = "one seed"
+        if len(accuracies) > 1:
+            low, high = min(accuracies), max(accuracies)
+            seeds = f"{low:.2%} to {high:.2%}, {len(accuracies)} seeds"
+        minutes = statistics.mean(cell["processor_seconds"]) / 60
+        lines.append(
+            f"{begin} {cell['rate']:g} | {cell['updates']:,} | {mean:.2%} "
+            f"| {100 * (mean - baseline):+.2f} | {seeds} | {minutes:.1f} |"
+        )
+    return "\n".join(lines)
+
+
+def batches(first: int, growth: str) -> str:
+    """Returns the global batch as a text, both ends of one that grows."""
+    if growth == "none":
+        return f"{first:,}"
+    return f"{first:,} to {max(GROWTH[first].values()):,}"
+
+
+def cost_table(cells: list[dict]) -> str:
+    """Returns updates and processor minutes to each accuracy, as a Markdown table."""
+    names = [f"{accuracy:.0%}" for accuracy in ACCURACIES]
+    lines = [
+        "| Batch | Method | " + " | ".join(f"To {name}" for name in names) + " |",
+        "| ---: | --- | " + " | ".join("---" for _ in names) + " |",
+    ]
+    for cell in sorted(cells, key=lambda cell: cell["global_batch"]):
+        texts = []
+        for name in names:
+            costs = cell["cost_of"][name]
+            if None in costs:
+                texts.append("not reached")
+                continue
+            updates = statistics.mean(cost["updates"] for cost in costs)
+            seconds = statistics.mean(cost["processor_seconds"] for cost in costs)
+            texts.append(f"{updates:,.0f} updates, {seconds / 60:.1f} min")
+        sizes = batches(cell["global_batch"], cell["growth"])
+        name = NAMES[cell["method"]]
+        lines.append(f"| {sizes} | {name} | {' | '.join(texts)} |")
+    return "\n".join(lines)
