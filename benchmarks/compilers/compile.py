@@ -22,9 +22,9 @@ os.environ["XLA_FLAGS"] = "--xla_gpu_autotune_level=0"
 
 import numpy as np
 from jax._src.interpreters import mlir
-from jax._src.lib import _jax, xla_client
-from jax._src.lib.mlir import ir
+from jax._src.lib import xla_client
 from jax.experimental import topologies
+from program import module_of
 
 # From XLA's xla/backends/gpu/target_config/specs/h100_sxm.txtpb.
 H100 = """
@@ -73,28 +73,14 @@ def compiled(program: bytes, kind: str, cores: int):
         cores: The number of devices that run it together.
     """
     devices = devices_of(kind)[:cores]
-    module = _jax.mlir.xla_computation_to_mlir_module(
-        xla_client.XlaComputation(program)
-    )
     options = xla_client.CompileOptions()
     options.executable_build_options.num_replicas = cores
     if cores > 1:
         places = np.arange(cores)[:, None]
         options.device_assignment = xla_client.DeviceAssignment.create(places)
     with mlir.make_ir_context():
-        text = str(ir.Module.parse(module))
-        # TensorFlow's copies of what it returns, in a dialect that JAX does not take.
-        text = re.sub(
-            r"mhlo\.copy (%\w+) : (tensor<[^>]*>)",
-            r"stablehlo.reshape \1 : (\2) -> \2",
-            re.sub(
-                r'"mhlo\.copy"\((%\w+)\) : \((tensor<[^>]*>)\) -> tensor<[^>]*>',
-                r"mhlo.copy \1 : \2",
-                text,
-            ),
-        )
         return devices[0].client.compile(
-            ir.Module.parse(text), xla_client.DeviceList(tuple(devices)), options
+            module_of(program), xla_client.DeviceList(tuple(devices)), options
         )
 
 

@@ -52,7 +52,9 @@ def update(args: argparse.Namespace):
         else keras.optimizers.SGD(0.1, momentum=0.9)
     )
     optimizer.build(variables)
-    found = {"tensors": len(shapes)}
+    elements = sum(int(np.prod(shape)) for shape in shapes)
+    found = {"tensors": len(shapes), "elements": elements}
+    found["optimizer"] = args.optimizer
     found["operations"] = launches(updater(optimizer, gradients, False), False)
     return updater(optimizer, gradients, True), [], found
 
