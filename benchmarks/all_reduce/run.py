@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import sys
 
-from keras_fastnet.collectives.cost_model import UnitCosts, all_reduce_seconds
+from keras_fastnet.collectives.cost_model import UnitCosts
 from keras_fastnet.scaling.bench_results import (
     FROM_PYTHON,
     MPI_ITSELF,
@@ -49,15 +49,7 @@ def measure(ranks: int, transport: str, sizes: str, repeats: int) -> None:
 
 def error(measured: Measurement, costs: UnitCosts) -> float:
     """Returns the relative error of the prediction."""
-    predicted = all_reduce_seconds(
-        measured.algorithm,
-        measured.grid,
-        measured.topology,
-        costs,
-        measured.nbytes,
-        measured.buckets,
-    )
-    return predicted / measured.seconds - 1
+    return costs.seconds(measured.work) / measured.seconds - 1
 
 
 def prediction(learned_from: list[int], asked: int, transport: str) -> str:

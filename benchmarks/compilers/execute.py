@@ -5,7 +5,8 @@
 
 Every program runs with random weights and data, on a device that does nothing else.
 `floor_ms` is the time to move the bytes that an update must move, at the speed at which
-the device copies a large array. Prints a table, and writes FOLDER/executed.json.
+the device copies a large array. Prints a line for each program, and writes
+FOLDER/executed.json.
 """
 
 import argparse
@@ -26,10 +27,6 @@ from jax._src.lib import xla_client
 from program import module_of
 
 jax.config.update("jax_enable_x64", True)
-
-# What an update must read and write of each weight: gradient, weight and momentum, and
-# for the norms of LARS weight and gradient once more.
-PASSES = {"SGD": 5, "LARS": 7}
 
 
 def milliseconds(call: Callable[[], jax.Array], rounds: int) -> float:
@@ -137,15 +134,14 @@ def main() -> None:
     found = []
     for case in json.loads(manifest.read_text()):
         case |= executed(args.folder / case["file"], args.rounds)
-        if "elements" in case:
-            moved = 4 * case["elements"] * PASSES[case["optimizer"]]
-            case["floor_ms"] = 1e3 * moved / speed
+        if "moved_bytes" in case:
+            case["floor_ms"] = 1e3 * case["moved_bytes"] / speed
         print(json.dumps(case), flush=True)
         found.append(case)
     result = {
         "conditions": {
             "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-            "command": " ".join(["python benchmarks/compilers/execute.py FOLDER"]),
+            "command": "python benchmarks/compilers/execute.py FOLDER",
             "device": jax.devices()[0].device_kind,
             "copied_bytes_a_second": speed,
             "rounds": args.rounds,

@@ -242,7 +242,7 @@ def next_of_new_start(training: Training, before: int, since: float) -> float:
     while old & set(training.workers()):
         polls += 1
         if polls % (60.0 / POLL) == 0:
-            # A process that had ended by itself felt nothing.
+            # The event may have hit a process that was ending: no restart follows.
             for pid in old & set(training.workers()):
                 os.kill(pid, signal.SIGKILL)
         training.start_failed_again()

@@ -19,7 +19,6 @@ import sys
 HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1]))
 
-from keras_fastnet.collectives.cost_model import all_reduce_seconds  # noqa: E402
 from keras_fastnet.scaling.bench_results import (  # noqa: E402
     as_text,
     read_measurements,
@@ -82,14 +81,7 @@ def predictions(gbits: int, wire: str) -> list[str]:
     costs = dataclasses.replace(costs, network_byte=8e-9 / gbits)
     rows = []
     for measured in read_measurements(file_of(gbits, wire)):
-        predicted = all_reduce_seconds(
-            measured.algorithm,
-            measured.grid,
-            measured.topology,
-            costs,
-            measured.nbytes,
-            measured.buckets,
-        )
+        predicted = costs.seconds(measured.work)
         rows.append(
             f"| {gbits} Gbit/s, {wire} | {measured.nbytes:,.0f} | "
             f"{measured.algorithm} {measured.grid} | {1e3 * predicted:.1f} | "

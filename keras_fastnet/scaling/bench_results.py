@@ -14,6 +14,8 @@ from keras_fastnet.collectives.cost_model import (
     WIRE_BYTES,
     Algorithm,
     Topology,
+    Work,
+    work_of,
 )
 from keras_fastnet.collectives.grid import Grid
 from keras_fastnet.errors import UsageError
@@ -54,6 +56,14 @@ class Measurement:
     nbytes: float
     seconds: float
     buckets: int = 1
+
+    @property
+    def work(self) -> Work:
+        """The work of one rank, on a core of its own."""
+        work = work_of(
+            self.algorithm, self.grid, self.topology, self.nbytes, self.buckets
+        )
+        return work.on_shared_cores(self.topology.ranks_per_core)
 
 
 @dataclasses.dataclass(frozen=True)

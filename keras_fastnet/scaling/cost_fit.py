@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from keras_fastnet.collectives.cost_model import UnitCosts, Work, work_of
+from keras_fastnet.collectives.cost_model import UnitCosts, Work
 from keras_fastnet.scaling.bench_results import Measurement
 
 _FIELDS = [field.name for field in dataclasses.fields(Work)]
@@ -81,14 +81,8 @@ def fit_costs(measurements: Sequence[Measurement]) -> UnitCosts:
 
 def _row(measurement: Measurement) -> list[float]:
     """Returns the work in each second of a measurement, on a core of its own."""
-    work = work_of(
-        measurement.algorithm,
-        measurement.grid,
-        measurement.topology,
-        measurement.nbytes,
-        measurement.buckets,
-    ).on_shared_cores(measurement.topology.ranks_per_core)
-    return [amount / measurement.seconds for amount in dataclasses.astuple(work)]
+    amounts = dataclasses.astuple(measurement.work)
+    return [amount / measurement.seconds for amount in amounts]
 
 
 def _non_negative_least_squares(rows: np.ndarray) -> np.ndarray:

@@ -1,7 +1,6 @@
 """What a user may ask of the all-reduce, and what is chosen by itself."""
 
 import collections
-import pathlib
 
 import hypothesis
 import numpy as np
@@ -15,9 +14,9 @@ from keras_fastnet.collectives.grid import Grid, rows_of_ranks
 from keras_fastnet.collectives.grid_choice import choose_grid
 from keras_fastnet.scaling.bench_results import read_measurements
 from keras_fastnet.strategies.reduction_options import check_options
+from tests.documentation import ROOT
 
 BUCKET = 2**22
-ROOT = pathlib.Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(

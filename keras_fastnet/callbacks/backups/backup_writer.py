@@ -79,8 +79,7 @@ class BackupWriter:
         if self._writing is None:
             return
         writing, self._writing = self._writing, None
-        writing.hurried.set()
-        writing.join()
+        writing.finish()
         error = writing.error
         if isinstance(error, OSError):
             if writing.ends_epoch or not self._failing:
@@ -102,8 +101,7 @@ def wait_for_writers() -> None:
     """Waits for backups that a `fit` has left behind, which an exception has ended."""
     for thread in threading.enumerate():
         if isinstance(thread, _Writing):
-            thread.hurried.set()
-            thread.join()
+            thread.finish()
 
 
 def described(folder: BackupFolder, about: dict[str, Any], updates: int) -> Any:
@@ -127,7 +125,6 @@ class _Writing(threading.Thread):
     """Writes one backup.
 
     Attributes:
-        hurried: Set when training waits for it.
         ends_epoch: Whether it is the backup of the end of an epoch.
         error: What was raised.
     """
@@ -147,7 +144,7 @@ class _Writing(threading.Thread):
         self._snapshot: Any = snapshot
         self._about = about
         self._described = described(folder, about, updates)
-        self.hurried = threading.Event()
+        self._hurried = threading.Event()
         self.ends_epoch = about["batch"] == 0
         self.error: BaseException | None = None
 
@@ -164,6 +161,11 @@ class _Writing(threading.Thread):
         finally:
             # The memory of a whole state.
             self._snapshot = None
+
+    def finish(self) -> None:
+        """Waits, and lets the backup take the processor time that it needs."""
+        self._hurried.set()
+        self.join()
 
     def _checksums(self) -> dict[str, int]:
         """Returns the CRC-32 of each array.
@@ -194,7 +196,7 @@ class _Writing(threading.Thread):
             compute(
                 lambda: (
                     main.is_alive()
-                    and not self.hurried.is_set()
+                    and not self._hurried.is_set()
                     and time.monotonic() < end
                 )
             )
