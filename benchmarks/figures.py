@@ -25,7 +25,7 @@ _METHODS = {
     "lamb": ("LAMB", "#8c5aa8", "D"),
 }
 # The accuracy whose updates are drawn.
-_ACCURACY = "85%"
+_ACCURACY = "80%"
 
 # Of benchmarks/weak_scaling.
 _SYSTEMS = {

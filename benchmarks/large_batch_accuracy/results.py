@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Iterator
 
 RUNS = pathlib.Path(__file__).parent / "runs.jsonl"
-EPOCHS, TUNING_EPOCHS = 16, 8
+EPOCHS, TUNING_EPOCHS = 12, 6
 SEEDS = (1, 2, 3)
 # The batches at which rates are tuned, with the middle one of the first three rates
 # tried. At batches between them the rate is interpolated, as a power of the batch.
@@ -40,15 +40,15 @@ CELLS = (
     ("sgd", 1_280, "none"),
     ("lars", 8_192, "none"),
     ("sgd-warmup", 8_192, "none"),
-    ("nesterov", 8_192, "none"),
-    ("lars", 256, "none"),
-    ("nesterov", 256, "none"),
-    ("sgd-warmup", 320, "none"),
-    ("lars", 320, "none"),
     ("sgd-warmup", 2_560, "none"),
     ("lars", 2_560, "none"),
-    ("nesterov", 2_560, "none"),
+    ("lars", 256, "none"),
     ("lars", 1_024, "with-decay"),
+    ("nesterov", 8_192, "none"),
+    ("nesterov", 2_560, "none"),
+    ("sgd-warmup", 320, "none"),
+    ("lars", 320, "none"),
+    ("nesterov", 256, "none"),
     ("sgd", 256, "none"),
     ("sgd", 8_192, "none"),
     ("lamb", 256, "none"),
