@@ -21,7 +21,7 @@ HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1]))
 
 from benchmarks.input.pipelines import BATCH, PIPELINES, make_files  # noqa: E402
-from benchmarks.input.worker import STEPS  # noqa: E402
+from benchmarks.input.worker import ONE, STEPS, ways  # noqa: E402
 
 
 def free_ports(count: int) -> list[int]:
@@ -32,11 +32,13 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def measured(workers: int, files: pathlib.Path) -> dict[str, list[float]]:
-    """Returns the seconds of each pipeline and way, those of the slowest worker.
+def measured(name: str, way: str, files: pathlib.Path) -> list[float]:
+    """Returns the seconds of a pipeline, those of the slower worker.
 
-    By the clock and by the processor.
+    By the clock and by the processor. Every measurement has processes of its own: the
+    threads of earlier pipelines take time from later ones.
     """
+    workers = 1 if way == ONE else 2
     addresses = [f"127.0.0.1:{port}" for port in free_ports(workers)]
     with tempfile.TemporaryDirectory() as folder:
         results = [pathlib.Path(folder, str(rank)) for rank in range(workers)]
@@ -52,19 +54,14 @@ def measured(workers: int, files: pathlib.Path) -> dict[str, list[float]]:
                 environment["TF_CONFIG"] = json.dumps(
                     {"cluster": {"worker": addresses}, "task": task}
                 )
-            module = [sys.executable, "-m", "benchmarks.input.worker"]
+            module = [sys.executable, "-m", "benchmarks.input.worker", name, way]
             command = ["taskset", "-c", str(rank), *module, str(files), str(result)]
             processes.append(subprocess.Popen(command, env=environment))
         for process in processes:
             if process.wait(timeout=900):
                 raise RuntimeError(f"A worker ended with {process.returncode}.")
         seconds = [json.loads(result.read_text()) for result in results]
-    return {
-        name: [
-            max(times) for times in zip(*(each[name] for each in seconds), strict=True)
-        ]
-        for name in seconds[0]
-    }
+    return [max(times) for times in zip(*seconds, strict=True)]
 
 
 def main() -> None:
@@ -77,15 +74,13 @@ def main() -> None:
     make_files(files)
     rounds = []
     for number in range(arguments.rounds):
-        order = (1, 2) if number % 2 == 0 else (2, 1)
-        found: dict[str, list[float]] = {}
-        for workers in order:
-            found.update(measured(workers, files))
         rates = {}
-        for name, seconds in found.items():
-            pipeline = name.split(",")[0]
-            count = BATCH[pipeline] * STEPS[pipeline]
-            rates[name] = [count / each for each in seconds]
+        for name in PIPELINES:
+            order = [ONE, *ways(name)]
+            for way in order if number % 2 == 0 else reversed(order):
+                count = BATCH[name] * STEPS[name]
+                seconds = measured(name, way, files)
+                rates[f"{name}, {way}"] = [count / each for each in seconds]
         rounds.append({"examples_per_second": rates, "load": os.getloadavg()[0]})
         print(rounds[-1], flush=True)
     result = {
@@ -109,12 +104,10 @@ def table(result: dict) -> str:
     ]
     rates = [each["examples_per_second"] for each in result["rounds"]]
     for pipeline in PIPELINES:
-        one = f"{pipeline}, one process"
-        for name in [
-            one,
-            *(n for n in rates[0] if n.startswith(f"{pipeline},") and n != one),
-        ]:
-            cells = [pipeline, name.split(", ", 1)[1]]
+        one = f"{pipeline}, {ONE}"
+        for way in [ONE, *ways(pipeline)]:
+            name = f"{pipeline}, {way}"
+            cells = [pipeline, way]
             for clock in (0, 1):
                 ratios = [each[name][clock] / each[one][clock] for each in rates]
                 median = statistics.median(each[name][clock] for each in rates)

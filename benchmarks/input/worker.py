@@ -18,53 +18,55 @@ from benchmarks.input.pipelines import PIPELINES, image_records
 from keras_fastnet._keras.tensorflow import worker_dataset
 
 WARM_UP = 6
-STEPS = {"images": 50, "records": 50, "ImageRecords": 50, "text": 240}
-ALONE = "FILE sharding, not counted"
+STEPS = {"images": 50, "records": 50, "ImageRecords": 50, "text": 600}
+ONE = "one process"
+WHOLE_DATA = ("early shares", "whole batches")
+FILE, ALONE = "FILE sharding", "FILE sharding, not counted"
 
 
-def ways(dataset: tf.data.Dataset, name: str) -> dict[str, tf.data.Dataset]:
+def ways(name: str) -> list[str]:
     """Returns the ways in which two workers can be given a pipeline's data."""
+    if name == "ImageRecords":
+        return ["own files"]
+    return [*WHOLE_DATA, *([] if name == "images" else [FILE, ALONE])]
+
+
+def made_for(way: str, dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns a pipeline as it is given to two workers in one way."""
+    if way == "whole batches":
+        # Nothing is known of a function behind `batch`, so every worker maps all.
+        return dataset.map(lambda *batch: batch)
+    if way not in (FILE, ALONE):
+        return dataset
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = (
         tf.data.experimental.AutoShardPolicy.FILE
     )
-    result = {
-        "early shares": dataset,
-        # Nothing is known of a function behind `batch`, so every worker maps all.
-        "whole batches": dataset.map(lambda *batch: batch),
-    }
-    if name != "images":
-        result["FILE sharding"] = result[ALONE] = dataset.with_options(options)
-    return result
+    return dataset.with_options(options)
 
 
-def main(folder: pathlib.Path, result: pathlib.Path) -> None:
-    strategy = None
-    if "TF_CONFIG" in os.environ:
-        strategy = keras_fastnet.TorusStrategy()
+def main(name: str, way: str, folder: pathlib.Path, result: pathlib.Path) -> None:
+    if way == ONE:
+        batches = iter(PIPELINES[name](folder).repeat())
+        result.write_text(json.dumps(timed(batches, name, lambda: None)))
+        return
+    strategy = keras_fastnet.TorusStrategy()
+    data = strategy.fit_support.data
 
     def meet() -> None:
         strategy.fit_support.workers.sum(tf.constant(1))
 
-    seconds: dict[str, list[float]] = {}
-    for name, pipeline in PIPELINES.items():
-        if strategy is None:
-            batches = iter(pipeline(folder).repeat())
-            seconds[f"{name}, one process"] = timed(batches, name, lambda: None)
-            continue
-        if name == "ImageRecords":
-            own = strategy.fit_support.data.epoch_data(image_records(folder, strategy))
-            seconds[f"{name}, own files"] = timed(iter(own), name, meet)
-            continue
-        for way, data in ways(pipeline(folder).repeat(), name).items():
-            distributed = strategy.experimental_distribute_dataset(data)
-            if way == ALONE:
-                # What each worker reads, without an exchange in every step.
-                batches = iter(worker_dataset(distributed))
-            else:
-                batches = iter(strategy.fit_support.data.epoch_data(distributed))
-            seconds[f"{name}, {way}"] = timed(batches, name, meet)
-    result.write_text(json.dumps(seconds))
+    if way == "own files":
+        batches = iter(data.epoch_data(image_records(folder, strategy)))
+    else:
+        made = made_for(way, PIPELINES[name](folder).repeat())
+        distributed = strategy.experimental_distribute_dataset(made)
+        if way == ALONE:
+            # What each worker reads, without an exchange in every step.
+            batches = iter(worker_dataset(distributed))
+        else:
+            batches = iter(data.epoch_data(distributed))
+    result.write_text(json.dumps(timed(batches, name, meet)))
 
 
 def timed(batches, name: str, meet) -> list[float]:
@@ -79,6 +81,6 @@ def timed(batches, name: str, meet) -> list[float]:
 
 
 if __name__ == "__main__":
-    main(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]))
+    main(*sys.argv[1:3], *map(pathlib.Path, sys.argv[3:]))
     # Not the destructors: some wait for tf.data's autotuner.
     os._exit(0)

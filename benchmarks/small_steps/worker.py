@@ -23,10 +23,9 @@ class Epochs(keras.callbacks.Callback):
         self.wall: list[float] = []
         self.processor: list[float] = []
 
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        # The first call of an epoch makes the iterator.
-        if batch == 0:
-            self.begun = time.perf_counter(), time.process_time()
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        # Keras makes the iterator before the first step, TorusStrategy within it.
+        self.begun = time.perf_counter(), time.process_time()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         wall, processor = self.begun
