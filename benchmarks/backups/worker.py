@@ -1,11 +1,8 @@
 """Trains ResNet-50 with backups and times ten updates; started by `run.py`."""
 
 import json
-import os
-import pathlib
 import sys
 import tempfile
-import threading
 import time
 from collections import defaultdict
 from typing import Any
@@ -21,29 +18,8 @@ WARM_UP = 2
 NEVER = 10**9
 
 
-class PlainWrite(threading.Thread):
-    """Writes memory to a file, and does nothing else: what no backup can be without.
-
-    Args:
-        path: The file, which is removed.
-        content: The memory.
-    """
-
-    def __init__(self, path: pathlib.Path, content: Any) -> None:
-        super().__init__()
-        self.path, self.content = path, content
-
-    def run(self) -> None:
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-        with self.path.open("xb", buffering=0) as file:
-            for start in range(0, len(self.content), 16 << 20):
-                file.write(self.content[start : start + (16 << 20)])
-            os.fsync(file.fileno())
-        self.path.unlink()
-
-
 class Cycles(keras.callbacks.Callback):
-    """Has a backup written at the start of every ten updates, in each way in turn.
+    """Has a backup written at the start of ten updates, in each way in turn.
 
     Attributes:
         seconds: The times of ten updates with their backup, by the way.
@@ -54,7 +30,6 @@ class Cycles(keras.callbacks.Callback):
     def __init__(self, backup: Any, ways: list[str], micro_batches: int) -> None:
         super().__init__()
         self.backup = backup
-        self.content: Any = None
         self.ways = ways
         self.batches = UPDATES * micro_batches
         self.seconds: dict[str, list[float]] = defaultdict(list)
@@ -68,19 +43,17 @@ class Cycles(keras.callbacks.Callback):
         cycle, rest = divmod(batch + 1, self.batches)
         if rest:
             return
+        # What is left to do counts, and does not fall on the next way.
+        self.backup._writer.wait()
         now, used = time.perf_counter(), time.process_time()
         if cycle > WARM_UP:
             self.seconds[self.way].append(now - self.begun)
             self.processor[self.way].append(used - self.used)
         self.begun, self.used = now, used
-        self.way = self.ways[cycle % len(self.ways)]
+        self.way = self.ways[(cycle - WARM_UP) % len(self.ways)]
         self.backup.save_on_background = self.way == "background"
         backs_up = self.way in ("foreground", "background")
         self.backup.save_freq = 1 if backs_up else NEVER
-        if self.content is None:
-            self.content = memoryview(np.full(size_of(self.model), 7, np.uint8))
-        if self.way == "plain write" and self.model.distribute_strategy.rank == 0:
-            PlainWrite(self.backup.backup_dir / "plain", self.content).start()
 
     def note_held(self) -> None:
         """Called when the backup's callback has returned."""
@@ -114,7 +87,8 @@ def main() -> None:
     generator = np.random.default_rng(0)
     images = generator.normal(size=(batch, SIZE, SIZE, 3)).astype("float32")
     data = tf.data.Dataset.from_tensors((images, np.arange(batch))).repeat()
-    cycles = WARM_UP + len(options["ways"]) * options["rounds"]
+    # One more, without a backup, as the first.
+    cycles = WARM_UP + len(options["ways"]) * options["rounds"] + 1
     with tempfile.TemporaryDirectory(dir=options["folder"]) as folder:
         backup = fastnet.callbacks.BackupAndRestore(folder, NEVER)
         timing = Cycles(backup, options["ways"], micro_batches)
@@ -123,7 +97,7 @@ def main() -> None:
         )
         model.fit(
             data,
-            steps_per_epoch=cycles * timing.batches + timing.batches,
+            steps_per_epoch=cycles * timing.batches,
             verbose=0,
             callbacks=[timing, backup, after],
         )

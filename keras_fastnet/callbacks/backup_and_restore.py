@@ -315,7 +315,7 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
         if not is_chief(self.model):
             for name in filter(is_metric, state):
                 # A sum over the workers, so all workers must read it.
-                values.as_numpy(state[name])
+                upstream.value_of(values.tensorflow_variable(state[name]))
             return
         # Copies, which the next updates do not change.
         arrays = self._writer.arrays(
@@ -325,7 +325,8 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
             }
         )
         for name, variable in state.items():
-            np.copyto(arrays[name], values.as_numpy(variable))
+            variable = values.tensorflow_variable(variable)
+            np.copyto(arrays[name], upstream.value_of(variable))
         about = {
             "format": backup_file.FORMAT,
             "epoch": epoch,

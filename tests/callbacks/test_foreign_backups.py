@@ -678,7 +678,8 @@ def holder(tmp_path):
     process.communicate()
 
 
-def test_folder_that_another_training_uses_raises(tmp_path, holder):
+def test_folder_that_another_training_uses_raises(tmp_path, holder, monkeypatch):
+    monkeypatch.setattr(folder_lock, "ENDING_SECONDS", 1.0)
     before = (tmp_path / LOCK).read_text()
     names = rf"is used by process {holder.pid} on host '{socket.gethostname()}' "
     with pytest.raises(ValueError, match=names + r"\(rank 0 of 2 workers\) since 20.*"):
@@ -687,6 +688,18 @@ def test_folder_that_another_training_uses_raises(tmp_path, holder):
     holder.communicate("")
     assert not (tmp_path / LOCK).exists()
     fit(tmp_path)
+
+
+def test_folder_of_a_process_that_ends_is_taken_over(tmp_path, holder, capsys):
+    """As of a killed worker, which the kernel ends after its last write."""
+    timer = threading.Timer(1.0, holder.kill)
+    timer.start()
+    fit(tmp_path)
+    timer.join()
+    words = f"waiting up to 10 s for the end of process {holder.pid} on host "
+    assert words in capsys.readouterr().out
+    owner = json.loads((tmp_path / LOCK).read_text())
+    assert owner["process"] == os.getpid()
 
 
 def test_folder_of_a_dead_process_is_taken_over(tmp_path, holder):
@@ -742,8 +755,9 @@ def test_unreadable_lock_is_taken_over(tmp_path):
     fit(tmp_path)
 
 
-def test_training_that_lost_its_folder_writes_no_backup(tmp_path, capsys):
+def test_training_that_lost_its_folder_writes_no_backup(tmp_path, capsys, monkeypatch):
     """As after a suspension: another host has taken over."""
+    monkeypatch.setattr(folder_lock, "ENDING_SECONDS", 1.0)
 
     class TakeOver(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch, logs=None):

@@ -252,12 +252,13 @@ def build_late(strategy: Any) -> str:
     """Returns what a worker says that makes a variable long before the other does."""
     said = io.StringIO()
     with (
-        mock.patch.object(flight_recorder, "_PATIENCE_SECONDS", 1.0),
+        # Longer than the other's state takes to arrive, so that it is of this wait.
+        mock.patch.object(flight_recorder, "_PATIENCE_SECONDS", 4.0),
         contextlib.redirect_stderr(said),
         strategy.scope(),
     ):
         if strategy.rank:
-            time.sleep(4.0)
+            time.sleep(8.0)
         keras.Variable(0.0, name="late")
     return said.getvalue()
 

@@ -46,17 +46,6 @@ def to_numpy(value: Any) -> np.ndarray:
     return tf.convert_to_tensor(value).numpy()
 
 
-def as_numpy(value: Any) -> np.ndarray:
-    """Returns the value of a variable or a tensor, to be read before it changes.
-
-    It is not copied if it is in the host's memory.
-
-    Args:
-        value: TensorFlow's.
-    """
-    return np.asarray(tf.convert_to_tensor(value))
-
-
 def path(variable: Any) -> str:
     """Returns the name of a variable, which begins with its layer's.
 

@@ -46,17 +46,6 @@ def to_numpy(value: Any) -> np.ndarray:
     return np.array(tf.convert_to_tensor(value))
 
 
-def as_numpy(value: Any) -> np.ndarray:
-    """Returns the value of a variable or a tensor, to be read before it changes.
-
-    It is not copied if it is in the host's memory.
-
-    Args:
-        value: Keras's or TensorFlow's.
-    """
-    return np.asarray(tf.convert_to_tensor(value))
-
-
 def path(variable: Any) -> str:
     """Returns the path of a variable in its model.
 

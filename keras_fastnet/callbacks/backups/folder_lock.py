@@ -12,6 +12,7 @@ import socket
 import stat
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from keras_fastnet.text import count
@@ -20,6 +21,8 @@ HEARTBEAT_SECONDS = 10.0
 """Interval at which the owner of a lock renews its file's time."""
 STALE_SECONDS = 60.0
 """Age of a lock of another host, without a heartbeat, from which it can be taken."""
+ENDING_SECONDS = 10.0
+"""Time that a process of this host has to end, if it was killed."""
 FILE_NAME = "training.lock"
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
@@ -30,11 +33,12 @@ class FolderLock:
 
     The lock is a file in the folder. It states its owner, and the owner's process holds
     a kernel lock on it (POSIX, so that a process forked from the owner does not hold
-    it). On one host the kernel lock decides: it ends with its process. Locks of other
-    hosts are not trusted to reach this one over every network file system, nor to end
-    with their process. There the file's time decides, which the owner renews every
-    `HEARTBEAT_SECONDS`: this process waits until it is renewed, or `STALE_SECONDS` old
-    by the file server's clock.
+    it). On one host the kernel lock decides. It ends with its process; this process
+    waits for that for up to `ENDING_SECONDS`, since a killed process may be ending
+    still when its training is restarted. Locks of other hosts are not trusted to reach
+    this one over every network file system, nor to end with their process. There the
+    file's time decides, which the owner renews every `HEARTBEAT_SECONDS`: this process
+    waits until it is renewed, or `STALE_SECONDS` old by the file server's clock.
 
     A process that takes the lock again takes it from itself, since a `fit` that an
     exception has ended cannot release it.
@@ -52,7 +56,7 @@ class FolderLock:
         self._ended: threading.Event | None = None
 
     def take(self, rank: int, workers: int) -> None:
-        """Takes the lock; may wait for up to `STALE_SECONDS`.
+        """Takes the lock; may wait for `ENDING_SECONDS`, or up to `STALE_SECONDS`.
 
         Args:
             rank: This worker's rank, stated in the file.
@@ -124,7 +128,12 @@ class FolderLock:
         if locked is None and owner is None:
             return True
         if locked is False and (owner or {}).get("machine") == machine():
-            raise FolderInUseError(self._folder, owner)
+            wait_for_end(
+                lambda: not _is_at(file, self._path) or bool(_lock(file)),
+                self._folder,
+                owner,
+            )
+            return False
         if not self._is_stale(file, owner):
             return False
         if locked:
@@ -176,6 +185,33 @@ class FolderInUseError(Exception):
 
     def __init__(self, folder: pathlib.Path | str, owner: dict[str, Any] | None):
         super().__init__(f"{folder} is used by {named(owner)}")
+
+
+def wait_for_end(
+    has_ended: Callable[[], bool],
+    folder: pathlib.Path | str,
+    owner: dict[str, Any] | None,
+) -> None:
+    """Waits until another process of this host has ended, and says so.
+
+    Args:
+        has_ended: Returns whether it has.
+        folder: The folder that it uses.
+        owner: The content of its lock; `None` if it is not readable.
+
+    Raises:
+        FolderInUseError: If it has not ended after `ENDING_SECONDS`.
+    """
+    print(
+        f"fastnet: waiting up to {ENDING_SECONDS:.0f} s for the end of {named(owner)}, "
+        f"which uses {folder}",
+        flush=True,
+    )
+    end = time.monotonic() + ENDING_SECONDS
+    while not has_ended():
+        if time.monotonic() > end:
+            raise FolderInUseError(folder, owner)
+        time.sleep(0.1)
 
 
 def this_process(rank: int, workers: int) -> dict[str, Any]:

@@ -140,9 +140,11 @@ class RemoteLock:
         content = self._read(number)
         owner = folder_lock.owner_in(content)
         if owner is not None and owner.get("machine") == _machine():
-            process = owner.get("process")
-            if owner.get("started") == _start_of(process):
-                raise FolderInUseError(self._url, owner)
+            process, started = owner.get("process"), owner.get("started")
+            if started == _start_of(process):
+                folder_lock.wait_for_end(
+                    lambda: started != _start_of(process), self._url, owner
+                )
             return True
         print(
             f"fastnet: waiting up to {folder_lock.STALE_SECONDS:.0f} s for a sign of "
