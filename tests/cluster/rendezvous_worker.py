@@ -1,7 +1,10 @@
 """Runs workers of a rendezvous in threads of a test, without TensorFlow."""
 
+import concurrent.futures
 import contextlib
+import functools
 import json
+import multiprocessing
 import socket
 import threading
 import time
@@ -54,6 +57,34 @@ class Worker(threading.Thread):
             assert isinstance(self.result, ClusterError), repr(self.result)
             return str(self.result)
         return self.result
+
+
+class _WorkerElsewhere:
+    """A `Worker` of another process."""
+
+    def __init__(self, pool, *arguments, **options):
+        self._future = pool.submit(_meet, *arguments, **options)
+        self.seconds = None
+
+    def outcome(self):
+        outcome, self.seconds = self._future.result(PATIENCE)
+        return outcome
+
+
+def _meet(*arguments, **options):
+    worker = Worker(*arguments, **options)
+    return worker.outcome(), worker.seconds
+
+
+@contextlib.contextmanager
+def other_process():
+    """Yields what starts a `Worker` in a process with its own limit of open files."""
+    spawn = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, spawn) as pool:
+        pool.submit(int).result(
+            PATIENCE
+        )  # The process has the present limit from here on.
+        yield functools.partial(_WorkerElsewhere, pool)
 
 
 def outcomes(*workers):

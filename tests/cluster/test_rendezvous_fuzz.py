@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 
 from keras_fastnet.cluster import ports
 from keras_fastnet.cluster.rendezvous.token_proof import REFUSALS
-from tests.cluster.rendezvous_worker import Worker, connect, hello, outcomes, say
+from tests.cluster.rendezvous_worker import (
+    Worker,
+    connect,
+    hello,
+    other_process,
+    outcomes,
+    say,
+)
 
 pytest_plugins = ["tests.cluster.rendezvous_fixtures"]
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -108,11 +115,11 @@ def attack(address, data, ending):
 
 
 @contextlib.contextmanager
-def meeting(addresses, token):
+def meeting(addresses, token, third=Worker):
     """Two of three workers, which must meet the third after the context."""
     workers = [Worker(addresses, rank, token=token) for rank in (0, 1)]
     yield workers
-    workers.append(Worker(addresses, 2, token=token))
+    workers.append(third(addresses, 2, token=token))
     assert outcomes(*workers) == [7] * 3
     assert workers[-1].seconds < 8
 
@@ -212,23 +219,22 @@ def test_more_connections_than_files_do_not_end_a_start(addresses, victim, says)
     addresses = addresses[:3]
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     line = json.dumps(hello(addresses, 2)) if says == "a copied hello" else ""
-    resource.setrlimit(resource.RLIMIT_NOFILE, (200, limits[1]))
     command = [sys.executable, "-S", "-c", FLOOD, addresses[victim]]
-    try:
-        with (
-            subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-            ) as strangers,
-        ):
-            try:
-                with meeting(addresses, None):
-                    strangers.stdin.write(f"{line}\n")
-                    strangers.stdin.flush()
-                    assert strangers.stdout.readline() == "600 held\n"
-            finally:
-                strangers.kill()
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    with (
+        other_process() as third,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as strangers,
+    ):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (200, limits[1]))
+        try:
+            with meeting(addresses, None, third):
+                strangers.stdin.write(f"{line}\n")
+                strangers.stdin.flush()
+                assert strangers.stdout.readline() == "600 held\n"
+        finally:
+            strangers.kill()
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_slow_senders_do_not_hold_up_a_start(addresses):
