@@ -247,9 +247,10 @@ def without_wrong_cardinality(dataset: Any) -> Any:
 
 
 def value_of(variable: Any) -> np.ndarray:
-    """Returns the value of a variable, to be read before it changes.
+    """Returns the value of a variable, which later updates do not change.
 
-    It is not copied if it is in the host's memory.
+    It is not copied if it is in the host's memory: while anything refers to a value,
+    TensorFlow writes new ones to other memory.
 
     Args:
         variable: One of TensorFlow's. If its replicas have values of their own, as

@@ -317,16 +317,10 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
                 # A sum over the workers, so all workers must read it.
                 upstream.value_of(values.tensorflow_variable(state[name]))
             return
-        # Copies, which the next updates do not change.
-        arrays = self._writer.arrays(
-            {
-                name: (tf.as_dtype(v.dtype).as_numpy_dtype, tuple(v.shape))
-                for name, v in state.items()
-            }
-        )
-        for name, variable in state.items():
-            variable = values.tensorflow_variable(variable)
-            np.copyto(arrays[name], upstream.value_of(variable))
+        content = {
+            name: upstream.value_of(values.tensorflow_variable(variable))
+            for name, variable in state.items()
+        }
         about = {
             "format": backup_file.FORMAT,
             "epoch": epoch,
@@ -335,7 +329,7 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
             "callbacks": states_of(self.siblings),
             "parts": self._identity,
         }
-        self._writer.start(about, updates)
+        self._writer.start(content, about, updates)
         if not self.save_on_background:
             self._writer.wait()
 

@@ -4,8 +4,11 @@ import pathlib
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
+from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet._keras.__main__ import markdown
 from keras_fastnet._keras.wrapping import CHANGES, extend, wrap
 
@@ -72,3 +75,40 @@ def test_the_command_says_what_is_installed(options, environment):
     )
     states = [line.partition("  ")[0] for line in done.stdout.splitlines()[1:]]
     assert states == ["installed" if options else "not installed"] * len(CHANGES)
+
+
+def sparse(variable):
+    one_row = tf.IndexedSlices(tf.ones((1, 3)), tf.constant([2]))
+    variable.scatter_add(one_row)
+
+
+def kernel(variable):
+    tf.raw_ops.ResourceApplyGradientDescent(
+        var=variable.handle, alpha=-1.0, delta=tf.ones((4, 3))
+    )
+
+
+@pytest.mark.parametrize("jit", [None, False, True], ids=["eager", "graph", "XLA"])
+@pytest.mark.parametrize(
+    "update",
+    [
+        lambda variable: variable.assign(variable + 1),
+        lambda variable: variable.assign_add(tf.ones((4, 3))),
+        sparse,
+        kernel,
+    ],
+    ids=["assign", "assign_add", "sparse", "kernel"],
+)
+def test_updates_do_not_change_a_value_that_was_read(update, jit):
+    def updated():
+        update(variable)
+
+    variable = tf.Variable(tf.zeros((4, 3)))
+    step = updated if jit is None else tf.function(updated, jit_compile=jit)
+    step()
+    before = upstream.value_of(variable)
+    copy = before.copy()
+    for _ in range(3):
+        step()
+    np.testing.assert_array_equal(before, copy)
+    assert variable.numpy()[2, 0] == 4

@@ -20,7 +20,7 @@ from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.batches.elements import DatasetElements
 from keras_fastnet.batches.epoch_data import EpochData
 from keras_fastnet.callbacks import BackupAndRestore
-from keras_fastnet.callbacks.backups import backup_file, local_files
+from keras_fastnet.callbacks.backups import backup_file, backup_writer, local_files
 from keras_fastnet.callbacks.backups.backup_writer import wait_for_writers
 from tests.callbacks.damage import backups_in, flip_a_bit, halve, pieces
 from tests.stopping import Stop, StopAfter
@@ -352,16 +352,17 @@ def test_every_changed_byte_is_found():
 
 
 @pytest.fixture
-def disk(monkeypatch):
-    """An event without which no backup gets onto the disk."""
+def disk(request, monkeypatch):
+    """An event without which no backup gets onto the disk, or is even copied."""
     free = threading.Event()
-    fsync = os.fsync
+    owner, name = getattr(request, "param", (os, "fsync"))
+    original = getattr(owner, name)
 
-    def when_free(file):
+    def when_free(*arguments):
         assert free.wait(60)
-        fsync(file)
+        original(*arguments)
 
-    monkeypatch.setattr(os, "fsync", when_free)
+    monkeypatch.setattr(owner, name, when_free)
     yield free
     free.set()
     wait_for_writers()
@@ -384,6 +385,12 @@ class FreeAfter(StopAfter):
             raise
 
 
+@pytest.mark.parametrize(
+    "disk",
+    [(os, "fsync"), (backup_writer.Writing, "copy")],
+    indirect=True,
+    ids=["written late", "copied late"],
+)
 def test_backup_written_during_later_updates_holds_its_own(tmp_path, disk, capsys):
     whole, data = model_and_data()
     whole.fit(**data, epochs=2)
@@ -445,8 +452,7 @@ threading.Timer(0.5, raised.set).start()
 folder = backup_folder.BackupFolder(pathlib.Path(sys.argv[1]), shared=False)
 about = {"epoch": 1, "batch": 0, "callbacks": {}}
 writer = backup_writer.BackupWriter(folder, 2, print)
-writer.arrays({"weight": (float, (9,))})["weight"][:] = 1.0
-writer.start(about, 3)
+writer.start({"weight": np.ones(9)}, about, 3)
 raise RuntimeError("out of data")
 """
     command = [sys.executable, "-c", program, str(tmp_path)]

@@ -5,6 +5,7 @@ is JSON: what the backup states about itself, and the dtype, shape and CRC-32 of
 array. Files of the first two formats are a SHA-256 and NumPy's `.npz`.
 """
 
+import contextlib
 import hashlib
 import io
 import json
@@ -172,7 +173,11 @@ def _pages(size: int) -> memoryview:
     """Returns memory that begins with a page."""
     # Of this process: the default is shared with its children.
     kind = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    return memoryview(mmap.mmap(-1, max(1, size), flags=kind))[:size]
+    memory = mmap.mmap(-1, max(1, size), flags=kind)
+    # Fewer pages: less for the kernel to hold while a disk reads them.
+    with contextlib.suppress(AttributeError, OSError):  # Not on every system.
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memoryview(memory)[:size]
 
 
 def file_name(epoch: int, batch: int) -> str:

@@ -36,32 +36,25 @@ class BackupWriter:
         self._keep = keep
         self._note = note
         self._failing = False
-        self._writing: _Writing | None = None
+        self._writing: Writing | None = None
         self._snapshot: backup_file.Snapshot | None = None
 
-    def arrays(self, kinds: Mapping[str, backup_file.Kind]) -> dict[str, np.ndarray]:
-        """Returns arrays for the next backup, when the one before is written.
+    def start(
+        self, values: Mapping[str, np.ndarray], about: dict[str, Any], updates: int
+    ) -> None:
+        """Begins to write a backup, when the one before is written.
 
         Args:
-            kinds: The dtype and shape of each array, by name.
-
-        Returns:
-            The arrays by name, to be filled before `start`.
-        """
-        self.wait()
-        if self._snapshot is None or self._snapshot.kinds != kinds:
-            self._snapshot = backup_file.Snapshot(kinds)
-        return self._snapshot.arrays
-
-    def start(self, about: dict[str, Any], updates: int) -> None:
-        """Begins to write what `arrays` has returned, and training has filled.
-
-        Args:
+            values: The arrays, by name, which nothing must change.
             about: What the backup states about itself.
             updates: Number of updates made, to tell the launcher.
         """
-        self._writing = _Writing(
-            self._folder, self._keep, self._snapshot, about, updates
+        self.wait()
+        kinds = {name: (value.dtype, value.shape) for name, value in values.items()}
+        if self._snapshot is None or self._snapshot.kinds != kinds:
+            self._snapshot = backup_file.Snapshot(kinds)
+        self._writing = Writing(
+            self._folder, self._keep, self._snapshot, values, about, updates
         )
         self._writing.start()
 
@@ -100,7 +93,7 @@ class BackupWriter:
 def wait_for_writers() -> None:
     """Waits for backups that a `fit` has left behind, which an exception has ended."""
     for thread in threading.enumerate():
-        if isinstance(thread, _Writing):
+        if isinstance(thread, Writing):
             thread.finish()
 
 
@@ -121,7 +114,7 @@ def described(folder: BackupFolder, about: dict[str, Any], updates: int) -> Any:
     }
 
 
-class _Writing(threading.Thread):
+class Writing(threading.Thread):
     """Writes one backup.
 
     Attributes:
@@ -134,6 +127,7 @@ class _Writing(threading.Thread):
         folder: BackupFolder,
         keep: int,
         snapshot: Any,
+        values: Mapping[str, np.ndarray],
         about: dict[str, Any],
         updates: int,
     ):
@@ -142,6 +136,7 @@ class _Writing(threading.Thread):
         self._folder = folder
         self._keep = keep
         self._snapshot: Any = snapshot
+        self._values = dict(values)
         self._about = about
         self._described = described(folder, about, updates)
         self._hurried = threading.Event()
@@ -149,8 +144,10 @@ class _Writing(threading.Thread):
         self.error: BaseException | None = None
 
     def run(self) -> None:
+        """Writes it, in the thread."""
         name = backup_file.file_name(self._about["epoch"], self._about["batch"])
         try:
+            self.copy()
             pieces = self._snapshot.pieces(self._about, self._checksums())
             self._folder.write(name, pieces, self._keep)
             # At once: the launcher hears of it even if the process is killed then.
@@ -161,11 +158,22 @@ class _Writing(threading.Thread):
         finally:
             # The memory of a whole state.
             self._snapshot = None
+            self._values.clear()
 
     def finish(self) -> None:
         """Waits, and lets the backup take the processor time that it needs."""
         self._hurried.set()
         self.join()
+
+    def copy(self) -> None:
+        """Copies the values, and lets go of each.
+
+        An update that comes before that must not write into a value's memory: it would
+        take new memory, which costs more than the copy.
+        """
+        while self._values:
+            name, value = self._values.popitem()
+            np.copyto(self._snapshot.arrays[name], value)
 
     def _checksums(self) -> dict[str, int]:
         """Returns the CRC-32 of each array.
