@@ -20,7 +20,7 @@ from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.batches.elements import DatasetElements
 from keras_fastnet.batches.epoch_data import EpochData
 from keras_fastnet.callbacks import BackupAndRestore
-from keras_fastnet.callbacks.backups import backup_file, backup_writer, local_files
+from keras_fastnet.callbacks.backups import backup_file, local_files
 from keras_fastnet.callbacks.backups.backup_writer import wait_for_writers
 from tests.callbacks.damage import backups_in, flip_a_bit, halve, pieces
 from tests.stopping import Stop, StopAfter
@@ -387,7 +387,7 @@ class FreeAfter(StopAfter):
 
 @pytest.mark.parametrize(
     "disk",
-    [(os, "fsync"), (backup_writer.Writing, "copy")],
+    [(os, "fsync"), (np, "copyto")],
     indirect=True,
     ids=["written late", "copied late"],
 )

@@ -81,9 +81,8 @@ def other_process():
     """Yields what starts a `Worker` in a process with its own limit of open files."""
     spawn = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(1, spawn) as pool:
-        pool.submit(int).result(
-            PATIENCE
-        )  # The process has the present limit from here on.
+        # It starts now, with the present limit.
+        pool.submit(int).result(PATIENCE)
         yield functools.partial(_WorkerElsewhere, pool)
 
 

@@ -36,7 +36,7 @@ class BackupWriter:
         self._keep = keep
         self._note = note
         self._failing = False
-        self._writing: Writing | None = None
+        self._writing: _Writing | None = None
         self._snapshot: backup_file.Snapshot | None = None
 
     def start(
@@ -53,7 +53,7 @@ class BackupWriter:
         kinds = {name: (value.dtype, value.shape) for name, value in values.items()}
         if self._snapshot is None or self._snapshot.kinds != kinds:
             self._snapshot = backup_file.Snapshot(kinds)
-        self._writing = Writing(
+        self._writing = _Writing(
             self._folder, self._keep, self._snapshot, values, about, updates
         )
         self._writing.start()
@@ -93,7 +93,7 @@ class BackupWriter:
 def wait_for_writers() -> None:
     """Waits for backups that a `fit` has left behind, which an exception has ended."""
     for thread in threading.enumerate():
-        if isinstance(thread, Writing):
+        if isinstance(thread, _Writing):
             thread.finish()
 
 
@@ -114,7 +114,7 @@ def described(folder: BackupFolder, about: dict[str, Any], updates: int) -> Any:
     }
 
 
-class Writing(threading.Thread):
+class _Writing(threading.Thread):
     """Writes one backup.
 
     Attributes:
@@ -144,10 +144,9 @@ class Writing(threading.Thread):
         self.error: BaseException | None = None
 
     def run(self) -> None:
-        """Writes it, in the thread."""
         name = backup_file.file_name(self._about["epoch"], self._about["batch"])
         try:
-            self.copy()
+            self._copy()
             pieces = self._snapshot.pieces(self._about, self._checksums())
             self._folder.write(name, pieces, self._keep)
             # At once: the launcher hears of it even if the process is killed then.
@@ -165,7 +164,7 @@ class Writing(threading.Thread):
         self._hurried.set()
         self.join()
 
-    def copy(self) -> None:
+    def _copy(self) -> None:
         """Copies the values, and lets go of each.
 
         An update that comes before that must not write into a value's memory: it would
