@@ -65,7 +65,7 @@ def network(normalization: str | None = None, dropout: float = 0.0) -> keras.Mod
     """Returns a small convolutional network for two classes."""
     layers = [
         keras.Input((8, 8, 1)),
-        keras.layers.Conv2D(4, 3, padding="same", activation="relu"),
+        keras.layers.Conv2D(4, 3, padding="same", activation="swish"),
     ]
     if normalization is not None:
         layers.append(
@@ -73,7 +73,7 @@ def network(normalization: str | None = None, dropout: float = 0.0) -> keras.Mod
                 momentum=0.8, synchronized=normalization == "synchronized"
             )
         )
-    layers += [keras.layers.Flatten(), keras.layers.Dense(8, activation="relu")]
+    layers += [keras.layers.Flatten(), keras.layers.Dense(8, activation="swish")]
     if dropout:
         layers.append(keras.layers.Dropout(dropout))
     layers.append(keras.layers.Dense(2))
