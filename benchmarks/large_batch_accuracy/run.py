@@ -24,7 +24,9 @@ from results import Results, Run
 HERE = pathlib.Path(__file__).parent
 
 
-def run_missing(results: Results, data: pathlib.Path, parallel: int) -> None:
+def run_missing(
+    results: Results, data: pathlib.Path, parallel: int, precision: str
+) -> None:
     """Runs what is missing, several runs at once; raises if a run fails."""
     changed = threading.Condition()
     running: set[Run] = set()
@@ -47,7 +49,7 @@ def run_missing(results: Results, data: pathlib.Path, parallel: int) -> None:
             while run := next_run():
                 changed.release()
                 try:
-                    result, error = train(run, data), None
+                    result, error = train(run, data, precision), None
                 except Exception as caught:
                     result, error = None, caught
                 changed.acquire()
@@ -69,9 +71,10 @@ def run_missing(results: Results, data: pathlib.Path, parallel: int) -> None:
         raise failures[0]
 
 
-def train(run: Run, data: pathlib.Path) -> dict:
+def train(run: Run, data: pathlib.Path, precision: str) -> dict:
     """Trains in a separate process and returns its result."""
     command = [sys.executable, str(HERE / "train.py"), "--data", str(data)]
+    command += ["--precision", precision]
     for name, value in dataclasses.asdict(run).items():
         if name != "tune":
             command += [f"--{name.replace('_', '-')}", str(value)]
@@ -80,6 +83,14 @@ def train(run: Run, data: pathlib.Path) -> dict:
     if ended.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{ended.stderr}")
     return json.loads(ended.stdout.splitlines()[-1])
+
+
+def fastest_precision() -> str:
+    """Returns what this processor computes fastest: without AVX-512 BF16, float32."""
+    processor = pathlib.Path("/proc/cpuinfo")
+    if processor.exists() and "avx512_bf16" in processor.read_text():
+        return "mixed_bfloat16"
+    return "float32"
 
 
 def write(results: Results) -> dict:
@@ -131,10 +142,17 @@ def main() -> None:
         default=len(os.sched_getaffinity(0)),
         help="runs at once; by default as many as cores",
     )
+    parser.add_argument(
+        "--precision",
+        choices=("mixed_bfloat16", "float32"),
+        default=fastest_precision(),
+        help="default here: %(default)s, which this processor computes fastest",
+    )
     args = parser.parse_args()
     results = Results()
     if not args.measured:
-        run_missing(results, prepared(args.data_dir), args.parallel)
+        data = prepared(args.data_dir)
+        run_missing(results, data, args.parallel, args.precision)
     summary = write(results)
     print(tables.tuning_table(summary["tuning"]), end="\n\n")
     print(tables.accuracy_table(summary["cells"]), end="\n\n")

@@ -29,6 +29,8 @@ def summary(results: Results) -> dict:
 
 
 def _cell(method: str, batch: int, growth: str, found: list[dict]) -> dict:
+    # The times of another precision do not compare with them.
+    timed = [run for run in found if run["precision"] == "mixed_bfloat16"]
     return {
         "method": method,
         "global_batch": batch,
@@ -38,23 +40,25 @@ def _cell(method: str, batch: int, growth: str, found: list[dict]) -> dict:
         "updates": found[0]["updates"],
         "accuracies": [run["accuracy"] for run in found],
         "training_accuracies": [run["training_accuracy"] for run in found],
-        "processor_seconds": [run["processor_seconds"] for run in found],
+        "float32": len(found) - len(timed),
+        "processor_seconds": [run["processor_seconds"] for run in timed],
         "cost_of": {
-            f"{accuracy:.0%}": [_cost(run["by_epoch"], accuracy) for run in found]
+            f"{accuracy:.0%}": [_cost(run, accuracy) for run in found]
             for accuracy in ACCURACIES
         },
     }
 
 
-def _cost(by_epoch: dict, accuracy: float) -> dict | None:
+def _cost(run: dict, accuracy: float) -> dict | None:
     """Returns what was spent when the test accuracy was first reached."""
+    by_epoch = run["by_epoch"]
     for epoch, found in enumerate(by_epoch["accuracy"]):
         if found >= accuracy:
-            seconds = sum(by_epoch["processor_seconds"][: epoch + 1])
-            return {
-                "updates": by_epoch["updates"][epoch],
-                "processor_seconds": round(seconds),
-            }
+            cost = {"updates": by_epoch["updates"][epoch]}
+            if run["precision"] == "mixed_bfloat16":
+                seconds = sum(by_epoch["processor_seconds"][: epoch + 1])
+                cost["processor_seconds"] = round(seconds)
+            return cost
     return None
 
 
@@ -93,12 +97,18 @@ def accuracy_table(cells: list[dict]) -> str:
         if len(accuracies) > 1:
             low, high = min(accuracies), max(accuracies)
             seeds = f"{low:.2%} to {high:.2%}, {len(accuracies)} seeds"
-        minutes = statistics.mean(cell["processor_seconds"]) / 60
+        if cell["float32"]:
+            seeds += f", {cell['float32']} in float32"
         lines.append(
             f"{begin} {cell['rate']:g} | {cell['updates']:,} | {mean:.2%} "
-            f"| {100 * (mean - baseline):+.2f} | {seeds} | {minutes:.1f} |"
+            f"| {100 * (mean - baseline):+.2f} | {seeds} "
+            f"| {_minutes(cell['processor_seconds'])} |"
         )
     return "\n".join(lines)
+
+
+def _minutes(seconds: list[float]) -> str:
+    return f"{statistics.mean(seconds) / 60:.1f}" if seconds else ""
 
 
 def batches(first: int, growth: str) -> str:
@@ -123,8 +133,9 @@ def cost_table(cells: list[dict]) -> str:
                 texts.append("not reached")
                 continue
             updates = statistics.mean(cost["updates"] for cost in costs)
-            seconds = statistics.mean(cost["processor_seconds"] for cost in costs)
-            texts.append(f"{updates:,.0f} updates, {seconds / 60:.1f} min")
+            timed = [c["processor_seconds"] for c in costs if "processor_seconds" in c]
+            time = f", {_minutes(timed)} min" if timed else ""
+            texts.append(f"{updates:,.0f} updates{time}")
         sizes = batches(cell["global_batch"], cell["growth"])
         name = NAMES[cell["method"]]
         lines.append(f"| {sizes} | {name} | {' | '.join(texts)} |")
