@@ -97,7 +97,9 @@ def accuracy_table(cells: list[dict]) -> str:
         if len(accuracies) > 1:
             low, high = min(accuracies), max(accuracies)
             seeds = f"{low:.2%} to {high:.2%}, {len(accuracies)} seeds"
-        if cell["float32"]:
+        if cell["float32"] == len(accuracies):
+            seeds += ", float32"
+        elif cell["float32"]:
             seeds += f", {cell['float32']} in float32"
         lines.append(
             f"{begin} {cell['rate']:g} | {cell['updates']:,} | {mean:.2%} "
