@@ -1,7 +1,6 @@
 """Kills workers, launchers and links at random, and compares with a quiet training.
 
     python benchmarks/restarts/soak.py [--restarts 30] [--epochs 150] [--fixed]
-        [--only launcher link]
 
 Four workers train on two hosts, which are network namespaces of this machine (root
 needed). At random times one of `EVENTS` happens to a random worker, launcher or link,
@@ -193,9 +192,7 @@ def harm(training: Training, event: str, chance: random.Random) -> bool:
     return True
 
 
-def soak(
-    training: Training, names: list[str], restarts: int, chance: random.Random
-) -> list[dict]:
+def soak(training: Training, restarts: int, chance: random.Random) -> list[dict]:
     """Trains to the end; returns what happened."""
     happened: list[dict[str, Any]] = []
     sizes = [] if training.fixed else list(SIZES)
@@ -203,7 +200,7 @@ def soak(
     bag: list[str] = []
     # Every event comes as often as its weight says.
     while len(bag) < restarts:
-        some = [name for name in names for _ in range(EVENTS[name])]
+        some = [name for name, times in EVENTS.items() for _ in range(times)]
         chance.shuffle(some)
         bag += some
     while len(happened) < restarts:
@@ -323,11 +320,9 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=150)
     parser.add_argument("--fixed", action="store_true")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", nargs="+", choices=("worker", "launcher", "link"))
     parser.add_argument("--result", type=pathlib.Path)
     options = parser.parse_args()
     chance = random.Random(options.seed)
-    names = [e for e in EVENTS if not options.only or e.split()[0] in options.only]
     # So that the launchers are killed below.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("SIGTERM"))
     began, load = time.time(), os.getloadavg()[0]
@@ -344,7 +339,7 @@ def main() -> None:
     try:
         quiet.start()
         quiet.end()
-        happened = soak(training, names, options.restarts, chance)
+        happened = soak(training, options.restarts, chance)
         time.sleep(1.0)
         remaining = left_over(str(folder))
     finally:
