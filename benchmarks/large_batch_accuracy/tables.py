@@ -29,8 +29,6 @@ def summary(results: Results) -> dict:
 
 
 def _cell(method: str, batch: int, growth: str, found: list[dict]) -> dict:
-    # The times of another precision do not compare with them.
-    timed = [run for run in found if run["precision"] == "mixed_bfloat16"]
     return {
         "method": method,
         "global_batch": batch,
@@ -40,25 +38,24 @@ def _cell(method: str, batch: int, growth: str, found: list[dict]) -> dict:
         "updates": found[0]["updates"],
         "accuracies": [run["accuracy"] for run in found],
         "training_accuracies": [run["training_accuracy"] for run in found],
-        "float32": len(found) - len(timed),
-        "processor_seconds": [run["processor_seconds"] for run in timed],
+        "precisions": [run["precision"] for run in found],
+        "processor_seconds": [run["processor_seconds"] for run in found],
         "cost_of": {
-            f"{accuracy:.0%}": [_cost(run, accuracy) for run in found]
+            f"{accuracy:.0%}": [_cost(run["by_epoch"], accuracy) for run in found]
             for accuracy in ACCURACIES
         },
     }
 
 
-def _cost(run: dict, accuracy: float) -> dict | None:
+def _cost(by_epoch: dict, accuracy: float) -> dict | None:
     """Returns what was spent when the test accuracy was first reached."""
-    by_epoch = run["by_epoch"]
     for epoch, found in enumerate(by_epoch["accuracy"]):
         if found >= accuracy:
-            cost = {"updates": by_epoch["updates"][epoch]}
-            if run["precision"] == "mixed_bfloat16":
-                seconds = sum(by_epoch["processor_seconds"][: epoch + 1])
-                cost["processor_seconds"] = round(seconds)
-            return cost
+            seconds = sum(by_epoch["processor_seconds"][: epoch + 1])
+            return {
+                "updates": by_epoch["updates"][epoch],
+                "processor_seconds": round(seconds),
+            }
     return None
 
 
@@ -80,8 +77,9 @@ def accuracy_table(cells: list[dict]) -> str:
     if BASELINE in found:
         baseline = statistics.mean(found[BASELINE]["accuracies"])
     lines = [
-        "| Batch | Method | Rate | Updates | Top-1 | Points | Range | Minutes |",
-        "| ---: | --- | ---: | ---: | ---: | ---: | --- | ---: |",
+        "| Batch | Method | Rate | Updates | Top-1 | Points | Range | Seeds | Float32 "
+        "| Minutes |",
+        "| ---: | --- | ---: | ---: | ---: | ---: | --- | ---: | ---: | ---: |",
     ]
     order = list(NAMES)
     for method, batch, growth in sorted(
@@ -89,28 +87,27 @@ def accuracy_table(cells: list[dict]) -> str:
     ):
         begin = f"| {batches(batch, growth)} | {NAMES[method]} |"
         if (cell := found.get((method, batch, growth))) is None:
-            lines.append(f"{begin} | | not run | | | |")
+            lines.append(f"{begin} | | not run | | | | | |")
             continue
         accuracies = cell["accuracies"]
         mean = statistics.mean(accuracies)
-        seeds = "one seed"
+        span = ""
         if len(accuracies) > 1:
-            low, high = min(accuracies), max(accuracies)
-            seeds = f"{low:.2%} to {high:.2%}, {len(accuracies)} seeds"
-        if cell["float32"] == len(accuracies):
-            seeds += ", float32"
-        elif cell["float32"]:
-            seeds += f", {cell['float32']} in float32"
+            span = f"{min(accuracies):.2%} to {max(accuracies):.2%}"
         lines.append(
             f"{begin} {cell['rate']:g} | {cell['updates']:,} | {mean:.2%} "
-            f"| {100 * (mean - baseline):+.2f} | {seeds} "
-            f"| {_minutes(cell['processor_seconds'])} |"
+            f"| {100 * (mean - baseline):+.2f} | {span} "
+            f"| {len(accuracies)} | {cell['precisions'].count('float32')} "
+            f"| {_minutes(cell, cell['processor_seconds'])} |"
         )
     return "\n".join(lines)
 
 
-def _minutes(seconds: list[float]) -> str:
-    return f"{statistics.mean(seconds) / 60:.1f}" if seconds else ""
+def _minutes(cell: dict, seconds: list[float]) -> str:
+    """Returns the mean of the runs in bfloat16: times of two precisions do not mix."""
+    times = zip(cell["precisions"], seconds, strict=True)
+    timed = [time for precision, time in times if precision == "mixed_bfloat16"]
+    return f"{statistics.mean(timed) / 60:.1f}" if timed else ""
 
 
 def batches(first: int, growth: str) -> str:
@@ -135,9 +132,8 @@ def cost_table(cells: list[dict]) -> str:
                 texts.append("not reached")
                 continue
             updates = statistics.mean(cost["updates"] for cost in costs)
-            timed = [c["processor_seconds"] for c in costs if "processor_seconds" in c]
-            time = f", {_minutes(timed)} min" if timed else ""
-            texts.append(f"{updates:,.0f} updates{time}")
+            minutes = _minutes(cell, [cost["processor_seconds"] for cost in costs])
+            texts.append(f"{updates:,.0f} updates" + (minutes and f", {minutes} min"))
         sizes = batches(cell["global_batch"], cell["growth"])
         name = NAMES[cell["method"]]
         lines.append(f"| {sizes} | {name} | {' | '.join(texts)} |")
