@@ -156,7 +156,8 @@ def main() -> None:
     summary = write(results)
     print(tables.tuning_table(summary["tuning"]), end="\n\n")
     print(tables.accuracy_table(summary["cells"]), end="\n\n")
-    print(tables.cost_table(summary["cells"]))
+    print(tables.cost_table(summary["cells"]), end="\n\n")
+    print(tables.critical_table(summary["cells"]))
 
 
 if __name__ == "__main__":

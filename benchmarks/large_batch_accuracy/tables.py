@@ -3,6 +3,7 @@
 import math
 import statistics
 
+import numpy as np
 from results import BASELINE, CELLS, EPOCHS, FIRST_RATES, GROWTH, Results
 
 # The test accuracies whose cost is stated.
@@ -137,4 +138,36 @@ def cost_table(cells: list[dict]) -> str:
         sizes = batches(cell["global_batch"], cell["growth"])
         name = NAMES[cell["method"]]
         lines.append(f"| {sizes} | {name} | {' | '.join(texts)} |")
+    return "\n".join(lines)
+
+
+def critical_table(cells: list[dict]) -> str:
+    """Returns the critical batch size by method and accuracy, as a Markdown table.
+
+    It is B_crit of E = E_min (1 + B / B_crit), where E is the number of examples to an
+    accuracy at batch B (McCandlish et al. 2018, arXiv 1812.06162, section 2), fitted
+    with equal weight for equal relative errors.
+    """
+    names = [f"{accuracy:.0%}" for accuracy in ACCURACIES]
+    lines = [
+        "| Method | " + " | ".join(f"To {name}" for name in names) + " |",
+        "| --- | " + " | ".join("---:" for _ in names) + " |",
+    ]
+    for method, label in NAMES.items():
+        texts = []
+        for name in names:
+            points = [
+                (cell["global_batch"], statistics.mean(c["updates"] for c in costs))
+                for cell in cells
+                if (cell["method"], cell["growth"]) == (method, "none")
+                and None not in (costs := cell["cost_of"][name])
+            ]
+            if len(points) < 3:
+                texts.append("too few batches")
+                continue
+            sizes, updates = np.array(points).T
+            examples = sizes * updates
+            slope, at_zero = np.polyfit(sizes, examples, 1, w=1 / examples)
+            texts.append(f"{at_zero / slope:,.0f}" if slope > 0 else "no growth")
+        lines.append(f"| {label} | {' | '.join(texts)} |")
     return "\n".join(lines)

@@ -162,6 +162,9 @@ def main() -> None:
     args = arguments()
     tf.config.threading.set_intra_op_parallelism_threads(args.threads)
     tf.config.threading.set_inter_op_parallelism_threads(args.threads)
+    # Under `fastnet run`, several workers share the batch.
+    workers = "TF_CONFIG" in os.environ
+    strategy = fastnet.TorusStrategy() if workers else tf.distribute.get_strategy()
     keras.mixed_precision.set_dtype_policy(args.precision)
     keras.utils.set_random_seed(args.seed)
     with np.load(args.data) as file:
@@ -196,18 +199,19 @@ def main() -> None:
     test = tf.data.Dataset.from_tensor_slices((test_x, tf.one_hot(test_y, 10)))
     test = test.batch(500).map(lambda x, y: (scaled(x), y))
     rate, callbacks = schedule(args, args.epochs * -(-len(x) // args.global_batch))
-    model = speedrun_network((x[:2_000] - mean) / deviation)
-    model.compile(
-        fastnet.LargeBatchOptimizer(
-            optimizer_of(args.method, rate),
-            accumulation_steps=args.global_batch // micro_batch,
-        ),
-        keras.losses.CategoricalCrossentropy(
-            from_logits=True, label_smoothing=LABEL_SMOOTHING
-        ),
-        metrics=["accuracy"],
-        jit_compile=False,
-    )
+    with strategy.scope():
+        model = speedrun_network((x[:2_000] - mean) / deviation)
+        model.compile(
+            fastnet.LargeBatchOptimizer(
+                optimizer_of(args.method, rate),
+                accumulation_steps=args.global_batch // micro_batch,
+            ),
+            keras.losses.CategoricalCrossentropy(
+                from_logits=True, label_smoothing=LABEL_SMOOTHING
+            ),
+            metrics=["accuracy"],
+            jit_compile=False,
+        )
     costs = Costs()
     history = model.fit(
         data,
