@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Iterator
 
 RUNS = pathlib.Path(__file__).parent / "runs.jsonl"
-EPOCHS, TUNING_EPOCHS = 12, 6
+EPOCHS, TUNING_EPOCHS, MORE_EPOCHS = 12, 6, 30
 SEEDS = (1, 2, 3)
 # The batches at which rates are tuned, with the middle one of the first three rates
 # tried. At batches between them the rate is interpolated, as a power of the batch.
@@ -27,8 +27,7 @@ GROWTH = {
     1_024: {0: 1_024, 1 / 3: 4_096, 2 / 3: 32_768},
 }
 BASELINE = ("sgd-warmup", 256, "none")
-# Method, (first) batch and growth, the most important first: all of them with one seed,
-# then with further ones.
+# Method, (first) batch and growth, the most important first.
 CELLS = (
     BASELINE,
     ("sgd-warmup", 1_280, "none"),
@@ -54,6 +53,8 @@ CELLS = (
     ("lamb", 256, "none"),
     ("lamb", 8_192, "none"),
 )
+# With `MORE_EPOCHS` too, at the same rates.
+MORE_CELLS = (BASELINE, ("lars", 1_280, "none"), ("lars", 1_280, "with-decay"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,12 +87,14 @@ class Results:
         with RUNS.open("a") as file:
             file.write(json.dumps(result) + "\n")
 
-    def of(self, method: str, batch: int, growth: str) -> list[dict]:
+    def of(
+        self, method: str, batch: int, growth: str, epochs: int = EPOCHS
+    ) -> list[dict]:
         """Returns the results with the rate that was tuned, one for each seed."""
         rate, _ = self._rate(method, batch)
         if rate is None:
             return []
-        runs = [Run(method, batch, growth, rate, EPOCHS, s, False) for s in SEEDS]
+        runs = [Run(method, batch, growth, rate, epochs, s, False) for s in SEEDS]
         return [self._ended[run] for run in runs if run in self._ended]
 
     def tried(self, method: str, batch: int) -> dict[float, float]:
@@ -106,15 +109,18 @@ class Results:
 
     def missing(self) -> Iterator[Run]:
         """Yields the runs that could start now, the most important first."""
-        for seed in SEEDS:
-            for method, batch, growth in CELLS:
-                rate, tuning = self._rate(method, batch)
-                if rate is None:
-                    yield from tuning
-                    continue
-                run = Run(method, batch, growth, rate, EPOCHS, seed, False)
-                if run not in self._ended:
-                    yield run
+        first, *further = SEEDS
+        wanted = [(cell, EPOCHS, first) for cell in CELLS]
+        wanted += [(cell, MORE_EPOCHS, seed) for seed in SEEDS for cell in MORE_CELLS]
+        wanted += [(cell, EPOCHS, seed) for seed in further for cell in CELLS]
+        for (method, batch, growth), epochs, seed in wanted:
+            rate, tuning = self._rate(method, batch)
+            if rate is None:
+                yield from tuning
+                continue
+            run = Run(method, batch, growth, rate, epochs, seed, False)
+            if run not in self._ended:
+                yield run
 
     def _rate(self, method: str, batch: int) -> tuple[float | None, list[Run]]:
         """Returns the rate for a batch, or `None` and the tuning runs it needs."""

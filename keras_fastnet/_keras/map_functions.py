@@ -26,6 +26,8 @@ _ORDERLESS = {
     "VarIsInitializedOp",
     "While",
 }
+# Calls of Python, and what a person sees.
+_SEEN = {"EagerPyFunc", "PyFunc", "PyFuncStateless", "Print", "PrintV2"}
 
 
 def function_name(function: Callable[..., Any]) -> str:
@@ -74,6 +76,11 @@ class MapFunction:
     def is_random(self) -> bool:
         """Whether it draws random numbers."""
         return any(map(_is_random, self._nodes()))
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether nothing but time tells how often it ran for an element."""
+        return not any(_is_random(n) or n.op in _SEEN for n in self._nodes())
 
     def call(self, element: Any, seed_offset: int) -> Any:
         """Returns the function's result, in a graph.

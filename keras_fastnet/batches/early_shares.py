@@ -6,6 +6,7 @@ every `b` elements of the source, only those of the worker's shares pass the sta
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ from keras_fastnet.batches.stages import (
     IN_ORDER,
     Passed,
     Split,
+    in_rows,
     is_by_example,
     once,
     reason_to_stay,
@@ -35,6 +37,9 @@ _SAMPLES = 64
 # Elements up to this size are joined to batches, of which shares are rows. Larger ones
 # would be copied: they go through windows, which take some microseconds for each.
 _SMALL_BYTES = 4096
+# For up to so many small elements a call of functions of `map`: two thirds of the time
+# that calls for one take with a function of 50 us, and more save little.
+_AT_ONCE = 4
 # Kinds of datasets after which another batch may be the first.
 _REORDERED = ("shuffle", "skip")
 
@@ -47,11 +52,13 @@ class EarlyShares:
         examples: The pipeline up to `batch`, taken apart.
         batch: The arguments of `batch` or `padded_batch`.
         after: The stages behind it, in order.
+        element_spec: What `batch` joins.
     """
 
     examples: Split
     batch: upstream.BatchArguments
     after: list[Passed]
+    element_spec: Any
 
     def passes(self, stage: tf.data.Dataset) -> bool:
         """Returns whether a stage before `batch` sees the worker's elements alone.
@@ -75,28 +82,43 @@ class EarlyShares:
             The examples of the shares, one share after the other; and, for each of
             them, a header for `cut`.
         """
-        source = self.examples.source
+        source, passed = self.examples.source, self.examples.passed
         size = _most(self.batch, positions, replicas)
-
-        in_rows = _small(source.element_spec)
-        group = source.batch if in_rows else source.window
-        taken_of = _taken_rows if in_rows else _taken
+        at_once = self.at_once(size)
+        small = _small(source.element_spec)
+        group = source.batch if small else source.window
         # The workers compare the first batch of an epoch.
         reordered = any(upstream.kind(each.stage) in _REORDERED for each in self.after)
 
         @tf.autograph.experimental.do_not_convert
-        def taken(number: tf.Tensor, elements: Any) -> tf.data.Dataset:
+        def taken(number: tf.Tensor, elements: Any) -> Any:
             def ranges(rows: tf.Tensor) -> list[tuple[Any, Any]]:
                 return _ranges(rows, positions, replicas, self.batch.size, size)
 
             compared = tf.logical_or(number == 0, reordered)
-            return taken_of(elements, ranges, compared)
+            if small:
+                return _taken_rows(elements, ranges, compared, at_once)
+            return _taken(elements, ranges, compared)
+
+        @tf.autograph.experimental.do_not_convert
+        def joined(elements: Any, header: tf.Tensor) -> tuple[Any, tf.Tensor]:
+            count = self._made(header[0, 0], positions, replicas)
+
+            def of_batch(leaf: tf.Tensor) -> tf.Tensor:
+                leaf = tf.reshape(leaf, [-1, *leaf.shape[2:]])
+                return leaf if self.batch.drop_remainder else leaf[:count]
+
+            return tf.nest.map_structure(of_batch, elements), header
 
         groups = group(self.batch.size, drop_remainder=self.batch.drop_remainder)
-        pairs = groups.enumerate().flat_map(taken)
-        for stage in self.examples.passed:
+        numbered = groups.enumerate()
+        # For rows, `flat_map` would make a dataset of each batch.
+        pairs = numbered.map(taken).unbatch() if small else numbered.flat_map(taken)
+        for stage in [in_rows(passed, at_once)] if at_once > 1 else passed:
             pairs = stage.apply(pairs, offset)
-        pairs = self.batch.batched(pairs, size)
+        pairs = self.batch.batched(pairs, size // at_once)
+        if at_once > 1:
+            pairs = pairs.map(joined)
         key = tuple(positions), replicas, offset
         for stage in self.after:
             read = pairs
@@ -120,11 +142,9 @@ class EarlyShares:
         most = _most(self.batch, positions, replicas)
         full = most == sum(_sizes(self.batch.size, positions, replicas))
         if any(stage.change for stage in self.after):
-            made = tf.cast(sum(sizes), tf.int64)
-            made = tf.where(rows == self.batch.size, np.int64(most), made)
             tf.debugging.assert_equal(
                 count_examples(part),
-                made,
+                self._made(rows, positions, replicas),
                 "A function that is marked with `keras_fastnet.by_example` must return "
                 "a row for each row that it is given.",
             )
@@ -136,6 +156,34 @@ class EarlyShares:
             shares.append(GlobalBatch(data, stop - start, rows, header[0, 1:]))
             first += size
         return shares
+
+    def at_once(self, size: int) -> int:
+        """Returns for how many elements the functions of `map` are called at once.
+
+        Args:
+            size: Number of examples that a worker makes for a batch.
+        """
+        specs = self.examples.source.element_spec, self.element_spec
+        passed = self.examples.passed
+        useful = any(each.change for each in passed) and self.batch.padding is None
+        repeatable = all(each.repeatable for each in passed)
+        if useful and repeatable and all(map(_small, specs)):
+            return math.gcd(size, _AT_ONCE)
+        return 1
+
+    def _made(
+        self, rows: tf.Tensor, positions: Sequence[int], replicas: int
+    ) -> tf.Tensor:
+        """Returns how many examples a worker makes for a batch, in a graph.
+
+        Args:
+            rows: Number of elements of the batch.
+            positions: Which shares the worker's devices take.
+            replicas: Number of replicas.
+        """
+        sizes = tf.add_n(_sizes(rows, positions, replicas))
+        most = _most(self.batch, positions, replicas)
+        return tf.where(rows == self.batch.size, np.int64(most), sizes)
 
 
 def early_shares(dataset: tf.data.Dataset) -> EarlyShares | str:
@@ -179,7 +227,8 @@ def early_shares(dataset: tf.data.Dataset) -> EarlyShares | str:
         for leaf in upstream.components(spec):
             if type(leaf) not in (tf.TensorSpec, tf.RaggedTensorSpec):
                 return f"elements hold a {type(leaf).__name__}"
-    return EarlyShares(examples, upstream.batch_arguments(stage), after[::-1])
+    arguments = upstream.batch_arguments(stage)
+    return EarlyShares(examples, arguments, after[::-1], before.element_spec)
 
 
 def _is_fixed(spec: Any) -> bool:
@@ -246,28 +295,36 @@ def _ranges(
 _Ranges = Callable[[tf.Tensor], list[tuple[Any, Any]]]
 
 
-def _taken_rows(batch: Any, ranges: _Ranges, compared: tf.Tensor) -> tf.data.Dataset:
-    """Returns the elements for this worker's shares of one batch, in a graph.
+def _taken_rows(
+    batch: Any, ranges: _Ranges, compared: tf.Tensor, at_once: int
+) -> tuple[Any, tf.Tensor]:
+    """Returns the elements for this worker's shares of one batch as rows, in a graph.
 
     Args:
         batch: The elements of the batch, joined.
         ranges: Returns which to take, of how many.
         compared: Whether the workers may compare this batch.
+        at_once: Number of elements in a row; 1 for an element itself. The first one
+            fills up the last row.
     """
     parts = upstream.components(batch)
     rows = tf.shape(parts[0], tf.int64)[0]
     taken = ranges(rows)
 
+    count = tf.add_n([tf.cast(size, tf.int64) for _, size in taken])
+
     def own(part: tf.Tensor) -> tf.Tensor:
         pieces = [part[start : start + size] for start, size in taken]
-        return pieces[0] if len(pieces) == 1 else tf.concat(pieces, 0)
+        if at_once > 1:
+            pieces.append(tf.repeat(pieces[0][:1], -count % at_once, 0))
+        joined = pieces[0] if len(pieces) == 1 else tf.concat(pieces, 0)
+        if at_once == 1:
+            return joined
+        return tf.reshape(joined, [-1, at_once, *part.shape[1:]])
 
     header = _header(rows, parts, lambda part, stride: part[::stride], compared)
-    count = tf.add_n([tf.cast(size, tf.int64) for _, size in taken])
-    headers = tf.repeat(header[None], count, 0)
-    return tf.data.Dataset.from_tensor_slices(
-        (tf.nest.map_structure(own, batch), headers)
-    )
+    headers = tf.repeat(header[None], -(-count // at_once), 0)
+    return tf.nest.map_structure(own, batch), headers
 
 
 def _taken(window: Any, ranges: _Ranges, compared: tf.Tensor) -> tf.data.Dataset:

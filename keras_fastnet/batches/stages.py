@@ -65,12 +65,15 @@ class Passed:
             does not look into elements.
         parallel_calls: The argument of `Dataset.map`.
         within: The stages that this one stands for. Defaults to `stage`.
+        repeatable: Whether `change` may run again for an element without a trace.
+            Defaults to `True`.
     """
 
     stage: tf.data.Dataset
     change: Callable[[Any, int], Any] | None = None
     parallel_calls: int | None = None
     within: tuple[tf.data.Dataset, ...] = ()
+    repeatable: bool = True
 
     def covers(self, stage: tf.data.Dataset) -> bool:
         """Returns whether this is a stage, or one of those that it stands for.
@@ -129,7 +132,12 @@ def split(dataset: tf.data.Dataset) -> Split:
         if reason:
             return Split(dataset, reasons={id(dataset): reason})
         inner = split(*upstream.inputs(dataset))
-        stage = Passed(dataset, function.call, function.parallel_calls)
+        stage = Passed(
+            dataset,
+            function.call,
+            function.parallel_calls,
+            repeatable=function.is_repeatable,
+        )
         return Split(inner.source, [*inner.passed, stage], inner.reasons)
     if kind == "zip":
         return _split_zip(dataset)
@@ -195,22 +203,57 @@ def _split_concatenate(dataset: tf.data.Dataset) -> Split:
         def changed(part: Split) -> Any:
             # Of the branch's own graph.
             own = tf.nest.map_structure(tf.identity, element)
-            for each in part.passed:
-                own = each.change(own, offset) if each.change else own
-            return own
+            return _changed(own, part.passed, offset)
 
         branches = [functools.partial(changed, part) for part in parts]
         return upstream.switched(dataset, number, branches)
 
+    stage = _together(dataset, passed, change)
+    source = functools.reduce(tf.data.Dataset.concatenate, marked)
+    return Split(source, [stage], reasons)
+
+
+def in_rows(passed: list[Passed], rows: int) -> Passed:
+    """Returns one stage for several, whose elements are rows of so many of theirs.
+
+    A call of a function costs `tf.data` some microseconds, which is most of the time
+    where the function has little to do.
+
+    Args:
+        passed: The stages. Each returns tensors of known shapes.
+        rows: Number of their elements in one of the stage.
+    """
+
+    def change(elements: Any, offset: int) -> Any:
+        columns = [tf.unstack(leaf, rows) for leaf in upstream.components(elements)]
+        changed = [
+            _changed(tf.nest.pack_sequence_as(elements, leaves), passed, offset)
+            for leaves in zip(*columns, strict=True)
+        ]
+        return tf.nest.map_structure(lambda *leaves: tf.stack(leaves), *changed)
+
+    return _together(passed[-1].stage, passed, change)
+
+
+def _changed(element: Any, passed: list[Passed], offset: int) -> Any:
+    """Returns an element after several stages, in a graph."""
+    for each in passed:
+        element = each.change(element, offset) if each.change else element
+    return element
+
+
+def _together(
+    stage: tf.data.Dataset, passed: list[Passed], change: Callable[[Any, int], Any]
+) -> Passed:
+    """Returns one stage in the place of several."""
     calls = [each.parallel_calls for each in passed if each.parallel_calls is not None]
-    stage = Passed(
-        dataset,
+    return Passed(
+        stage,
         change,
         calls[0] if calls else None,
         tuple(stage for each in passed for stage in each.within or (each.stage,)),
+        all(each.repeatable for each in passed),
     )
-    source = functools.reduce(tf.data.Dataset.concatenate, marked)
-    return Split(source, [stage], reasons)
 
 
 def _concatenated(dataset: tf.data.Dataset) -> list[tf.data.Dataset]:

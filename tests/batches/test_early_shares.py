@@ -9,6 +9,7 @@ import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from keras_fastnet.batches.early_shares import early_shares
 from keras_fastnet.batches.input_costs import explained
 from keras_fastnet.batches.shares import shares_of
 from keras_fastnet.batches.stages import by_example
@@ -216,6 +217,82 @@ def test_stages_are_passed_by_shares(make):
     assert_union_is_that_of_one_device(make, 3, 1)
 
 
+# With some of these sizes a worker makes more of the last batch than of a whole one.
+@pytest.mark.parametrize(
+    ("batch", "workers", "devices"), [(9, 3, 2), (10, 2, 3), (8, 5, 1), (16, 2, 1)]
+)
+@pytest.mark.parametrize("last", [1, 3, 7])
+def test_small_elements_of_every_last_batch_are_made_once(
+    batch, workers, devices, last
+):
+    assert_union_is_that_of_one_device(
+        lambda: mapped(batch + last).map(as_dict).prefetch(1).batch(batch),
+        workers,
+        devices,
+    )
+
+
+def test_functions_with_branches_loops_and_tables_make_several_elements_at_once():
+    keys = tf.constant(["0", "1", "2"])
+    table = tf.lookup.StaticHashTable(
+        tf.lookup.KeyValueTensorInitializer(keys, tf.range(3)), -1
+    )
+    factor = tf.Variable(3)
+
+    def looked_up(number):
+        found = table.lookup(tf.strings.as_string(number % 4))
+        tf.debugging.assert_less(found, 3)
+        for _ in tf.range(found):
+            found += factor
+        return tf.cond(found > 3, lambda: found, lambda: -found), found
+
+    assert_union_is_that_of_one_device(
+        lambda: tf.data.Dataset.range(21).map(looked_up).batch(8), 2, 1
+    )
+
+
+def test_an_error_in_one_of_several_elements_is_raised():
+    def checked(number):
+        tf.debugging.assert_none_equal(number, np.int64(14), message="fourteen")
+        return number
+
+    batches = iter(
+        shares_of(tf.data.Dataset.range(32).map(checked).batch(16), [1], 2).dataset
+    )
+    with pytest.raises(tf.errors.InvalidArgumentError, match="fourteen"):
+        next(batches)
+
+
+def printed(number):
+    tf.print(number)
+    return number
+
+
+@pytest.mark.parametrize(
+    ("make", "at_once"),
+    [
+        (lambda: mapped().batch(16), 4),
+        (lambda: mapped().map(as_dict).prefetch(1).batch(12), 2),
+        (lambda: mapped().batch(10), 1),
+        (lambda: mapped().map(lambda x: tf.zeros([600], tf.int64)).batch(16), 1),
+        (lambda: of_unequal_sizes(mapped()).ragged_batch(16), 1),
+        (lambda: padded(mapped(), 16, 5), 1),
+        (lambda: mapped().map(printed).batch(16), 1),
+        (lambda: mapped().map(lambda x: tf.random.uniform([])).batch(16), 1),
+        (lambda: mapped().batch(16).map(by_example(double)), 4),
+        (lambda: tf.data.Dataset.range(9).batch(16).map(by_example(double)), 1),
+    ],
+    ids=[
+        *("four", "two", "odd", "large", "ragged", "padded", "print", "random"),
+        *("and behind batch", "only behind batch"),
+    ],
+)
+def test_for_how_many_small_elements_a_function_is_called_at_once(make, at_once):
+    dataset = make()
+    size = early_shares(dataset).batch.size // 2
+    assert early_shares(dataset).at_once(size) == at_once
+
+
 Pair = collections.namedtuple("Pair", "x y")
 
 
@@ -301,8 +378,8 @@ def test_a_function_runs_for_the_examples_of_the_share_alone():
     data = tf.data.Dataset.range(20).map(
         lambda x: tf.numpy_function(load, [x], tf.int64, stateful=False)
     )
-    list(shares_of(data.map(tf.abs).batch(10), [1], 2).dataset)
-    assert sorted(loaded) == [*range(5, 10), *range(15, 20)]
+    list(shares_of(data.map(tf.abs).batch(16), [1], 2).dataset)
+    assert sorted(loaded) == [*range(8, 16), 18, 19]
 
 
 @pytest.mark.parametrize(
