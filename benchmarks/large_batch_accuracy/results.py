@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import json
 import math
 import pathlib
@@ -109,11 +110,9 @@ class Results:
 
     def missing(self) -> Iterator[Run]:
         """Yields the runs that could start now, the most important first."""
-        first, *further = SEEDS
-        wanted = [(cell, EPOCHS, first) for cell in CELLS]
-        wanted += [(cell, MORE_EPOCHS, seed) for seed in SEEDS for cell in MORE_CELLS]
-        wanted += [(cell, EPOCHS, seed) for seed in further for cell in CELLS]
-        for (method, batch, growth), epochs, seed in wanted:
+        rows = [(cell, EPOCHS) for cell in CELLS]
+        rows += [(cell, MORE_EPOCHS) for cell in MORE_CELLS]
+        for seed, ((method, batch, growth), epochs) in itertools.product(SEEDS, rows):
             rate, tuning = self._rate(method, batch)
             if rate is None:
                 yield from tuning

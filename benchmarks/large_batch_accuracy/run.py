@@ -19,7 +19,7 @@ import threading
 
 import numpy as np
 import tables
-from results import Results, Run
+from results import MORE_CELLS, Results, Run
 
 HERE = pathlib.Path(__file__).parent
 
@@ -156,6 +156,7 @@ def main() -> None:
     summary = write(results)
     print(tables.tuning_table(summary["tuning"]), end="\n\n")
     print(tables.accuracy_table(summary["cells"]), end="\n\n")
+    print(tables.accuracy_table(summary["more_epochs"], MORE_CELLS), end="\n\n")
     print(tables.cost_table(summary["cells"]), end="\n\n")
     print(tables.critical_table(summary["cells"]))
 

@@ -4,7 +4,16 @@ import math
 import statistics
 
 import numpy as np
-from results import BASELINE, CELLS, EPOCHS, FIRST_RATES, GROWTH, Results
+from results import (
+    BASELINE,
+    CELLS,
+    EPOCHS,
+    FIRST_RATES,
+    GROWTH,
+    MORE_CELLS,
+    MORE_EPOCHS,
+    Results,
+)
 
 # The test accuracies whose cost is stated.
 ACCURACIES = (0.75, 0.80, 0.82)
@@ -18,15 +27,27 @@ NAMES = {
 
 
 def summary(results: Results) -> dict:
-    """Returns the rates that were tried, and the cells that have a result."""
+    """Returns the rates that were tried, and the cells that have a result.
+
+    Those of `MORE_EPOCHS` are listed apart.
+    """
     tuning = [
         {"method": method, "global_batch": batch, "accuracy_by_rate": tried}
         for method, rates in FIRST_RATES.items()
         for batch in rates
         if (tried := results.tried(method, batch))
     ]
-    cells = [_cell(*cell, found) for cell in CELLS if (found := results.of(*cell))]
-    return {"tuning": tuning, "cells": cells}
+    return {
+        "tuning": tuning,
+        "cells": _cells(results, CELLS, EPOCHS),
+        "more_epochs": _cells(results, MORE_CELLS, MORE_EPOCHS),
+    }
+
+
+def _cells(results: Results, wanted: tuple, epochs: int) -> list[dict]:
+    return [
+        _cell(*cell, found) for cell in wanted if (found := results.of(*cell, epochs))
+    ]
 
 
 def _cell(method: str, batch: int, growth: str, found: list[dict]) -> dict:
@@ -34,7 +55,7 @@ def _cell(method: str, batch: int, growth: str, found: list[dict]) -> dict:
         "method": method,
         "global_batch": batch,
         "growth": growth,
-        "epochs": EPOCHS,
+        "epochs": found[0]["epochs"],
         "rate": found[0]["rate"],
         "updates": found[0]["updates"],
         "accuracies": [run["accuracy"] for run in found],
@@ -71,8 +92,13 @@ def tuning_table(tuning: list[dict]) -> str:
     return "\n".join(lines)
 
 
-def accuracy_table(cells: list[dict]) -> str:
-    """Returns the test accuracies, as a Markdown table that shows what was not run."""
+def accuracy_table(cells: list[dict], wanted: tuple = CELLS) -> str:
+    """Returns the test accuracies, as a Markdown table that shows what was not run.
+
+    Args:
+        cells: Those that have a result, with one number of epochs.
+        wanted: All that should have one.
+    """
     found = {(c["method"], c["global_batch"], c["growth"]): c for c in cells}
     baseline = math.nan
     if BASELINE in found:
@@ -84,7 +110,7 @@ def accuracy_table(cells: list[dict]) -> str:
     ]
     order = list(NAMES)
     for method, batch, growth in sorted(
-        CELLS, key=lambda cell: (cell[1], cell[2] != "none", order.index(cell[0]))
+        wanted, key=lambda cell: (cell[1], cell[2] != "none", order.index(cell[0]))
     ):
         begin = f"| {batches(batch, growth)} | {NAMES[method]} |"
         if (cell := found.get((method, batch, growth))) is None:

@@ -48,6 +48,16 @@ def test_what_ended_is_not_run_again(results_module):
     assert first not in results_module.Results().missing()
 
 
+def test_every_row_has_a_run_before_one_has_two(results_module, monkeypatch):
+    tuned = staticmethod(lambda method, batch: (0.1, []))
+    monkeypatch.setattr(results_module.Results, "_rate", tuned)
+    order = [(run.seed, run.epochs) for run in results_module.Results().missing()]
+    rows, more = len(results_module.CELLS), len(results_module.MORE_CELLS)
+    assert order == [
+        (seed, epochs) for seed in (1, 2, 3) for epochs in [12] * rows + [30] * more
+    ]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "growth", "updates"),
