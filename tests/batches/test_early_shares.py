@@ -199,6 +199,10 @@ def mapped(rows=20):
     return tf.data.Dataset.range(rows).map(double)
 
 
+def strings(rows=21):
+    return tf.data.Dataset.from_tensor_slices([str(10**n) for n in range(rows)])
+
+
 @pytest.mark.parametrize(
     "make",
     [
@@ -206,11 +210,17 @@ def mapped(rows=20):
         lambda: mapped().map(lambda x: [x, x]).padded_batch(6),
         lambda: BATCHING["ragged"](mapped(), 6),
         lambda: mapped().concatenate(mapped(7).shuffle(7, seed=1)).batch(6),
+        lambda: mapped().map(tf.strings.as_string).map(tf.strings.length).batch(8),
+        lambda: strings().map(tf.strings.length).batch(8),
+        lambda: strings().map(lambda text: tf.fill([600], text)).batch(8),
         lambda: (
             mapped(3).concatenate(mapped(2).concatenate(mapped(1))).repeat(2).batch(6)
         ),
     ],
-    ids=["padded", "of one size", "ragged", "concatenate", "nested concatenate"],
+    ids=[
+        *("padded", "of one size", "ragged", "concatenate"),
+        *("by strings", "of strings", "large, of strings", "nested concatenate"),
+    ],
 )
 def test_stages_are_passed_by_shares(make):
     assert shares_of(make(), [0], 2).marks_sources
