@@ -6,6 +6,7 @@ every `b` elements of the source, only those of the worker's shares pass the sta
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -346,9 +347,8 @@ def _taken(window: Any, ranges: _Ranges, compared: tf.Tensor) -> tf.data.Dataset
     parts = upstream.components(window)
     rows = parts[0].cardinality()
     elements = tf.data.Dataset.zip(window)
-    own = elements.take(0)
-    for start, size in ranges(rows):
-        own = own.concatenate(elements.skip(start).take(size))
+    shares = [elements.skip(start).take(size) for start, size in ranges(rows)]
+    own = functools.reduce(tf.data.Dataset.concatenate, shares)
     header = _header(rows, parts, _sample, compared)
     return tf.data.Dataset.zip((own, tf.data.Dataset.from_tensors(header).repeat()))
 
