@@ -216,11 +216,11 @@ def _split_concatenate(dataset: tf.data.Dataset) -> Split:
 def in_rows(passed: list[Passed], rows: int) -> Passed:
     """Returns one stage for several, whose elements are rows of so many of theirs.
 
-    A call of a function costs `tf.data` some microseconds, which is most of the time
+    A call of a function costs `tf.data` some microseconds, a large part of the time
     where the function has little to do.
 
     Args:
-        passed: The stages. Each returns tensors of known shapes.
+        passed: The stages. What the last one returns are tensors of known shapes.
         rows: Number of their elements in one of the stage.
     """
 
