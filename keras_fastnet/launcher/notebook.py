@@ -1,14 +1,17 @@
 """`notebook_launcher`, which runs a function of a notebook in several workers."""
 
+import io
 import linecache
 import os
 import pickle
 import signal
 import sys
 import tempfile
+from collections import ChainMap
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from types import CodeType
+from typing import Any, ClassVar, Literal
 
 from keras_fastnet.launcher import launcher
 
@@ -93,7 +96,7 @@ def notebook_launcher(
 def _task(function: Callable[..., Any], args: Sequence[Any]) -> bytes:
     """Returns what `notebook_worker` reads."""
     try:
-        import cloudpickle
+        import cloudpickle  # noqa: F401
     except ImportError:
         raise ImportError(
             "`notebook_launcher` needs cloudpickle, which copies a notebook's "
@@ -101,7 +104,7 @@ def _task(function: Callable[..., Any], args: Sequence[Any]) -> bytes:
             '`pip install "keras-fastnet[notebook]"`.'
         ) from None
     try:
-        call = cloudpickle.dumps((function, tuple(args)))
+        call = copied((function, tuple(args)))
     except Exception as error:
         raise TypeError(
             "The function and all that it uses must be of kinds that can be copied to "
@@ -115,3 +118,30 @@ def _task(function: Callable[..., Any], args: Sequence[Any]) -> bytes:
         if len(lines) == 4 and not os.path.exists(name)
     }
     return pickle.dumps((sys.path, cells, call))
+
+
+def copied(value: Any) -> bytes:
+    """Returns a pickle of a value and the notebook's functions that it uses.
+
+    Since 3.1.3, cloudpickle leaves out the file names of functions. AutoGraph and
+    tracebacks find the lines of a notebook's cell by that name.
+    """
+    import cloudpickle
+
+    reducers = cloudpickle.Pickler.dispatch_table
+
+    def reduced(code: CodeType) -> tuple[Callable[..., CodeType], tuple[Any, ...]]:
+        return _code_of_file, (code.co_filename, *reducers[CodeType](code))
+
+    class Pickler(cloudpickle.Pickler):
+        dispatch_table: ClassVar = ChainMap({CodeType: reduced}, reducers)
+
+    file = io.BytesIO()
+    Pickler(file).dump(value)
+    return file.getvalue()
+
+
+def _code_of_file(
+    name: str, make: Callable[..., CodeType], made_from: tuple[Any, ...]
+) -> CodeType:
+    return make(*made_from).replace(co_filename=name)

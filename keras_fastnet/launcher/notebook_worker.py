@@ -10,6 +10,7 @@ import traceback
 from pathlib import Path
 from types import TracebackType
 
+from keras_fastnet.launcher.notebook import copied
 from keras_fastnet.launcher.output import FAILURE_FOLLOWS
 
 _OWN = (__file__, "<frozen runpy>", runpy.__file__)
@@ -17,8 +18,6 @@ _OWN = (__file__, "<frozen runpy>", runpy.__file__)
 
 def main() -> None:
     """Reads the function from a folder, and on rank 0 writes its result there."""
-    import cloudpickle
-
     folder = Path(sys.argv[1])
     rank = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
     path, cells, call = pickle.loads(Path(folder, "task").read_bytes())
@@ -29,7 +28,7 @@ def main() -> None:
     value = function(*args)
     # On every rank: all must save a model.
     try:
-        result = cloudpickle.dumps(value)
+        result = copied(value)
     except Exception as error:
         raise TypeError(
             "What the function returns must be of a kind that can be copied to the "

@@ -40,6 +40,22 @@ CELLS = {
 
         fastnet.notebook_launcher(wait, workers=2)
         """,
+    # AutoGraph reads the source of the cell.
+    "has a condition": """
+        import tensorflow as tf
+
+        def evens():
+            def half(number):
+                if number % 2 == 0:
+                    return number // 2
+                return -number
+
+            data = tf.data.Dataset.range(5).map(half)
+            return [int(number) for number in data], half
+
+        numbers, half = fastnet.notebook_launcher(evens, workers=1)
+        print(numbers, [int(n) for n in tf.data.Dataset.range(5).map(half)])
+        """,
     "goes on": """
         class Pair:
             def __init__(self, first, second):
@@ -120,6 +136,11 @@ def test_the_first_failure_is_raised_with_its_traceback(executed):
     assert "[1] ValueError: no data on rank 1" in lines
     assert "notebook_worker" not in message
     assert "no data" not in printed(executed[1]["fails"], "stderr")
+
+
+def test_tensors_decide_in_functions_of_a_cell(executed):
+    shown = printed(executed[1]["has a condition"], "stdout")
+    assert shown.splitlines()[-1] == "[0, -1, 1, -3, 2] [0, -1, 1, -3, 2]"
 
 
 def test_what_cannot_be_copied_is_named(executed):
