@@ -182,7 +182,7 @@ def sum_over_replicas(values: list[tf.Tensor]) -> list[tf.Tensor]:
     Args:
         values: This replica's.
     """
-    # Of the class: a step's context has another one, which is differentiable.
-    return tf.distribute.ReplicaContext.all_reduce(
-        tf.distribute.get_replica_context(), tf.distribute.ReduceOp.SUM, values
-    )
+    # Not `ReplicaContext.all_reduce`: TensorFlow keeps the gradient function that it
+    # registers for ever, and with it the graph of every `fit`.
+    extended = tf.distribute.get_strategy().extended
+    return extended._replica_ctx_all_reduce(tf.distribute.ReduceOp.SUM, values)
