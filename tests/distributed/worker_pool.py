@@ -23,6 +23,7 @@ from keras_fastnet.launcher.worker_environment import worker_environments
 _ROOT = Path(__file__).parents[2]
 # Includes the start of the workers; generous, since it only ends a hang.
 JOB_SECONDS = 240
+_MOST_JOBS = 40
 _ADDRESS = "FASTNET_POOL_ADDRESS"
 
 
@@ -63,6 +64,16 @@ class WorkerPool:
         self._lines: list[Connection] = []
         self._ports: Any = None
         self._folder: tempfile.TemporaryDirectory | None = None
+        self._jobs = 0
+
+    @property
+    def is_old(self) -> bool:
+        """Whether its workers have become slow.
+
+        TensorFlow keeps the graphs of models with `swish`, about 5 MB for each: a
+        job takes 2 seconds more after 80 others.
+        """
+        return self._jobs >= _MOST_JOBS
 
     def run(self, job: str, **kwargs: Any) -> list[Any]:
         """Runs a function of a module `*jobs.py` on all workers.
@@ -80,6 +91,7 @@ class WorkerPool:
         """
         if not self._processes:
             self._start()
+        self._jobs += 1
         for line in self._lines:
             line.send((job, kwargs))
         results: dict[int, Any] = {}
@@ -125,6 +137,7 @@ class WorkerPool:
             self._folder.cleanup()
         self._processes, self._lines = [], []
         self._ports = self._folder = None
+        self._jobs = 0
 
     def _start(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="fastnet-pool-")
