@@ -9,7 +9,7 @@ import pathlib
 from collections.abc import Iterator
 
 RUNS = pathlib.Path(__file__).parent / "runs.jsonl"
-EPOCHS, TUNING_EPOCHS, MORE_EPOCHS = 12, 6, 30
+EPOCHS, TUNING_EPOCHS = 12, 6
 SEEDS = (1, 2, 3)
 # The batches at which rates are tuned, with the middle one of the first three rates
 # tried. At batches between them the rate is interpolated, as a power of the batch.
@@ -54,14 +54,35 @@ CELLS = (
     ("lamb", 256, "none"),
     ("lamb", 8_192, "none"),
 )
-# With `MORE_EPOCHS` too, at the same rates.
-MORE_CELLS = (BASELINE, ("lars", 1_280, "none"), ("lars", 1_280, "with-decay"))
+# Those that the aims are about.
+MAIN_CELLS = (BASELINE, ("lars", 1_280, "none"), ("lars", 1_280, "with-decay"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Cells with one network and one number of epochs.
+
+    The rates are those tuned with the small network.
+    """
+
+    network: str
+    epochs: int
+    cells: tuple[tuple[str, int, str], ...]
+
+
+# By their names in result.json.
+TABLES = {
+    "cells": Table("small", EPOCHS, CELLS),
+    "more_epochs": Table("small", 30, MAIN_CELLS),
+    "large_network": Table("large", 30, MAIN_CELLS),
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
     """The settings of a run, which identify it; the options of train.py."""
 
+    network: str
     method: str
     global_batch: int
     growth: str
@@ -88,14 +109,14 @@ class Results:
         with RUNS.open("a") as file:
             file.write(json.dumps(result) + "\n")
 
-    def of(
-        self, method: str, batch: int, growth: str, epochs: int = EPOCHS
-    ) -> list[dict]:
+    def of(self, table: Table, cell: tuple[str, int, str]) -> list[dict]:
         """Returns the results with the rate that was tuned, one for each seed."""
-        rate, _ = self._rate(method, batch)
+        rate, _ = self._rate(*cell[:2])
         if rate is None:
             return []
-        runs = [Run(method, batch, growth, rate, epochs, s, False) for s in SEEDS]
+        runs = [
+            Run(table.network, *cell, rate, table.epochs, seed, False) for seed in SEEDS
+        ]
         return [self._ended[run] for run in runs if run in self._ended]
 
     def tried(self, method: str, batch: int) -> dict[float, float]:
@@ -110,14 +131,13 @@ class Results:
 
     def missing(self) -> Iterator[Run]:
         """Yields the runs that could start now, the most important first."""
-        rows = [(cell, EPOCHS) for cell in CELLS]
-        rows += [(cell, MORE_EPOCHS) for cell in MORE_CELLS]
-        for seed, ((method, batch, growth), epochs) in itertools.product(SEEDS, rows):
-            rate, tuning = self._rate(method, batch)
+        rows = [(table, cell) for table in TABLES.values() for cell in table.cells]
+        for seed, (table, cell) in itertools.product(SEEDS, rows):
+            rate, tuning = self._rate(*cell[:2])
             if rate is None:
                 yield from tuning
                 continue
-            run = Run(method, batch, growth, rate, epochs, seed, False)
+            run = Run(table.network, *cell, rate, table.epochs, seed, False)
             if run not in self._ended:
                 yield run
 
@@ -141,7 +161,10 @@ class Results:
     def _tuned(self, method: str, batch: int) -> tuple[float | None, list[Run]]:
         """Tries three rates by factors of 2, and one more if the best is at an end."""
         run = functools.partial(
-            Run, method, batch, "none", epochs=TUNING_EPOCHS, seed=0, tune=True
+            *(Run, "small", method, batch, "none"),
+            epochs=TUNING_EPOCHS,
+            seed=0,
+            tune=True,
         )
         first = FIRST_RATES[method][batch]
         rates = [first / 2, first, first * 2]

@@ -4,16 +4,7 @@ import math
 import statistics
 
 import numpy as np
-from results import (
-    BASELINE,
-    CELLS,
-    EPOCHS,
-    FIRST_RATES,
-    GROWTH,
-    MORE_CELLS,
-    MORE_EPOCHS,
-    Results,
-)
+from results import BASELINE, FIRST_RATES, GROWTH, TABLES, Results
 
 # The test accuracies whose cost is stated.
 ACCURACIES = (0.75, 0.80, 0.82)
@@ -27,27 +18,22 @@ NAMES = {
 
 
 def summary(results: Results) -> dict:
-    """Returns the rates that were tried, and the cells that have a result.
-
-    Those of `MORE_EPOCHS` are listed apart.
-    """
+    """Returns the rates that were tried, and the cells that have a result."""
     tuning = [
         {"method": method, "global_batch": batch, "accuracy_by_rate": tried}
         for method, rates in FIRST_RATES.items()
         for batch in rates
         if (tried := results.tried(method, batch))
     ]
-    return {
-        "tuning": tuning,
-        "cells": _cells(results, CELLS, EPOCHS),
-        "more_epochs": _cells(results, MORE_CELLS, MORE_EPOCHS),
+    cells = {
+        name: [
+            _cell(*cell, found)
+            for cell in table.cells
+            if (found := results.of(table, cell))
+        ]
+        for name, table in TABLES.items()
     }
-
-
-def _cells(results: Results, wanted: tuple, epochs: int) -> list[dict]:
-    return [
-        _cell(*cell, found) for cell in wanted if (found := results.of(*cell, epochs))
-    ]
+    return {"tuning": tuning, **cells}
 
 
 def _cell(method: str, batch: int, growth: str, found: list[dict]) -> dict:
@@ -92,12 +78,12 @@ def tuning_table(tuning: list[dict]) -> str:
     return "\n".join(lines)
 
 
-def accuracy_table(cells: list[dict], wanted: tuple = CELLS) -> str:
+def accuracy_table(name: str, cells: list[dict]) -> str:
     """Returns the test accuracies, as a Markdown table that shows what was not run.
 
     Args:
-        cells: Those that have a result, with one number of epochs.
-        wanted: All that should have one.
+        name: Which of the tables.
+        cells: Its cells that have a result.
     """
     found = {(c["method"], c["global_batch"], c["growth"]): c for c in cells}
     baseline = math.nan
@@ -110,7 +96,8 @@ def accuracy_table(cells: list[dict], wanted: tuple = CELLS) -> str:
     ]
     order = list(NAMES)
     for method, batch, growth in sorted(
-        wanted, key=lambda cell: (cell[1], cell[2] != "none", order.index(cell[0]))
+        TABLES[name].cells,
+        key=lambda cell: (cell[1], cell[2] != "none", order.index(cell[0])),
     ):
         begin = f"| {batches(batch, growth)} | {NAMES[method]} |"
         if (cell := found.get((method, batch, growth))) is None:

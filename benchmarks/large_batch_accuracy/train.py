@@ -38,6 +38,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--network", choices=("small", "large"), default="small")
     parser.add_argument("--method", choices=METHODS, required=True)
     parser.add_argument("--global-batch", type=int, required=True, help="the first")
     parser.add_argument(
@@ -200,7 +201,7 @@ def main() -> None:
     test = test.batch(500).map(lambda x, y: (scaled(x), y))
     rate, callbacks = schedule(args, args.epochs * -(-len(x) // args.global_batch))
     with strategy.scope():
-        model = speedrun_network((x[:2_000] - mean) / deviation)
+        model = speedrun_network((x[:2_000] - mean) / deviation, args.network)
         model.compile(
             fastnet.LargeBatchOptimizer(
                 optimizer_of(args.method, rate),
@@ -222,6 +223,7 @@ def main() -> None:
     ).history
     accuracies = [round(accuracy, 4) for accuracy in history["val_accuracy"]]
     result = {
+        "network": args.network,
         "method": args.method,
         "global_batch": args.global_batch,
         "growth": args.growth,

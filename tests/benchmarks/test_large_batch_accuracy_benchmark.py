@@ -51,29 +51,33 @@ def test_what_ended_is_not_run_again(results_module):
 def test_every_row_has_a_run_before_one_has_two(results_module, monkeypatch):
     tuned = staticmethod(lambda method, batch: (0.1, []))
     monkeypatch.setattr(results_module.Results, "_rate", tuned)
-    order = [(run.seed, run.epochs) for run in results_module.Results().missing()]
-    rows, more = len(results_module.CELLS), len(results_module.MORE_CELLS)
-    assert order == [
-        (seed, epochs) for seed in (1, 2, 3) for epochs in [12] * rows + [30] * more
-    ]
+    missing = results_module.Results().missing()
+    order = [(run.seed, run.network, run.epochs) for run in missing]
+    all_cells, main_cells = len(results_module.CELLS), len(results_module.MAIN_CELLS)
+    rows = [("small", 12)] * all_cells
+    rows += [("small", 30)] * main_cells + [("large", 30)] * main_cells
+    assert order == [(seed, *row) for seed in (1, 2, 3) for row in rows]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("method", "growth", "updates"),
+    ("network", "method", "growth", "updates"),
     [
-        ("sgd", "none", [2, 4, 6]),
-        ("lars", "with-decay", [2, 3, 4]),
-        ("sgd-warmup", "before-decay", [2, 3, 4]),
+        ("small", "sgd", "none", [2, 4, 6]),
+        ("large", "lars", "with-decay", [2, 3, 4]),
+        ("small", "sgd-warmup", "before-decay", [2, 3, 4]),
     ],
 )
-def test_updates_follow_the_batch(environment, tmp_path, method, growth, updates):
+def test_updates_follow_the_batch(
+    environment, tmp_path, network, method, growth, updates
+):
     generator = np.random.default_rng(0)
     images = generator.integers(0, 256, (2_560, 32, 32, 3), np.uint8)
     labels = generator.integers(0, 10, 2_560)
     data = tmp_path / "cifar10.npz"
     np.savez(data, x=images, y=labels, test_x=images[:500], test_y=labels[:500])
     command = [sys.executable, str(FOLDER / "train.py"), "--data", str(data)]
+    command += ["--network", network]
     command += ["--method", method, "--growth", growth, "--global-batch", "1280"]
     found = subprocess.run(
         [*command, "--rate", "0.1", "--epochs", "3"],
