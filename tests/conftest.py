@@ -85,7 +85,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """Stops the pools that no later test uses, and those to start anew."""
+    """Stops the pools that no later test uses, and those that have become slow."""
     for name in pools_of(item):
         if _last_users.get(name) is item or POOLS[name].is_old:
             POOLS[name].stop()

@@ -49,7 +49,7 @@ def large(x: keras.KerasTensor, images: np.ndarray) -> keras.KerasTensor:
     """Adds 500,000 weights, 33 million multiplications for an image.
 
     The network of Jordan 2024, section 3.1, with half of its filters, and SiLU in place
-    of GELU, which takes a quarter more time here.
+    of GELU, which takes longer.
     """
     x = whitened(x, images, patch=2, stride=1, activation="silu")
     for width in (32, 128, 128):

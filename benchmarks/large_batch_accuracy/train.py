@@ -38,7 +38,12 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--network", choices=("small", "large"), default="small")
+    parser.add_argument(
+        "--network",
+        choices=("small", "large"),
+        default="small",
+        help="default: %(default)s",
+    )
     parser.add_argument("--method", choices=METHODS, required=True)
     parser.add_argument("--global-batch", type=int, required=True, help="the first")
     parser.add_argument(

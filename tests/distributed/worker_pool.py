@@ -70,8 +70,8 @@ class WorkerPool:
     def is_old(self) -> bool:
         """Whether its workers have become slow.
 
-        TensorFlow keeps the graphs of models with `swish`, about 5 MB for each: a
-        job takes 2 seconds more after 80 others.
+        TensorFlow keeps the graphs of models with `swish`, so that each job takes
+        longer than the one before.
         """
         return self._jobs >= _MOST_JOBS
 
