@@ -83,9 +83,10 @@ def connected(address):
         yield opened, lines
 
 
-def hello(addresses, rank, **changes):
+def hello(addresses, number, **changes):
     facts = {"workers": list(addresses), **FACTS}
-    message = {"rank": rank, "id": "x", "facts": facts, "node": "a", "patience": LONG}
+    message = {"rank": number, "id": "x", "facts": facts, "node": "a"}
+    message |= {"patience": LONG}
     return json.dumps(message | changes).encode() + b"\n"
 
 
