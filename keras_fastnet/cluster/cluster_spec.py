@@ -68,6 +68,12 @@ def read_tf_config(environment: Mapping[str, str] = os.environ) -> Cluster | Non
     task = config.get("task", {})
     if not isinstance(jobs, dict) or not isinstance(task, dict):
         raise _malformed('"cluster" and "task" must be JSON objects', text)
+    if "sparseCluster" in config or (not jobs and task.get("index")):
+        raise _malformed(
+            '"cluster" must list all workers, which a TFJob with dynamic workers '
+            "(`enableDynamicWorker`) leaves out",
+            text,
+        )
     if not jobs:
         return None
     return make_cluster(jobs, task.get("type"), task.get("index"))
@@ -90,6 +96,12 @@ def make_cluster(
         ClusterError: If a rule is broken; the message says which.
     """
     unknown = sorted(set(jobs) - {"chief", "worker"})
+    if "master" in unknown:
+        raise ClusterError(
+            "The task with rank 0 must be called `chief`. Received the job `master`, "
+            "its name in TensorFlow 1. Rename it on all tasks, or leave it out: then "
+            "worker 0 has rank 0."
+        )
     if unknown:
         raise ClusterError(
             "A synchronous cluster has only `worker` tasks and at most one `chief`. "

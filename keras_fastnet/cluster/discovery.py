@@ -29,6 +29,7 @@ from keras_fastnet.cluster.kubernetes import (
 )
 from keras_fastnet.cluster.mpi import (
     MpiWorld,
+    can_join,
     mpi4py_is_installed,
     mpi_rank,
     started_by_mpi,
@@ -178,8 +179,25 @@ def _uses_mpi(
     known = (described is not None and described.cluster is not None) or bool(ranks)
     if transport == "tensorflow":
         return not known
-    # `srun` sets MPI's variables for programs that do not use MPI, too.
-    return transport == "mpi" or not known or mpi4py_is_installed()
+    if not known or (transport == "auto" and not mpi4py_is_installed()):
+        # `srun` sets MPI's variables for programs that do not use MPI, too.
+        return not known
+    if can_join(os.environ):
+        return True
+    if transport == "mpi":
+        raise ClusterError(
+            "mpi4py's library must know the interface that started this process. "
+            "Received: PMIx, and MPICH without it. Start the workers with `srun "
+            "--mpi=pmi2`, or install mpi4py for the MPI library of your cluster."
+        )
+    if mpi_rank(os.environ) == 0:
+        print(
+            "fastnet: MPI is not used: Slurm offers PMIx, which the installed MPICH "
+            "does not know (`srun --mpi=pmi2` offers what it knows, `--mpi=none` is "
+            "without MPI)",
+            flush=True,
+        )
+    return False
 
 
 def _by_mpi(described: Membership | None, start_timeout: float) -> Membership:

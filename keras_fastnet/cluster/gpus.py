@@ -60,7 +60,9 @@ def slurm_task_gpus(environment: Mapping[str, str]) -> str | None:
         ClusterError: If the GPUs are not a multiple of the node's tasks.
     """
     # The list may name them by number or by UUID.
-    visible = [g for g in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if g]
+    listed = environment.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    # Slurm's word for none is "NoDevFiles".
+    visible = [gpu for gpu in listed if gpu not in ("", "NoDevFiles")]
     counts = expand_counts(environment.get("SLURM_STEP_TASKS_PER_NODE", ""))
     tasks = counts[int(environment.get("SLURM_NODEID", "0"))]
     on_node = environment.get("SLURM_GPUS_ON_NODE")

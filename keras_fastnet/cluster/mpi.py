@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.util
+import json
 import os
 import socket
 import sys
@@ -10,15 +11,17 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+
 from keras_fastnet.cluster.cluster_spec import Cluster
 from keras_fastnet.cluster.gpus import mpi_process_gpus
 from keras_fastnet.cluster.ports import port_socket, reserve_any_port
 from keras_fastnet.errors import ClusterError
 from keras_fastnet.text import listed
 
-# MPICH, Intel MPI and Slurm's PMI; Open MPI; PMIx.
+# MPICH, Intel MPI and Slurm's PMI; Open MPI; PMIx, which Slurm sets for one task, too.
 _RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK")
-_SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
+_SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 _PRESENT = 1
 _LOOK_SECONDS = 0.01
 _PATIENCE_SECONDS = 2.0
@@ -60,9 +63,43 @@ def mpi_size(environment: Mapping[str, str]) -> int | None:
 
 def _first_number(environment: Mapping[str, str], names: tuple[str, ...]) -> int | None:
     for name in names:
-        if environment.get(name, "").isdigit():
+        if environment.get(name, "").isdecimal():
             return int(environment[name])
     return None
+
+
+def can_join(environment: Mapping[str, str]) -> bool:
+    """Returns whether mpi4py's library knows the interface that started this process.
+
+    Slurm offers PMI-2 or PMIx (`srun --mpi`). MPICH, as the `[mpi]` extra installs it,
+    is built without PMIx, and would start alone or end the process.
+
+    Args:
+        environment: The environment variables.
+    """
+    interfaces = [name for name in _RANKS if name in environment]
+    if interfaces != ["PMIX_RANK"] or "mpi4py.MPI" in sys.modules:
+        return True
+    import mpi4py
+
+    # Loaded, and not started.
+    mpi4py.rc.initialize = False
+    from mpi4py import MPI
+
+    text = MPI.Get_library_version().lower()
+    if "mpich" in text and "pmix" not in text:
+        return False
+    mpi4py.rc.finalize = True
+    MPI.Init_thread()
+    return True
+
+
+def _keep_to_this_machine(environment: Mapping[str, str]) -> None:
+    """Has MPI listen on the loopback interface if all ranks are on one machine."""
+    near = environment.get("MPI_LOCALNRANKS")  # Of MPICH's `mpiexec`.
+    if near is not None and near == environment.get("PMI_SIZE"):
+        # Read by UCX, by which MPICH connects.
+        os.environ.setdefault("UCX_NET_DEVICES", "lo")
 
 
 class MpiWorld:
@@ -86,13 +123,14 @@ class MpiWorld:
     """
 
     def __init__(self, start_timeout: float = 300.0) -> None:
+        _keep_to_this_machine(os.environ)
         try:
             from mpi4py import MPI
         except (ImportError, RuntimeError) as error:
             raise ClusterError(
                 "Training over MPI needs mpi4py and an MPI library that it finds. "
-                f"Received: {error}. `pip install 'keras-fastnet[mpi]'` installs "
-                "both; with the MPI of your cluster, `pip install mpi4py` alone."
+                f"Received: {error}. `pip install mpi4py mpich` installs both; with "
+                "the MPI of your cluster, `pip install mpi4py` alone."
             ) from error
         self._mpi = MPI
         self.rank: int = MPI.COMM_WORLD.rank
@@ -145,8 +183,8 @@ class MpiWorld:
         # Held until TensorFlow listens.
         self._port = port_socket()
         address = f"{host}:{reserve_any_port(self._port)}"
-        addresses = tuple(self.communicator.allgather(address))
-        return Cluster(addresses=addresses, rank=self.rank)
+        addresses = _gathered(self.communicator, address)
+        return Cluster(addresses=tuple(addresses), rank=self.rank)
 
     def own_gpus(self, count: int) -> slice:
         """Returns which of the visible GPUs this process uses. Collective.
@@ -158,8 +196,8 @@ class MpiWorld:
             ClusterError: If the processes of this host cannot divide them.
         """
         with self._host() as near:
-            seen = near.allgather((os.environ.get("CUDA_VISIBLE_DEVICES"), count))
-            return mpi_process_gpus(seen, near.rank)
+            seen = _gathered(near, [os.environ.get("CUDA_VISIBLE_DEVICES"), count])
+            return mpi_process_gpus([tuple(own) for own in seen], near.rank)
 
     @contextlib.contextmanager
     def _host(self) -> Iterator[Any]:
@@ -176,8 +214,8 @@ class MpiWorld:
         If the system kills a process, `mpiexec` reports only its process number.
         """
         process = f"{self.rank} (process {os.getpid()} on {socket.gethostname()})"
-        processes = self.communicator.gather(process)
-        if processes is not None:
+        processes = _gathered(self.communicator, process)
+        if self.rank == 0:
             print(f"keras_fastnet: MPI ranks {', '.join(processes)}", flush=True)
 
     def _abort(
@@ -199,3 +237,17 @@ class MpiWorld:
             time.sleep(_PATIENCE_SECONDS)
         # Otherwise MPI waits for the other ranks, and they wait for this one.
         self.communicator.Abort(1)
+
+
+def _gathered(communicator: Any, own: Any) -> list[Any]:
+    """Returns a JSON value of each rank. Collective.
+
+    mpi4py's own function for objects would unpickle what the other ranks send.
+    """
+    text = np.frombuffer(json.dumps(own).encode(), np.uint8)
+    sizes = np.empty(communicator.size, np.int32)
+    communicator.Allgather(np.array([text.size], np.int32), sizes)
+    texts = np.empty(int(sizes.sum()), np.uint8)
+    communicator.Allgatherv(text, [texts, sizes])
+    parts = np.split(texts, np.cumsum(sizes)[:-1])
+    return [json.loads(part.tobytes()) for part in parts]

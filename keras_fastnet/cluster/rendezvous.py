@@ -326,7 +326,7 @@ class _Leader(_Worker):
         with self._changed:
             self._wait_for(followers)
             nodes = [self._nodes.get(rank, "") for rank in range(self._cluster.size)]
-            verdict = {"error": self._error}
+            verdict: dict[str, Any] = {"error": self._error}
             if self._error is None:
                 verdict = {"agreed": proposal, "nodes": nodes}
             for rank, follower in self._followers.items():

@@ -109,12 +109,24 @@ def server_start(cluster: Cluster | None, start_timeout: float) -> Iterator[None
             killed_after(seconds, stuck, cluster.addresses, cluster.rank),
             kept_to_loopback(cluster),
         ):
+            _pass_proxies_by(cluster)
             yield
     finally:
         for number, handler in own_handlers.items():
             if in_main_thread and handler is not None:
                 # TensorFlow treats SIGTERM as a notice of preemption and continues.
                 signal.signal(number, handler)
+
+
+def _pass_proxies_by(cluster: Cluster) -> None:
+    """Has gRPC connect to the workers without the proxy of `http_proxy`."""
+    variables = ("grpc_proxy", "https_proxy", "http_proxy")
+    if any(os.environ.get(name) for name in variables):
+        # gRPC reads the first that is set.
+        names = ("no_grpc_proxy", "no_proxy")
+        others = next((os.environ[name] for name in names if name in os.environ), "")
+        hosts = dict.fromkeys([*others.split(","), *hosts_of(cluster)])
+        os.environ[names[0]] = ",".join(host for host in hosts if host)
 
 
 def _stuck(cluster: Cluster, seconds: float) -> str:

@@ -40,7 +40,8 @@ def integer_variable(
         ClusterError: If the variable holds anything else.
     """
     text = environment.get(name)
-    if text is None:
+    # Kubernetes sets `FASTNET_PORT=tcp://…` for a Service with the name `fastnet`.
+    if text is None or text.startswith(("tcp://", "udp://")):
         return None
     # `isdigit` accepts digits that `int` rejects.
     number = int(text) if text.isdecimal() and len(text) < 10 else -1

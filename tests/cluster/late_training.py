@@ -1,4 +1,4 @@
-"""Trains a small model; one rank is suspended, sleeps or makes another call."""
+"""Trains a small model; one rank is suspended, fails, or does something else."""
 
 import json
 import os
@@ -27,6 +27,12 @@ def act(place: str, rank: int) -> None:
     time.sleep(5.0)
     if ACTION == "suspend":
         os.kill(os.getpid(), signal.SIGSTOP)
+    elif ACTION == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif ACTION == "raise":
+        raise ValueError("on purpose")
+    elif ACTION == "leave":
+        sys.exit(0)
     else:
         time.sleep(1000)
 
@@ -73,10 +79,16 @@ with strategy.scope():
 if ACTION == "other":
     # Another sum on the victim.
     sum_of(8 if strategy.rank == int(VICTIM) else 4)
+data = tf.data.Dataset.from_tensor_slices((EXAMPLES, EXAMPLES[:, :1]))
+# Of unknown length.
+data = data.repeat().batch(4).filter(lambda x, y: True)
+if ACTION == "data" and strategy.rank == int(VICTIM):
+    data = data.take(4)
+if ACTION != "data":
+    data = data.take(2)
 model.fit(
-    *(EXAMPLES, EXAMPLES[:, :1]),
+    data,
     validation_data=(EXAMPLES, EXAMPLES[:, :1]),
-    batch_size=4,
     epochs=10**9,
     verbose=0,
     callbacks=[Act()],

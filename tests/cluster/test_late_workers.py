@@ -1,4 +1,4 @@
-"""Workers that are suspended, late or make other calls are named by the others."""
+"""Workers that are suspended, late, lost or in another call are named by the others."""
 
 import json
 import os
@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -20,8 +19,8 @@ pytestmark = [
 
 SCRIPT = str(Path(__file__).with_name("late_training.py"))
 MPIEXEC = str(Path(sys.executable).with_name("mpiexec"))
-PATIENCE = 180.0  # against hangs only
-LIMITS = {"wait_timeout": 10.0, "start_timeout": 20.0}
+PATIENCE = 240.0  # against hangs only
+LIMITS = {"wait_timeout": 20.0, "start_timeout": 30.0}
 
 
 class Workers:
@@ -95,7 +94,7 @@ def reports(tmp_path):
     """Starts workers, waits until all but the victim end, and returns their output."""
     started = []
 
-    def run(transport, action, place, victim, count=3, **options):
+    def run(transport, action, place, victim, count=2, **options):
         words = (action, place, victim, json.dumps({**LIMITS, **options}))
         workers = Workers(count, transport, words, tmp_path)
         started.append(workers)
@@ -106,82 +105,76 @@ def reports(tmp_path):
         workers.end()
 
 
-ALL = [
-    (transport, place, victim)
-    for transport in ("grpc", "mpi")
-    for place in ("servers", "building", "training", "validation")
-    for victim in range(3)
-]
-IN_CI = {("grpc", "training", 0), ("mpi", "validation", 1)}
+def cases(*quick):
+    """All carriers, places and victims; those that are not `quick` are slow."""
+    return [
+        pytest.param(*case, marks=[] if case in quick else pytest.mark.slow)
+        for case in (
+            (transport, place, victim)
+            for transport in ("grpc", "mpi")
+            for place in ("meeting", "servers", "building", "training", "validation")
+            for victim in range(2)
+        )
+    ]
 
 
 @pytest.mark.parametrize(
     ("transport", "place", "victim"),
-    [
-        pytest.param(*case, marks=[] if case in IN_CI else pytest.mark.slow)
-        for case in ALL
-    ],
+    cases(
+        ("grpc", "training", 0),
+        ("mpi", "training", 0),
+        ("grpc", "building", 1),
+        ("mpi", "validation", 1),
+    ),
 )
 def test_suspended_rank_is_named(reports, transport, place, victim):
-    texts = reports(transport, "suspend", place, victim)
-    for text in texts:
-        expected = f"rank {victim} does not answer"
-        if place == "servers":
-            expected = f"These ranks do not answer: {victim}."
-        assert expected in text
-        assert place == "servers" or "ClusterError: " in text
-    if place == "validation" and victim:
-        # The chief has what each was doing last.
-        assert f"rank {victim}: validation of epoch 1, step 1" in texts[0]
+    expected = {
+        "servers": f"These ranks do not answer: {victim}.",
+        "meeting": f"missing ranks: {victim}|Rank 1 must reach rank 0",
+    }.get(place, f"ClusterError: .*rank {victim} does not answer")
+    if (transport, place) == ("mpi", "meeting"):
+        # MPI does not start without the rank, or has no message of it.
+        expected = f"no message of rank {victim}|MPI does not say which"
+    for text in reports(transport, "suspend", place, victim):
+        assert re.search(expected, text), text
+        if place == "validation" and victim:
+            # The chief has what each was doing last.
+            assert f"rank {victim}: validation of epoch 1, step 1" in text
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("victim", range(3))
-def test_rank_that_is_suspended_before_the_meeting_is_named(reports, victim):
-    texts = reports("grpc", "suspend", "meeting", victim)
-    for rank, text in enumerate(texts):
-        found = "Rank 1 must reach rank 0|Rank 2 must reach rank 0"
-        assert re.search(f"missing ranks: {victim}|{found}", text), rank
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("victim", range(3))
-def test_mpi_ranks_end_if_one_is_suspended_before_mpi_starts(reports, victim):
-    (text,) = reports("mpi", "suspend", "meeting", victim)
-    assert re.search(f"no message of rank {victim}|MPI does not say which", text)
-
-
-@pytest.mark.parametrize(
-    "transport", ["grpc", pytest.param("mpi", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("transport", ["grpc", "mpi"])
 def test_rank_that_sleeps_in_a_callback_is_named(reports, transport):
-    for text in reports(transport, "sleep", "training", 1):
+    for text in reports(transport, "sleep", "training", 1, count=3):
         assert "rank 1 is late" in text
-        assert "ClusterError: " in text
         assert re.search(
             r"rank 1: epoch 1, callbacks or data after step 1, for \d+ s", text
         )
         assert re.search(r"ranks 0 and 2: [^;]*waiting for others", text)
 
 
+@pytest.mark.parametrize(
+    ("transport", "action", "expected"),
+    [
+        ("grpc", "raise", "rank 1 failed in epoch 1, [^:]*: ValueError: on purpose"),
+        ("grpc", "kill", "rank 1 does not answer"),
+        ("mpi", "leave", "rank 1 has left the program"),
+    ],
+)
+def test_rank_that_ends_is_named(reports, transport, action, expected):
+    for text in reports(transport, action, "training", 1):
+        assert re.search(expected, text), text
+
+
+@pytest.mark.parametrize(
+    "transport", ["grpc", pytest.param("mpi", marks=pytest.mark.slow)]
+)
+def test_data_that_end_early_on_one_worker_are_named(reports, transport):
+    """Long before `wait_timeout`."""
+    for text in reports(transport, "data", "", 1, wait_timeout=PATIENCE):
+        assert "the data of rank 1 ended after 4 batches" in text
+
+
 @pytest.mark.slow
 def test_different_sums_end_in_time(reports):
-    for text in reports("grpc", "other", "nowhere", 1, count=2):
+    for text in reports("grpc", "other", "nowhere", 1):
         assert "wait for one another" in text
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("transport", ["tensorflow", "mpi"])
-def test_launcher_names_and_kills_a_suspended_worker(fastnet, transport):
-    began = time.monotonic()
-    options = json.dumps({"wait_timeout": 10.0})
-    done = fastnet(
-        *("run", "--workers", 2, "--transport", transport),
-        *(SCRIPT, "suspend", "training", 1, options),
-    )
-    assert done.returncode == 1, done.stderr
-    assert "worker 1 was suspended" in done.stderr
-    assert "rank 1 does not answer" in done.stderr
-    (pid,) = re.findall(r"the victim (\d+)", done.stdout + done.stderr) or ["0"]
-    assert not Path(f"/proc/{pid}").exists()
-    assert time.monotonic() - began < PATIENCE
