@@ -11,6 +11,8 @@ MODELS := .venv-models
 ADDONS := .venv-addons
 ADDONS_PYTHON ?= python3.11
 PIP_OPTIONS := --quiet --disable-pip-version-check
+# Tests with workers one after another, beside them those that need a core only.
+TWO_AT_A_TIME := -n 2 --dist loadgroup
 
 .PHONY: help demo test test-landing test-all test-slow test-oldest test-clusters \
 	test-legacy test-legacy-smoke test-keras test-keras-smoke lint dist docs format figures clean
@@ -22,10 +24,10 @@ demo: $(VENV)/examples.stamp  ## Train digits on four workers, global batch up t
 	$(VENV)/bin/fastnet demo
 
 test: $(VENV)/dev.stamp  ## Run unit tests and a smoke of every way to distribute: 5 minutes.
-	$(VENV)/bin/python -m pytest -m "not landing and not slow"
+	$(VENV)/bin/python -m pytest $(TWO_AT_A_TIME) -m "not landing and not slow"
 
 test-landing: $(VENV)/dev.stamp  ## Run the tests that a change must pass before it lands.
-	$(VENV)/bin/python -m pytest -m "landing and not slow"
+	$(VENV)/bin/python -m pytest $(TWO_AT_A_TIME) -m "landing and not slow"
 
 test-all: test test-landing test-slow test-oldest test-clusters test-legacy test-keras  ## Run everything, before a release: hours.
 
