@@ -31,7 +31,7 @@ def watch(source: str) -> None:
     if os.environ.get(INDEPENDENT):
         return
     trainer = sys.modules.get(_TRAINER)
-    if hasattr(trainer, "TensorFlowTrainer"):
+    if hasattr(trainer, "TFEpochIterator"):
         _wrap(trainer, source)
     else:
         sys.meta_path.insert(0, _Finder(source))
@@ -64,7 +64,9 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 def _wrap(trainer: Any, source: str) -> None:
     # `fit` and `train_on_batch` call it; `evaluate` and `predict` do not.
-    original = trainer.TensorFlowTrainer.make_train_function
+    # Keras 3.16 renames it.
+    kind = getattr(trainer, "TensorFlowTrainer", None) or trainer.Trainer
+    original = kind.make_train_function
     if getattr(original, "_fastnet_watches", False):
         return
 
@@ -74,7 +76,7 @@ def _wrap(trainer: Any, source: str) -> None:
         return original(model, *args, **kwargs)
 
     make_train_function._fastnet_watches = True  # type: ignore[attr-defined]
-    trainer.TensorFlowTrainer.make_train_function = make_train_function
+    kind.make_train_function = make_train_function
 
 
 def _refuse(model: Any, source: str) -> None:

@@ -12,7 +12,6 @@ from typing import Any, Literal
 import keras
 import tensorflow as tf
 from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
-from keras.src.backend.tensorflow import trainer as tf_trainer
 
 from keras_fastnet._keras.keras3.data import iterate_over, remember_data
 from keras_fastnet._keras.keras3.models import (
@@ -21,6 +20,7 @@ from keras_fastnet._keras.keras3.models import (
     model_step,
 )
 from keras_fastnet._keras.keras3.scope import move_own_into_scope
+from keras_fastnet._keras.keras3.trainers import TensorFlowTrainer
 from keras_fastnet._keras.protocols import (
     FastnetStrategy,
     compiles_itself,
@@ -116,7 +116,7 @@ def _refuse_synchronized(layers: list[keras.Layer]) -> None:
 
 
 @wrap(
-    tf_trainer.TensorFlowTrainer,
+    TensorFlowTrainer,
     "make_train_function",
     stock=(
         "A model made outside the scope trains on each worker alone, without an error."
@@ -135,7 +135,7 @@ def _in_scope_only(original, model, force=False):
 # builds by `call`, where one process leaves it to the first step: a model that has its
 # own step may have no `call`, and optimizers that only that step knows.
 @wrap(
-    tf_trainer.TensorFlowTrainer,
+    TensorFlowTrainer,
     "_maybe_symbolic_build",
     stock=(
         "The first batch is taken to build the model, averaged over the replicas "
@@ -204,7 +204,7 @@ def _build_for(model, step, kind):
 # holds, and when an epoch has no more of them. Several replicas are told by the step.
 # There Keras would also have XLA compile the step with the collectives in its middle.
 @wrap(
-    tf_trainer.TensorFlowTrainer,
+    TensorFlowTrainer,
     "_make_function",
     stock=(
         "The step is compiled by XLA with the collectives in it, and knows no "
@@ -244,7 +244,7 @@ def _step(model, step, kind):
 
 
 @wrap(
-    tf_trainer.TensorFlowTrainer,
+    TensorFlowTrainer,
     "make_predict_function",
     stock="As in `_make_function`, for `predict`.",
     until="As for `_make_function`.",

@@ -12,6 +12,7 @@ from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.backend.tensorflow import trainer as tf_trainer
 
 from keras_fastnet._keras.keras3 import values
+from keras_fastnet._keras.keras3.trainers import TensorFlowTrainer
 from keras_fastnet._keras.protocols import MicroBatchOptimizer, ModelStep
 from keras_fastnet._keras.replica_step import keras_step
 from keras_fastnet._keras.tensorflow import converted, scratch_graph
@@ -64,7 +65,7 @@ def all_metric_variables(model: keras.Model) -> list[keras.Variable]:
 
 
 def _all_metrics(model: keras.Model) -> list[keras.Metric]:
-    known = tf_trainer.TensorFlowTrainer.metrics.fget(model)
+    known = TensorFlowTrainer.metrics.fget(model)
     return list({id(m): m for m in [*model.metrics, *known]}.values())
 
 
@@ -112,7 +113,7 @@ def is_overridden(model: keras.Model, name: str) -> bool:
         model: The model.
         name: Of the method.
     """
-    keras_own = getattr(tf_trainer.TensorFlowTrainer, name)
+    keras_own = getattr(TensorFlowTrainer, name)
     return name in vars(model) or getattr(type(model), name) is not keras_own
 
 
@@ -143,13 +144,13 @@ def step_of(function: Callable[..., Any]) -> ModelStep | None:
     owner = getattr(plain, "__self__", None)
     # A `tf.function` holds its object through another one.
     owner = getattr(owner, "target", owner)
-    if isinstance(owner, tf_trainer.TensorFlowTrainer):
+    if isinstance(owner, TensorFlowTrainer):
         trains = plain.__name__ == "train_step"
         return model_step(owner, function, "train" if trains else "test")
     if getattr(plain, "__module__", "") != tf_trainer.__name__:
         return None
     for cell in getattr(plain, "__closure__", None) or ():
-        if isinstance(cell.cell_contents, tf_trainer.TensorFlowTrainer):
+        if isinstance(cell.cell_contents, TensorFlowTrainer):
             return ModelStep(cell.cell_contents, function, "predict")
     return None
 

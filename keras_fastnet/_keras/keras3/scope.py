@@ -6,10 +6,9 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.src.backend.tensorflow import core as tf_core
-from keras.src.trainers import trainer as base_trainer
 
 from keras_fastnet._keras.keras3 import values
+from keras_fastnet._keras.keras3.trainers import BaseTrainer
 from keras_fastnet._keras.protocols import FastnetStrategy
 from keras_fastnet._keras.scopes import (
     outside_of_run,
@@ -17,13 +16,15 @@ from keras_fastnet._keras.scopes import (
 )
 from keras_fastnet._keras.wrapping import wrap
 
+# Its module has another name in Keras 3.16.
+_OWNER_OF_HANDLE = next(k for k in keras.Variable.__mro__ if "handle" in vars(k))
 _HAVE_VARIABLES = (keras.Optimizer, keras.Metric, keras.Loss)
 
 
 # Guides for one device make the optimizer before the model, and compile again to
 # fine-tune.
 @wrap(
-    base_trainer.Trainer,
+    BaseTrainer,
     "compile",
     stock=(
         "Optimizers and metrics that were made outside the scope have variables "
@@ -132,7 +133,7 @@ def _refuse_foreign_state(strategy: Any, optimizer: keras.Optimizer) -> None:
 
 
 @wrap(
-    tf_core.Variable,
+    _OWNER_OF_HANDLE,
     "handle",
     stock=(
         "A gradient outside `strategy.run` raises an error that names TensorFlow's "

@@ -4,13 +4,13 @@ import keras
 import tensorflow as tf
 from keras.src import tree
 from keras.src.backend.tensorflow import optimizer as tf_optimizer
-from keras.src.backend.tensorflow import trainer as tf_trainer
 from keras.src.layers.rnn import rnn
 from keras.src.losses import loss as keras_loss
 from keras.src.metrics import reduction_metrics
 from keras.src.optimizers import base_optimizer, loss_scale_optimizer
 from keras.src.random import seed_generator
 
+from keras_fastnet._keras.keras3.trainers import TensorFlowTrainer
 from keras_fastnet._keras.losses import (
     mean_over_weights,
     of_added,
@@ -93,7 +93,7 @@ def _mask_exactly(original, sample_weight, mask, dtype, reduction):
 
 
 @wrap(
-    tf_trainer.TensorFlowTrainer,
+    TensorFlowTrainer,
     "_aggregate_additional_loss",
     stock=(
         "Losses given to `add_loss` with a value for each example count once for "
