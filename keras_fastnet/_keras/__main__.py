@@ -67,7 +67,7 @@ def markdown() -> str:
 
 def _methods(kind: type) -> str:
     base = kind.__mro__[1]
-    names = [name for name in vars(kind) if callable(getattr(base, name, None))]
+    names = [name for name, value in vars(kind).items() if callable(value)]
     return f"`{base.__name__}`: {', '.join(f'`{name}`' for name in names)}"
 
 

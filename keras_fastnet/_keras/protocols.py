@@ -183,10 +183,6 @@ class FitSupport(Protocol):
     def replica_seed(self, seed: Any) -> Any:
         """Returns this replica's own seed from one that all replicas have."""
 
-    def alone(self) -> AbstractContextManager[None]:
-        """Returns a context in which variables are made for this worker alone."""
-        ...
-
 
 @runtime_checkable
 class FastnetStrategy(Protocol):

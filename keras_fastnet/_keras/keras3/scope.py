@@ -5,19 +5,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from keras_fastnet._keras.keras3 import values
 from keras_fastnet._keras.keras3.trainers import BaseTrainer
 from keras_fastnet._keras.protocols import FastnetStrategy
-from keras_fastnet._keras.scopes import (
-    outside_of_run,
-    refuse_compiled_in_scope,
-)
+from keras_fastnet._keras.scopes import refuse_compiled_in_scope
 from keras_fastnet._keras.wrapping import wrap
 
-# Its module has another name in Keras 3.16.
-_OWNER_OF_HANDLE = next(k for k in keras.Variable.__mro__ if "handle" in vars(k))
 _HAVE_VARIABLES = (keras.Optimizer, keras.Metric, keras.Loss)
 
 
@@ -130,22 +124,3 @@ def _refuse_foreign_state(strategy: Any, optimizer: keras.Optimizer) -> None:
             f"{len(foreign)} variables outside of the scope. Pass a new one: "
             f"`{kind}.from_config(optimizer.get_config())`."
         )
-
-
-@wrap(
-    _OWNER_OF_HANDLE,
-    "handle",
-    stock=(
-        "A gradient outside `strategy.run` raises an error that names TensorFlow's "
-        "handles."
-    ),
-    until="TensorFlow's error says what to do.",
-)
-def _of_a_replica(original, variable):
-    try:
-        return original(variable)
-    except ValueError:
-        ours = isinstance(tf.distribute.get_strategy(), FastnetStrategy)
-        if ours and tf.distribute.in_cross_replica_context():
-            raise outside_of_run(f"the gradient of {variable.path!r}") from None
-        raise
