@@ -7,7 +7,7 @@ here. When they are imported they register their changes to Keras, which
 
 from typing import TYPE_CHECKING
 
-from keras_fastnet._keras import callbacks, calls, losses, tensorflow
+from keras_fastnet._keras import callbacks, calls, losses, saving, tensorflow
 from keras_fastnet._keras.keras_api import IS_KERAS_2
 from keras_fastnet._keras.protocols import FastnetStrategy
 from keras_fastnet._keras.scopes import STRATEGIES
@@ -19,13 +19,12 @@ if TYPE_CHECKING or not IS_KERAS_2:
         functions,
         models,
         optimizers,
-        saving,
         scope,
         steps,
         values,
     )
 
-    _OF_KERAS_3: tuple = (saving, scope)
+    _OF_KERAS_3: tuple = (scope,)
 else:
     from keras_fastnet._keras.keras2 import (
         data,
@@ -39,7 +38,8 @@ else:
     _OF_KERAS_3 = ()
 
 # Imported for the changes that they register.
-REGISTERING = (callbacks, calls, data, functions, losses, steps, tensorflow)
+REGISTERING = (callbacks, calls, data, functions, losses, saving, steps)
+REGISTERING += (tensorflow,)
 REGISTERING += _OF_KERAS_3
 
 __all__ = ["functions", "install_changes", "models", "optimizers", "values"]
