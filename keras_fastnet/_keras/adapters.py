@@ -5,6 +5,7 @@ here. When they are imported they register their changes to Keras, which
 `install_changes` makes.
 """
 
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from keras_fastnet._keras import callbacks, calls, losses, saving, tensorflow
@@ -19,12 +20,9 @@ if TYPE_CHECKING or not IS_KERAS_2:
         functions,
         models,
         optimizers,
-        scope,
         steps,
         values,
     )
-
-    _OF_KERAS_3: tuple = (scope,)
 else:
     from keras_fastnet._keras.keras2 import (
         data,
@@ -35,12 +33,9 @@ else:
         values,
     )
 
-    _OF_KERAS_3 = ()
-
 # Imported for the changes that they register.
-REGISTERING = (callbacks, calls, data, functions, losses, saving, steps)
-REGISTERING += (tensorflow,)
-REGISTERING += _OF_KERAS_3
+REGISTERING: tuple[ModuleType, ...]
+REGISTERING = (callbacks, calls, data, functions, losses, saving, steps, tensorflow)
 
 __all__ = ["functions", "install_changes", "models", "optimizers", "values"]
 

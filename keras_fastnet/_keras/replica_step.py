@@ -165,10 +165,19 @@ def summed_gradients(
 def gradients_are_sums() -> Iterator[None]:
     """Has optimizers take the gradients they are given for sums over all replicas."""
     before, _thread.holds_sums = _thread.holds_sums, True
+    context = vars(tf.distribute.get_replica_context())
+    missing = object()
+    own = context.get("all_reduce", missing)
+    # Keras's optimizers sum by it, and nothing else does within an update.
+    context["all_reduce"] = lambda reduce_op, value, options=None: value
     try:
         yield
     finally:
         _thread.holds_sums = before
+        if own is missing:
+            del context["all_reduce"]
+        else:
+            context["all_reduce"] = own
 
 
 def holds_sums() -> bool:

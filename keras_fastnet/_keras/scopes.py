@@ -71,24 +71,6 @@ def refuse_no_scope(model: Any, in_scope: bool) -> None:
         )
 
 
-def refuse_compiled_in_scope(model: Any, strategy: Any) -> None:
-    """Raises an error if a model is compiled in a scope that it was not made in.
-
-    Args:
-        model: A model that is about to be compiled.
-        strategy: That of the scope that it was made in; `None` for none.
-
-    Raises:
-        ValueError: The model was made outside the scope of the keras_fastnet strategy
-            in which it is compiled.
-    """
-    if strategy is None and isinstance(tf.distribute.get_strategy(), FastnetStrategy):
-        raise ValueError(
-            f"{_RULE}its replicas. Received: {model.name!r}, compiled within, and made "
-            "outside. Move its layers into the scope too."
-        )
-
-
 def refuse_lone_update(optimizer: Any, variables: Any) -> None:
     """Raises an error if a training loop's update would not be that of all replicas.
 

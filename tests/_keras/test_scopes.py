@@ -14,7 +14,7 @@ pytestmark = pytest.mark.distributed
     ("case", "words"),
     [
         ("trained", ["'mine' with 0 updates", "4 variables outside", "from_config"]),
-        ("model outside", ["made outside", "Move its layers into the scope"]),
+        ("model outside", ["made outside", "Move its layers and `compile`"]),
     ],
 )
 def test_what_cannot_move_into_the_scope_is_refused_by_name(two_workers, case, words):

@@ -18,7 +18,7 @@ NAMES = {
     "layer's dtype": "dtype",
     "dropout": "rate",
     "layer's class": "GaussianNoise",
-    "a layer with a seed less": "seed_generator_state",
+    "a layer with a seed less": "Activation",
     "a layer more": "Dense on rank 1",
     "schedule": "optimizer",
     "learning_rate": "learning rate",

@@ -1,47 +1,21 @@
-"""Models in the scope of a strategy: `compile`, and objects made outside the scope."""
+"""Optimizers and metrics that were made outside of the scope of a strategy."""
 
-import inspect
 from collections.abc import Iterator
 from typing import Any
 
 import keras
 
 from keras_fastnet._keras.keras3 import values
-from keras_fastnet._keras.keras3.trainers import BaseTrainer
-from keras_fastnet._keras.protocols import FastnetStrategy
-from keras_fastnet._keras.scopes import refuse_compiled_in_scope
-from keras_fastnet._keras.wrapping import wrap
 
 _HAVE_VARIABLES = (keras.Optimizer, keras.Metric, keras.Loss)
-
-
-# Guides for one device make the optimizer before the model, and compile again to
-# fine-tune.
-@wrap(
-    BaseTrainer,
-    "compile",
-    stock=(
-        "Optimizers and metrics that were made outside the scope have variables "
-        "that are not the strategy's."
-    ),
-    until="Keras moves them into the scope, or raises an error.",
-)
-def _compile_in_scope(original, model, *args, **kwargs):
-    strategy: Any = getattr(model, "_distribute_strategy", None)
-    if not isinstance(strategy, FastnetStrategy):
-        refuse_compiled_in_scope(model, strategy)
-        return original(model, *args, **kwargs)
-    with model.distribute_strategy.scope():
-        given = inspect.signature(original).bind(model, *args, **kwargs).arguments
-        move_into_scope(strategy, list(given.values()))
-        return original(model, *args, **kwargs)
 
 
 def move_own_into_scope(model: keras.Model) -> None:
     """Moves a model's optimizers and metrics into the scope that it was made in.
 
-    A `compile` of a subclass, and assignments after it, make them anywhere. It looks
-    once after each `compile`: attributes may be as large as a replay buffer.
+    Guides for one device make the optimizer before the model, and compile outside of
+    the scope. It looks once after each `compile`: attributes may be as large as a
+    replay buffer.
 
     Args:
         model: A compiled model of a keras_fastnet strategy.
