@@ -9,8 +9,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from keras_fastnet._keras import callbacks, calls, losses, saving, tensorflow
+from keras_fastnet._keras.active_strategy import FastnetStrategy
 from keras_fastnet._keras.keras_api import IS_KERAS_2
-from keras_fastnet._keras.protocols import FastnetStrategy
 from keras_fastnet._keras.scopes import STRATEGIES
 from keras_fastnet._keras.wrapping import install
 

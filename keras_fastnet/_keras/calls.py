@@ -5,8 +5,8 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from keras_fastnet._keras.active_strategy import strategy_of
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet._keras.protocols import strategy_of
 from keras_fastnet._keras.wrapping import wrap
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_fastnet._keras.protocols import in_replica
+from keras_fastnet._keras.active_strategy import in_replica
 from keras_fastnet._keras.replica_step import ReplicaStep, keras_step
 from keras_fastnet._keras.wrapping import wrap
 

@@ -1,13 +1,37 @@
 """One replica's part of a step, and the sums of its gradients over all replicas."""
 
 import contextlib
+import dataclasses
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import tensorflow as tf
 
-from keras_fastnet._keras.protocols import in_replica
+from keras_fastnet._keras.active_strategy import in_replica
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelStep:
+    """A train, test or predict step of a Keras model.
+
+    Attributes:
+        model: The model.
+        function: The step, a Python function of a batch.
+        kind: What it does.
+    """
+
+    model: Any
+    function: Callable[[Any], Any]
+    kind: Literal["train", "test", "predict"]
+
+    def __call__(self, batch: Any) -> Any:
+        """Runs the step, as Keras does.
+
+        Args:
+            batch: The batch, in the user's structure.
+        """
+        return self.function(batch)
 
 
 class ReplicaStep:
@@ -195,3 +219,13 @@ def sum_over_replicas(values: list[tf.Tensor]) -> list[tf.Tensor]:
     # registers for ever, and with it the graph of every `fit`.
     extended = tf.distribute.get_strategy().extended
     return extended._replica_ctx_all_reduce(tf.distribute.ReduceOp.SUM, values)
+
+
+def seed_offset(replica: Any) -> Any:
+    """Returns what to add to a seed for a replica: nothing for the first.
+
+    Args:
+        replica: Its number, an integer or an `int64` tensor.
+    """
+    # Odd, and near 2**31 divided by the golden ratio: spreads the replicas.
+    return replica * 1_327_217_885 % 2**31

@@ -8,7 +8,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_fastnet._keras.protocols import FastnetStrategy, in_replica, in_scope_only
+from keras_fastnet._keras.active_strategy import (
+    FastnetStrategy,
+    in_replica,
+    in_scope_only,
+)
 
 STRATEGIES: "weakref.WeakSet[Any]" = weakref.WeakSet()
 """Strategies in whose scope models must be made."""

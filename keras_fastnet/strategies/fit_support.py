@@ -8,13 +8,13 @@ from typing import Any, Literal
 import tensorflow as tf
 
 from keras_fastnet._keras import tensorflow as upstream
+from keras_fastnet._keras.active_strategy import compiles_parts
 from keras_fastnet._keras.adapters import functions, optimizers, values
 from keras_fastnet._keras.adapters import models as keras_models
 from keras_fastnet._keras.description import described_call, described_model
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.other_keras import refuse_other_step
-from keras_fastnet._keras.protocols import ModelStep, compiles_parts, seed_offset
-from keras_fastnet._keras.replica_step import ReplicaStep
+from keras_fastnet._keras.replica_step import ModelStep, ReplicaStep, seed_offset
 from keras_fastnet._keras.training import TrainingData
 from keras_fastnet.batches.distributed_input import DistributedInput
 from keras_fastnet.batches.global_batch import (

@@ -12,10 +12,10 @@ import numpy as np
 from keras_fastnet._keras.adapters import values
 from keras_fastnet._keras.description import shared_state
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet._keras.protocols import WorkerExchange
 from keras_fastnet.batches.global_batch import local
 from keras_fastnet.errors import MismatchError
 from keras_fastnet.strategies.agreement import difference
+from keras_fastnet.strategies.worker_exchange import WorkerExchange
 from keras_fastnet.text import count
 
 # Processors of different kinds round differently: workers on them drift apart by this

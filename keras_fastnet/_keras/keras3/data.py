@@ -16,13 +16,13 @@ from keras.src.trainers.data_adapters import (
     py_dataset_adapter,
 )
 
+from keras_fastnet._keras.active_strategy import FastnetStrategy
 from keras_fastnet._keras.keras3.arrays import dataset_of_rows, head
 from keras_fastnet._keras.keras3.py_datasets import (
     dataset_of_parts,
     first_only,
     separate_iterators,
 )
-from keras_fastnet._keras.protocols import FastnetStrategy
 from keras_fastnet._keras.tensorflow import EpochOrder
 from keras_fastnet._keras.training import TrainingData, note_data
 from keras_fastnet._keras.wrapping import extend, extension, wrap
@@ -42,7 +42,8 @@ from keras_fastnet._keras.wrapping import extend, extension, wrap
 )
 def _make_iterator(original, iterator, *args, **kwargs):
     strategy: Any = kwargs.get("distribute_strategy")
-    if not isinstance(strategy, FastnetStrategy):
+    is_ours = isinstance(strategy, FastnetStrategy)
+    if not is_ours:
         original(iterator, *args, **kwargs)
         return
     del kwargs["distribute_strategy"]

@@ -13,6 +13,11 @@ import keras
 import tensorflow as tf
 from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
 
+from keras_fastnet._keras.active_strategy import (
+    FastnetStrategy,
+    compiles_itself,
+    counts_alone,
+)
 from keras_fastnet._keras.calls import BEFORE
 from keras_fastnet._keras.keras3.data import iterate_over, remember_data
 from keras_fastnet._keras.keras3.models import (
@@ -23,11 +28,6 @@ from keras_fastnet._keras.keras3.models import (
 )
 from keras_fastnet._keras.keras3.scope import move_own_into_scope
 from keras_fastnet._keras.keras3.trainers import TensorFlowTrainer
-from keras_fastnet._keras.protocols import (
-    FastnetStrategy,
-    compiles_itself,
-    counts_alone,
-)
 from keras_fastnet._keras.replica_step import compiled
 from keras_fastnet._keras.scopes import refuse_no_scope
 from keras_fastnet._keras.wrapping import wrap

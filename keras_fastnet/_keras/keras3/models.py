@@ -11,11 +11,11 @@ from keras.src.backend.common import global_state
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.backend.tensorflow import trainer as tf_trainer
 
+from keras_fastnet._keras.active_strategy import MicroBatchOptimizer
 from keras_fastnet._keras.keras3 import values
 from keras_fastnet._keras.keras3.recurrent import call_with_own_rows
 from keras_fastnet._keras.keras3.trainers import TensorFlowTrainer
-from keras_fastnet._keras.protocols import MicroBatchOptimizer, ModelStep
-from keras_fastnet._keras.replica_step import keras_step
+from keras_fastnet._keras.replica_step import ModelStep, keras_step
 from keras_fastnet._keras.tensorflow import converted, scratch_graph
 from keras_fastnet._keras.training import metric_variables, named
 from keras_fastnet._keras.wrapping import unwrapped

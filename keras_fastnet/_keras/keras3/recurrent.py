@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 from keras.src import tree
 
-from keras_fastnet._keras.protocols import in_replica
+from keras_fastnet._keras.active_strategy import in_replica
 from keras_fastnet._keras.replica_step import keras_step
 
 

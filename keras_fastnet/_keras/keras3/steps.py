@@ -7,6 +7,7 @@ from keras.src.metrics import reduction_metrics
 from keras.src.optimizers import base_optimizer, loss_scale_optimizer
 from keras.src.random import seed_generator
 
+from keras_fastnet._keras.active_strategy import in_replica, in_scope_only
 from keras_fastnet._keras.keras3.trainers import TensorFlowTrainer
 from keras_fastnet._keras.losses import (
     mean_over_weights,
@@ -15,7 +16,6 @@ from keras_fastnet._keras.losses import (
     of_sum,
     scaled_to_valid,
 )
-from keras_fastnet._keras.protocols import in_replica, in_scope_only
 from keras_fastnet._keras.replica_step import (
     compiled,
     gradients_are_sums,
