@@ -16,7 +16,6 @@ _ELSEWHERE = (
     ("`all_reduce` of a replica's context", "while an optimizer is given sums"),
     ("`_get_iterator` of a `PyDataset`'s adapter", "while workers iterate over it"),
     ("`_enumerate_iterator` of an epoch iterator", "in the first epoch that resumes"),
-    ("`optimizers.get` of the other Keras", "from the first optimizer of this one"),
     ("`make_train_function`", "in a worker of `fastnet run` without a strategy"),
 )
 
