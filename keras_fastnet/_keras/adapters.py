@@ -5,11 +5,12 @@ here. When they are imported they register their changes to Keras, which
 `install_changes` makes.
 """
 
+from types import ModuleType
 from typing import TYPE_CHECKING
 
-from keras_fastnet._keras import callbacks, calls, losses, tensorflow
+from keras_fastnet._keras import callbacks, calls, losses, saving, tensorflow
+from keras_fastnet._keras.active_strategy import FastnetStrategy
 from keras_fastnet._keras.keras_api import IS_KERAS_2
-from keras_fastnet._keras.protocols import FastnetStrategy
 from keras_fastnet._keras.scopes import STRATEGIES
 from keras_fastnet._keras.wrapping import install
 
@@ -19,13 +20,9 @@ if TYPE_CHECKING or not IS_KERAS_2:
         functions,
         models,
         optimizers,
-        saving,
-        scope,
         steps,
         values,
     )
-
-    _OF_KERAS_3: tuple = (saving, scope)
 else:
     from keras_fastnet._keras.keras2 import (
         data,
@@ -36,11 +33,9 @@ else:
         values,
     )
 
-    _OF_KERAS_3 = ()
-
 # Imported for the changes that they register.
-REGISTERING = (callbacks, calls, data, functions, losses, steps, tensorflow)
-REGISTERING += _OF_KERAS_3
+REGISTERING: tuple[ModuleType, ...]
+REGISTERING = (callbacks, calls, data, functions, losses, saving, steps, tensorflow)
 
 __all__ = ["functions", "install_changes", "models", "optimizers", "values"]
 

@@ -19,13 +19,12 @@ from tensorflow.python.distribute import (
     cross_device_ops,
     input_lib,
     tpu_strategy,
-    values_util,
 )
 from tensorflow.python.distribute import values as distributed_values
 from tensorflow.python.eager import context
 from tensorflow.python.framework import func_graph
 
-from keras_fastnet._keras.wrapping import install, wrap
+from keras_fastnet._keras.wrapping import extend, extension, install, wrap
 
 # The implementation behind `tf.distribute.MultiWorkerMirroredStrategy`.
 CollectiveAllReduceExtended = collective_all_reduce_strategy.CollectiveAllReduceExtended
@@ -263,54 +262,50 @@ def value_of(variable: Any) -> np.ndarray:
     return np.asarray(tf.raw_ops.ReadVariableOp(resource=own.handle, dtype=own.dtype))
 
 
-@wrap(
-    values_util,
-    "on_read_assign_cross_replica",
-    stock=(
-        "A value assigned to a sum over replicas is divided among them: of integers, "
-        "such as counts of `keras.metrics.IoU` that are loaded, the rest is lost."
-    ),
-    until="TensorFlow keeps the rest.",
-)
-def _assign_whole_sum(original, variable, value, read_value=True):
-    if not (
-        tf.distribute.in_cross_replica_context()
-        and variable.aggregation == tf.VariableAggregation.SUM
-        and variable.dtype.is_integer
-    ):
-        return original(variable, value, read_value)
+@extension
+class ConvertibleVariable(distributed_values.DistributedVariable):
+    """A variable of several replicas that converts to numbers and arrays.
+
+    As others do: callbacks take `int(optimizer.iterations)`.
+    """
+
+    def __int__(self) -> int:
+        return int(self.numpy())
+
+    def __float__(self) -> float:
+        return float(self.numpy())
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        return np.asarray(self.numpy(), dtype)
+
+
+def convertible(variable: Any) -> Any:
+    """Returns a variable, made convertible if several replicas have values of it.
+
+    Args:
+        variable: One of TensorFlow's.
+    """
+    if isinstance(variable, distributed_values.DistributedVariable):
+        extend(variable, ConvertibleVariable)
+    return variable
+
+
+def assign_total(variable: Any, value: np.ndarray) -> None:
+    """Sets a variable to the value that `value_of` returned. All workers must call it.
+
+    Args:
+        variable: One of TensorFlow's. If its replicas have values of their own, the
+            first replica gets all of it: a part for each would lose the rest of an
+            integer.
+        value: The value.
+    """
+    if not isinstance(variable, distributed_values.SyncOnReadVariable):
+        variable.assign(value)
+        return
     strategy = variable.distribute_strategy
-    total = tf.convert_to_tensor(value, variable.dtype)
-    part = total // strategy.num_replicas_in_sync
-    rest = total - part * (strategy.num_replicas_in_sync - 1)
-    for local, own in enumerate(strategy.experimental_local_results(variable)):
-        first = local == 0 and getattr(strategy, "rank", 0) == 0
-        with tf.device(own.device):
-            own.assign(rest if first else part)
-    return variable.read_value() if read_value else None
-
-
-def _as_array(variable: Any, dtype: Any = None, copy: Any = None) -> np.ndarray:
-    return np.asarray(variable.numpy(), dtype)
-
-
-_CONVERSIONS: dict[str, Callable[..., Any]] = {
-    "__int__": lambda variable: int(variable.numpy()),
-    "__float__": lambda variable: float(variable.numpy()),
-    "__complex__": lambda variable: complex(variable.numpy()),
-    "__array__": _as_array,
-}
-for _name, _conversion in _CONVERSIONS.items():
-    wrap(
-        distributed_values.DistributedVariable,
-        _name,
-        adds=True,
-        stock=(
-            "Variables of a strategy do not convert to numbers and arrays, as other "
-            "variables do: callbacks that take `int(optimizer.iterations)` fail."
-        ),
-        until="TensorFlow converts them.",
-    )(_conversion)
+    for number, own in enumerate(variable.values):
+        first = number == 0 and getattr(strategy, "rank", 0) == 0
+        own.assign(value if first else np.zeros_like(value))
 
 
 def converted(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -327,6 +322,15 @@ def scratch_graph() -> Iterator[None]:
     """Has operations traced and not run. Variables are made outside, and stay."""
     with func_graph.FuncGraph("fastnet_scratch").as_default():
         yield
+
+
+def captured_tensors() -> list[Any]:
+    """Returns what the function that is being traced uses from outside, in order."""
+    graph, found = tf.compat.v1.get_default_graph(), []
+    while isinstance(graph, func_graph.FuncGraph):
+        found += [outer for outer, _ in graph.captures]
+        graph = graph.outer_graph
+    return found
 
 
 def strategy_with_extended(strategy: tf.distribute.Strategy, extended: Any) -> None:

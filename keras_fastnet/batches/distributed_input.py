@@ -7,7 +7,6 @@ from typing import Any
 import tensorflow as tf
 
 from keras_fastnet._keras import datasets as upstream
-from keras_fastnet._keras.protocols import WorkerExchange
 from keras_fastnet._keras.tensorflow import empty_batch, worker_dataset
 from keras_fastnet._keras.training import SHARED_POLICIES
 from keras_fastnet.batches.elements import DatasetElements, Elements
@@ -38,9 +37,7 @@ class DistributedInput:
             data allow, because XLA compiles each step as a whole.
     """
 
-    def __init__(
-        self, strategy: tf.distribute.Strategy, workers: WorkerExchange, even: bool
-    ):
+    def __init__(self, strategy: tf.distribute.Strategy, workers: Any, even: bool):
         self._strategy = strategy
         self._workers = workers
         self._even = even

@@ -7,7 +7,6 @@ import numpy as np
 import tensorflow as tf
 
 from keras_fastnet._keras.adapters import values
-from keras_fastnet._keras.protocols import Rows
 from keras_fastnet.batches.global_batch import GlobalBatch, count_examples, local
 
 # Fractions of a tensor's length: multiples of the golden ratio modulo 1. An even
@@ -40,7 +39,7 @@ def fingerprint(data: Any, examples: Any = None) -> tf.Tensor:
     return tf.stack([_mark(leaf, text) for leaf in tf.nest.flatten(data)])
 
 
-def fingerprint_of_rows(leaves: Sequence[Rows | None], rows: tf.Tensor) -> tf.Tensor:
+def fingerprint_of_rows(leaves: Sequence[Any | None], rows: tf.Tensor) -> tf.Tensor:
     """Returns the `fingerprint` of a batch, of which it reads a few elements only.
 
     Args:

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_fastnet._keras.protocols import PartsOfBatches, RowsOfArrays, seed_offset
+from keras_fastnet._keras.replica_step import seed_offset
 from keras_fastnet._keras.tensorflow import without_end_of_data_agreement
 from keras_fastnet.batches.early_shares import early_shares
 from keras_fastnet.batches.fingerprints import fingerprint, fingerprint_of_rows
@@ -38,7 +38,7 @@ class Shares:
     whole: tf.data.Dataset
     sharding: str = WHOLE
     marks_sources: bool = False
-    parts: PartsOfBatches | None = None
+    parts: Any | None = None
     late: bool = False
 
     def first_whole(self) -> Any:
@@ -84,11 +84,11 @@ def shares_of(
         replicas: Number of replicas.
     """
     workers = replicas // len(positions)
-    rows: RowsOfArrays | None = getattr(dataset, "fastnet_rows", None)
+    rows: Any | None = getattr(dataset, "fastnet_rows", None)
     if rows is not None:
         made = _of_arrays(rows, positions, replicas)
         return Shares(made, dataset, divided("gathers", workers))
-    parts: PartsOfBatches | None = getattr(dataset, "fastnet_parts", None)
+    parts: Any | None = getattr(dataset, "fastnet_parts", None)
     if parts is not None:
         return Shares(
             _of_parts(parts, positions, replicas),
@@ -124,9 +124,7 @@ def shares_of(
     return Shares(own, dataset, early_sharding(workers), True)
 
 
-def _of_arrays(
-    arrays: RowsOfArrays, positions: Sequence[int], replicas: int
-) -> tf.data.Dataset:
+def _of_arrays(arrays: Any, positions: Sequence[int], replicas: int) -> tf.data.Dataset:
     """Returns a worker's shares of batches, of which only their rows are read.
 
     Args:
@@ -157,9 +155,7 @@ def _of_arrays(
     return shares.map(read, tf.data.AUTOTUNE)
 
 
-def _of_parts(
-    parts: PartsOfBatches, positions: Sequence[int], replicas: int
-) -> tf.data.Dataset:
+def _of_parts(parts: Any, positions: Sequence[int], replicas: int) -> tf.data.Dataset:
     """Returns a worker's shares of batches, of which only they are made.
 
     Args:

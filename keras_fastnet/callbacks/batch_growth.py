@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from keras_fastnet._keras.callbacks import FastnetCallback
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet._keras.protocols import FastnetCallback
 from keras_fastnet._keras.training import data_of
 from keras_fastnet.arguments import (
     checked_bool,

@@ -5,8 +5,12 @@ import contextvars
 import types
 from typing import Any
 
+from keras_fastnet._keras.active_strategy import (
+    FastnetStrategy,
+    counts_alone,
+    strategy_of,
+)
 from keras_fastnet._keras.keras2 import internal
-from keras_fastnet._keras.protocols import FastnetStrategy, counts_alone, strategy_of
 from keras_fastnet._keras.tensorflow import EpochOrder
 from keras_fastnet._keras.training import TrainingData, data_of, note_data
 from keras_fastnet._keras.wrapping import wrap

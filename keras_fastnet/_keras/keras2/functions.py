@@ -7,10 +7,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_fastnet._keras.active_strategy import counts_alone
 from keras_fastnet._keras.keras2 import internal, models
 from keras_fastnet._keras.keras2.data import takes_epoch_data
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet._keras.protocols import counts_alone
 from keras_fastnet._keras.scopes import refuse_no_scope
 from keras_fastnet._keras.wrapping import wrap
 

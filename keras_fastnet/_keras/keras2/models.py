@@ -7,9 +7,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_fastnet._keras.active_strategy import MicroBatchOptimizer, strategy_of
 from keras_fastnet._keras.keras2 import optimizers
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet._keras.protocols import MicroBatchOptimizer, ModelStep, strategy_of
+from keras_fastnet._keras.replica_step import ModelStep
 from keras_fastnet._keras.training import metric_variables, named
 from keras_fastnet._keras.wrapping import unwrapped
 

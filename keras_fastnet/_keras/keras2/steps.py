@@ -6,16 +6,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_fastnet._keras.keras2 import internal
-from keras_fastnet._keras.keras_api import keras
-from keras_fastnet._keras.losses import of_scalar, of_sum, scaled_to_valid
-from keras_fastnet._keras.protocols import (
+from keras_fastnet._keras.active_strategy import (
     FastnetStrategy,
     MicroBatchOptimizer,
     in_replica,
-    seed_offset,
 )
-from keras_fastnet._keras.replica_step import holds_sums, keras_step
+from keras_fastnet._keras.keras2 import internal
+from keras_fastnet._keras.keras_api import keras
+from keras_fastnet._keras.losses import of_scalar, of_sum, scaled_to_valid
+from keras_fastnet._keras.replica_step import holds_sums, keras_step, seed_offset
 from keras_fastnet._keras.wrapping import wrap
 
 _losses_utils = internal("utils.losses_utils")

@@ -9,8 +9,6 @@ import tensorflow as tf
 from keras.src import backend, tree
 from keras.src.trainers.data_adapters import array_slicing, data_adapter_utils
 
-from keras_fastnet._keras.protocols import Rows
-
 
 def dataset_of_rows(make: Callable[[Any], tf.data.Dataset], adapter: Any) -> Any:
     """Returns the dataset of global batches that Keras makes of arrays.
@@ -62,7 +60,7 @@ class ArrayRows:
         self.numbers = numbers
         with tf.device("/CPU:0"):
             self._arrays = tree.map_structure(_rows_of, inputs)
-        self.leaves: list[Rows | None] = tf.nest.flatten(self._arrays)
+        self.leaves: list[Any | None] = tf.nest.flatten(self._arrays)
 
     @tf.autograph.experimental.do_not_convert
     def read(self, numbers: tf.Tensor) -> Any:
@@ -100,7 +98,7 @@ def _is_mapped(array: Any) -> bool:
     return False
 
 
-def _rows_of(array: Any) -> Rows | None:
+def _rows_of(array: Any) -> Any | None:
     if array is None:
         return None
     if _is_mapped(array):
