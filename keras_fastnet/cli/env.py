@@ -9,7 +9,6 @@ from importlib import metadata
 from pathlib import Path
 
 from keras_fastnet.cluster.environment import in_a_cluster, who_started
-from keras_fastnet.cluster.variables import TOKEN
 from keras_fastnet.errors import ClusterError
 from keras_fastnet.launcher.machine import available_cpus, visible_gpus
 from keras_fastnet.launcher.mpiexec import mpi_is_installed
@@ -95,7 +94,7 @@ def _cluster() -> str:
 
 def _variables() -> list[str]:
     return [
-        f"{name}={'(set)' if name == TOKEN else value}"
+        f"{name}={value}"
         for name, value in sorted(os.environ.items())
         if name.startswith(_PREFIXES)
     ]

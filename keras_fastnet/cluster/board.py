@@ -1,8 +1,8 @@
-"""Texts that the workers of a cluster leave for one another, outside of steps."""
+"""Texts that the workers of a cluster exchange, outside of steps."""
 
+import concurrent.futures
 import itertools
 import json
-import queue
 import threading
 import time
 
@@ -35,7 +35,6 @@ class Board:
         self._rank = rank
         self._workers = workers
         self._recorder = recorder
-        self._messenger = _Messenger()
 
     def gather(
         self, own: str, purpose: str, *, detail: str = "", last: bool = False
@@ -71,23 +70,26 @@ class Board:
         return [text for *_, text in seen]
 
     def _meet(self, own: str, purpose: str, last: bool) -> list[str]:
-        meeting = _Meeting(self, next(self._meetings), own, last)
-        self._messenger.send(meeting)
+        texts: concurrent.futures.Future[list[str]] = concurrent.futures.Future()
+        number = next(self._meetings)
+
+        def exchange() -> None:
+            try:
+                texts.set_result(self._exchange(number, own, last))
+            except Exception as error:  # Raised where the texts are awaited.
+                texts.set_exception(error)
+
+        # A thread, as a suspended chief never answers.
+        threading.Thread(target=exchange, daemon=True).start()
         begun = time.monotonic()
-        recorder = self._recorder
-        with recorder.named_errors(), recorder.waiting(f"for the others at {purpose}"):
-            while not meeting.ended.wait(_TICK_SECONDS):
-                recorder.poll(time.monotonic() - begun)
-            return meeting.result()
+        waiting = self._recorder.waiting(f"for the others at {purpose}", exchange=True)
+        with self._recorder.named_errors(), waiting:
+            while not concurrent.futures.wait([texts], _TICK_SECONDS).done:
+                self._recorder.poll(time.monotonic() - begun)
+            return texts.result()
 
-    def exchange(self, number: int, own: str, last: bool) -> list[str]:
-        """Returns the texts of a meeting; waits without a limit.
-
-        Args:
-            number: The meeting's number.
-            own: This worker's text.
-            last: Whether the chief waits until all have read the texts.
-        """
+    def _exchange(self, number: int, own: str, last: bool) -> list[str]:
+        """Returns the texts of a meeting; waits without a limit."""
         block, index = divmod(number, _MEETINGS_REMOVED_AT_ONCE)
         topic = f"{_topics(block)}/{index}"
         others = range(1, self._workers)
@@ -111,62 +113,3 @@ class Board:
 
 def _topics(block: int) -> str:
     return f"keras_fastnet/meetings/{block}"
-
-
-class _Messenger(threading.Thread):
-    """Exchanges texts in a thread of its own: a suspended chief never answers."""
-
-    def __init__(self) -> None:
-        super().__init__(daemon=True, name="fastnet-messenger")
-        self._meetings: queue.SimpleQueue[_Meeting] = queue.SimpleQueue()
-        self.start()
-
-    def send(self, meeting: "_Meeting") -> None:
-        """Exchanges the texts of a meeting once those before it have ended.
-
-        Args:
-            meeting: The meeting.
-        """
-        self._meetings.put(meeting)
-
-    def run(self) -> None:
-        """Exchanges texts until the program ends."""
-        while True:
-            self._meetings.get().hold()
-
-
-class _Meeting:
-    """One exchange of texts.
-
-    Args:
-        board: The board.
-        number: The meeting's number.
-        own: This worker's text.
-        last: Whether the chief waits until all have read the texts.
-    """
-
-    def __init__(self, board: Board, number: int, own: str, last: bool):
-        self._arguments = number, own, last
-        self._board = board
-        self._texts: list[str] = []
-        self._error: Exception | None = None
-        self.ended = threading.Event()
-
-    def hold(self) -> None:
-        """Exchanges the texts."""
-        try:
-            self._texts = self._board.exchange(*self._arguments)
-        except Exception as error:  # Raised where the texts are awaited.
-            self._error = error
-        finally:
-            self.ended.set()
-
-    def result(self) -> list[str]:
-        """Returns the texts.
-
-        Raises:
-            tf.errors.OpError: If the chief has ended.
-        """
-        if self._error is not None:
-            raise self._error
-        return self._texts

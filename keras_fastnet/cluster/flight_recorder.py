@@ -1,4 +1,12 @@
-"""Records what each worker is doing; names workers for which the others wait."""
+"""Notes of what each worker is doing, by which a late or lost worker is named.
+
+All notes are texts in TensorFlow's coordination service, which runs on the chief
+(rank 0), whatever carries the sums:
+
+- `keras_fastnet/doing/RANK`: what a worker is doing, and whether it waits for others;
+- `keras_fastnet/end`: the first worker that failed, left the program or has named a
+  late one. The service takes a key once, so all workers read the same.
+"""
 
 import atexit
 import contextlib
@@ -8,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Literal, NamedTuple
 
 import tensorflow as tf
 
@@ -17,7 +25,7 @@ from keras_fastnet.cluster import events
 from keras_fastnet.cluster.cluster_spec import Cluster
 from keras_fastnet.cluster.watchdog import silent_ranks
 from keras_fastnet.errors import ClusterError
-from keras_fastnet.text import listed
+from keras_fastnet.text import count, listed
 
 _TICK_SECONDS = 1.0
 # How often a worker leaves what it is doing for the others.
@@ -30,10 +38,10 @@ _PATIENCE_SECONDS = 30.0
 # read its message first. An ending worker breaks their connections.
 _LINGER_SECONDS = 3.0
 _READ_SECONDS = 1.0
-_FOLDER = "keras_fastnet/doing"
-_VERDICT = "keras_fastnet/late"
-_LEFT = "keras_fastnet/left"
-_FAILED = "keras_fastnet/failed"
+_DOING = "keras_fastnet/doing"
+_END = "keras_fastnet/end"
+# What Keras's loop notes while a step runs.
+_IN_A_STEP = "epoch {}, step {}"
 # Errors of TensorFlow that another worker may be the cause of.
 _OF_PEERS = (
     tf.errors.AbortedError,
@@ -45,27 +53,50 @@ _OF_PEERS = (
 )
 
 
-class _Entry(NamedTuple):
+class _Note(NamedTuple):
     """What a worker is doing.
 
     Attributes:
-        doing: A text.
+        text: A text, with `{}` for each number.
+        numbers: The numbers.
         since: When it began, in seconds since 1970.
-        waits: Whether it has waited in a collective for some seconds.
+        waits: Where it has waited for some seconds: in a `"sum"`, or for the texts of
+            an `"exchange"`; empty if it does not wait.
     """
 
-    doing: str
+    text: str
+    numbers: list[int]
     since: float
-    waits: bool
+    waits: Literal["", "sum", "exchange"]
+
+    @property
+    def doing(self) -> str:
+        """The text with its numbers."""
+        doing = self.text.format(*self.numbers)
+        return f"{doing}, waiting for others" if self.waits else doing
+
+
+class _End(NamedTuple):
+    """Why a worker ends.
+
+    Attributes:
+        rank: Its rank.
+        failed: Whether by an error.
+        message: The other workers' error.
+    """
+
+    rank: int
+    failed: bool
+    message: str
 
 
 class FlightRecorder:
-    """Records what this worker is doing, and ends waits for workers that do not come.
+    """Notes what this worker is doing, and ends waits for workers that do not come.
 
-    A thread leaves what this worker is doing in TensorFlow's coordination service every
-    two seconds. Another one looks every second how long this worker has waited for the
-    others. If that exceeds the limit, or a worker does not answer, it names that worker
-    and what each was doing last, and aborts the collective.
+    A thread leaves this worker's note for the others every two seconds. Another one
+    looks every second how long this worker has waited for the others. It ends the wait
+    if another worker has ended, does not answer, or waits in another call, and when the
+    limit is reached.
 
     Args:
         cluster: The workers' addresses and this worker's rank.
@@ -78,10 +109,11 @@ class FlightRecorder:
         self._wait_timeout = wait_timeout
         self._failed_at = 0.0
         self._clocks: list[Callable[[], float]] = []
-        self._waits: list[tuple[str, float]] = []
+        self._waits: list[tuple[str, float, bool]] = []
         self._polled: tuple[float, float] = (0.0, 0.0)
+        self._seen: dict[int, _Note] = {}
         self._stop = threading.Event()
-        self._waiting = False
+        self._waiting: Literal["", "sum", "exchange"] = ""
         self.note("the start of the strategy")
 
     def note(self, text: str, *numbers: int) -> None:
@@ -97,13 +129,14 @@ class FlightRecorder:
         self._doing = text, numbers, time.time()
 
     @contextlib.contextmanager
-    def waiting(self, text: str) -> Iterator[None]:
+    def waiting(self, text: str, *, exchange: bool = False) -> Iterator[None]:
         """A context in which this worker waits for all others.
 
         Args:
             text: What for: completes "worker 0 has waited 30 seconds".
+            exchange: Whether it waits for texts, and in no sum. Defaults to `False`.
         """
-        self._waits.append((text, time.monotonic()))
+        self._waits.append((text, time.monotonic(), exchange))
         try:
             yield
         finally:
@@ -147,25 +180,7 @@ class FlightRecorder:
             error: BaseException,
             traceback: TracebackType | None,
         ) -> None:
-            events.tell("position", text=self._own().doing)
-            # Errors of a program's own loop.
-            named = (
-                self.explain(error) if isinstance(error, tf.errors.OpError) else None
-            )
-            rank = self._cluster.rank
-            if self._fails_first(named or error):
-                if named is not None:
-                    print(f"fastnet: {named}", file=sys.stderr, flush=True)
-                hook(kind, error, traceback)
-                # The chief keeps the rank of the first failure for the others.
-                seconds = 0.0 if rank else _READ_SECONDS
-            else:
-                told = f"{kind.__name__}: {named or error}".splitlines()[0]
-                print(f"fastnet: worker {rank} failed too: {told}", file=sys.stderr)
-                events.tell("error", type=kind.__name__, message=str(named or error))
-                # The first to fail is the first to end.
-                seconds = 2 * _READ_SECONDS
-            time.sleep(seconds)
+            self._report(kind, error, traceback, hook)
 
         sys.excepthook = report
 
@@ -173,7 +188,7 @@ class FlightRecorder:
         def end() -> None:
             if self.failure is None:
                 # With MPI the process then waits for the others, and still answers.
-                _post_soon(_LEFT, str(self._cluster.rank))
+                self._post_end("has left the program", failed=False)
             self.note("the end of the program")
             # TensorFlow must not be called while the interpreter ends.
             self._stop.set()
@@ -207,9 +222,9 @@ class FlightRecorder:
         """
         if self.failure is None and isinstance(error, _OF_PEERS):
             silent = self._silent()
-            verdict = None if 0 in silent else self._read(_VERDICT)
-            if verdict is not None:
-                self._fail(verdict)
+            end = None if 0 in silent else self._read_end()
+            if end is not None:
+                self._fail(end.message)
             elif silent:
                 self._fail(self._gone(silent))
         if self.failure is not None:
@@ -218,70 +233,120 @@ class FlightRecorder:
             return ClusterError(str(self.failure))
         return None
 
+    def _report(
+        self,
+        kind: type[BaseException],
+        error: BaseException,
+        traceback: TracebackType | None,
+        hook: Callable[..., object],
+    ) -> None:
+        """Reports the error that ends the program; in one line if it is not the first.
+
+        Args:
+            kind: The error's class.
+            error: The error.
+            traceback: Its traceback.
+            hook: The earlier `sys.excepthook`. With MPI it ends all ranks, so that it
+                is called in any case: a rank that waits for the others in MPI's own
+                end would wait without end.
+        """
+        doing = self._own().doing
+        events.tell("position", text=doing)
+        named: BaseException = error
+        if isinstance(error, tf.errors.OpError):
+            # Of a program's own loop.
+            named = self.explain(error) or error
+        told = f"{type(named).__name__}: {named}".splitlines()[0]
+        rank = self._cluster.rank
+        self._post_end(f"failed in {doing}: {told}", failed=True)
+        first = self._read_end()
+        if first is None or not first.failed or first.rank == rank:
+            if named is not error:
+                print(f"fastnet: {named}", file=sys.stderr, flush=True)
+            # The chief keeps the first failure for the others.
+            hook(kind, error, traceback)
+            time.sleep(0.0 if rank else _READ_SECONDS)
+            return
+        # The first to fail is the first to end.
+        time.sleep(2 * _READ_SECONDS)
+        hook(ClusterError, ClusterError(f"rank {rank} fails, too: {told}"), None)
+
     def _waited(self) -> float:
         """Returns for how many seconds this worker has waited for others."""
         now = time.monotonic()
         waits = [clock() for clock in self._clocks]
-        waits += [now - since for _, since in self._waits]
+        waits += [now - since for _, since, _ in self._waits]
         since, polled = self._polled
         if now - polled < 2 * _TICK_SECONDS:
             waits.append(now - since)
         return max(waits, default=0.0)
 
     def _look_often(self) -> None:
-        told, ask_after = False, _LONG_SECONDS
+        printed, look_after = False, _LONG_SECONDS
         while self.failure is None and not self._stop.wait(_TICK_SECONDS):
             waited = self._waited()
-            self._waiting = waited > _TICK_SECONDS
+            self._waiting = ""
+            if waited > _TICK_SECONDS:
+                exchanges = [exchange for *_, exchange in self._waits]
+                self._waiting = "exchange" if any(exchanges) else "sum"
             if waited < min(_LONG_SECONDS, _PATIENCE_SECONDS, self._wait_timeout):
-                told, ask_after = False, _LONG_SECONDS
+                printed, look_after = False, _LONG_SECONDS
                 continue
-            verdict = self._read(_VERDICT)
-            if verdict is not None:
-                self._fail(verdict)
+            end = self._read_end()
+            if end is not None:
+                self._fail(end.message)
             elif waited > self._wait_timeout:
                 self._fail(self._late())
-            elif waited > ask_after:
+            elif waited > look_after:
                 # Less and less often: in a large cluster all may wait for one.
-                ask_after = 2 * waited
-                left = self._read(_LEFT)
-                if left is not None:
-                    self._fail(self._ended(int(left)))
-                    return
+                look_after = 2 * waited
                 # Twice: a busy machine may answer late.
                 silent = set(self._silent()) & set(self._silent())
-                if silent:
-                    self._fail(self._gone(sorted(silent)))
-            elif waited > _PATIENCE_SECONDS and not told:
-                told = True
-                self._tell(waited)
-
-    def _tell(self, waited: float) -> None:
-        # The outermost says most to a reader.
-        purpose = f" {self._waits[0][0]}" if self._waits else ""
-        print(
-            f"fastnet: worker {self._cluster.rank} has waited {waited:.0f} seconds"
-            f"{purpose}. {self._all_doing(self._entries())}.",
-            file=sys.stderr,
-            flush=True,
-        )
+                found = self._gone(sorted(silent)) if silent else self._deadlock()
+                if found is not None:
+                    self._fail(found)
+            elif waited > _PATIENCE_SECONDS and not printed:
+                printed = True
+                # The outermost says most to a reader.
+                purpose = f" {self._waits[0][0]}" if self._waits else ""
+                print(
+                    f"fastnet: worker {self._cluster.rank} has waited {waited:.0f} "
+                    f"seconds{purpose}. {_last_seen(self._notes(), self._cluster)}.",
+                    file=sys.stderr,
+                    flush=True,
+                )
 
     def _fail(self, message: str) -> None:
         """Ends this worker's waits, and passes the message to the other workers."""
         self._failed_at = time.monotonic()
         self.failure = ClusterError(message)
         events.tell("verdict", text=message)
-        _post_soon(_VERDICT, message)
+        _post_soon(_END, json.dumps(_End(self._cluster.rank, True, message)))
         upstream.abort_collectives(message)
+
+    def _post_end(self, how: str, *, failed: bool) -> None:
+        """Tells the other workers that this one ends, unless another one ends first."""
+        rank = self._cluster.rank
+        message = (
+            f"All workers must run until the training has ended. Received: rank {rank} "
+            f"{how}. Look at its output, and for what depends on the rank in the "
+            "script."
+        )
+        _post_soon(_END, json.dumps(_End(rank, failed, message)))
+
+    def _read_end(self) -> _End | None:
+        """Returns which worker ended first; `None` if none has, or the chief has."""
+        text = self._read(_END)
+        return None if text is None else _End(*json.loads(text))
 
     def _late(self) -> str:
         """Returns the message about a wait that took too long."""
         silent = self._silent()
         if silent:
             return self._gone(silent)
-        entries = self._entries()
-        waiting = {self._cluster.rank, *(r for r, e in entries.items() if e.waits)}
-        late = [r for r in range(self._cluster.size) if r not in waiting]
+        notes = self._notes()
+        late = [r for r in range(self._cluster.size) if r not in notes]
+        late += [rank for rank, note in notes.items() if not note.waits]
         if late:
             found = f"{listed('rank', late)} {'is' if len(late) == 1 else 'are'} late"
             look = f"Look at the output of {listed('rank', late)}"
@@ -290,87 +355,80 @@ class FlightRecorder:
             look = "Look at what each was doing"
         return (
             f"No worker may let others wait for longer than `wait_timeout` = "
-            f"{self._wait_timeout:g} s. Received: {found}. {self._all_doing(entries)}. "
-            f"{look}, and for code that depends on the rank: all workers must make the "
-            "same calls. If one of them needs more time, as for saving or reading "
-            "data, pass a larger `wait_timeout` to the strategy."
+            f"{self._wait_timeout:g} s. Received: {found}. "
+            f"{_last_seen(notes, self._cluster)}. {look}, and for code that depends on "
+            "the rank: all workers must make the same calls. If one of them needs more "
+            "time, as for saving or reading data, pass a larger `wait_timeout` to the "
+            "strategy."
         )
 
     def _gone(self, silent: list[int]) -> str:
         """Returns the message about workers that do not answer."""
         verb = "does" if len(silent) == 1 else "do"
-        entries = {} if 0 in silent else self._entries()
+        notes = {self._cluster.rank: self._own()} if 0 in silent else self._notes()
         return (
             "All workers must run until the training has ended. Received: "
             f"{listed('rank', silent)} {verb} not answer: ended, suspended, or cut off "
-            f"from the network. {self._all_doing(entries)}. Look at the output of "
-            f"{listed('rank', silent)}, and start all workers again."
+            f"from the network. {_last_seen(notes, self._cluster)}. Look at the output "
+            f"of {listed('rank', silent)}, and start all workers again."
         )
 
-    def _ended(self, rank: int) -> str:
-        """Returns the message about a worker whose program has come to its end."""
-        return (
-            f"All workers must run until the training has ended. Received: rank {rank} "
-            f"has left the program. {self._all_doing(self._entries())}. Look at its "
-            "output, and for what depends on the rank in the script."
-        )
+    def _deadlock(self) -> str | None:
+        """Returns the message if some workers wait in sums, the others elsewhere.
 
-    def _fails_first(self, error: BaseException) -> bool:
-        """Returns whether no other worker's program has ended with an error before.
-
-        Args:
-            error: The error of this worker's program.
+        The chief looks, for which no note is far away, and twice: notes are up to two
+        seconds old.
         """
-        _post_soon(_FAILED, str(self._cluster.rank))
-        first = self._read(_FAILED)
-        if first is None:
-            # The chief has ended.
-            return self._cluster.rank == 0 or not isinstance(error, ClusterError)
-        return int(first) == self._cluster.rank
+        if self._cluster.rank:
+            return None
+        before, self._seen = self._seen, self._notes()
+        exchanging = [r for r, note in self._seen.items() if note.waits == "exchange"]
+        summing = [r for r, note in self._seen.items() if note.waits == "sum"]
+        all_wait = len(exchanging) + len(summing) == self._cluster.size
+        if not (all_wait and exchanging and summing and self._seen == before):
+            return None
+        note = self._seen[summing[0]]
+        found = f"{listed('rank', exchanging)} left the loop of the others"
+        if note.text == _IN_A_STEP:
+            found = (
+                f"the data of {listed('rank', exchanging)} ended after "
+                f"{count(note.numbers[1] - 1, 'batch', 'batches')}"
+            )
+        return (
+            "All workers must take equally many steps. Received: "
+            f"{found}. {_last_seen(self._seen, self._cluster)}. Give all workers data "
+            "of the same length, or state `steps_per_epoch`, and look for code that "
+            "depends on the rank."
+        )
 
     def _silent(self) -> list[int]:
         return silent_ranks(self._cluster.addresses, self._cluster.rank)
 
-    def _all_doing(self, entries: dict[int, _Entry]) -> str:
-        """Returns what each worker was doing last, as a text."""
-        groups: dict[tuple[str, bool], list[int]] = {}
-        known = {self._cluster.rank: self._own()} | entries
-        for rank, entry in sorted(known.items()):
-            groups.setdefault((entry.doing, entry.waits), []).append(rank)
-        told = []
-        for (doing, waits), ranks in groups.items():
-            seconds = max(time.time() - known[rank].since for rank in ranks)
-            text = f"{doing}, waiting for others" if waits else doing
-            told.append(f"{listed('rank', ranks)}: {text}, for {seconds:.0f} s")
-        if len(known) < self._cluster.size:
-            told.append("not known of the others")
-        return f"Last seen: {'; '.join(told)}"
-
-    def _entries(self) -> dict[int, _Entry]:
-        """Returns what the other workers have left, by rank."""
+    def _notes(self) -> dict[int, _Note]:
+        """Returns what is known of the workers, by rank."""
         found = {}
         for rank in range(self._cluster.size):
-            if rank != self._cluster.rank:
-                text = self._read(f"{_FOLDER}/{rank}")
-                if text is not None:
-                    found[rank] = _Entry(*json.loads(text))
+            if rank == self._cluster.rank:
+                found[rank] = self._own()
+            elif (text := self._read(f"{_DOING}/{rank}")) is not None:
+                found[rank] = _Note(*json.loads(text))
         return found
 
-    def _own(self) -> _Entry:
+    def _own(self) -> _Note:
         text, numbers, since = self._doing
-        return _Entry(text.format(*numbers), since, self._waiting)
+        return _Note(text, list(numbers), since, self._waiting)
 
     def _read(self, key: str) -> str | None:
         return upstream.text_within(key, _READ_SECONDS)
 
     def _post_often(self) -> None:
-        key = f"{_FOLDER}/{self._cluster.rank}"
-        last: Any = None
+        key = f"{_DOING}/{self._cluster.rank}"
+        last: _Note | None = None
         while True:
             stopped = self._stop.is_set()
             own = self._own()
             if own != last:
-                events.tell_position(own.doing)
+                events.tell_position(own.text.format(*own.numbers))
                 # Blocks while the chief is suspended, so it has a thread of its own.
                 if last is not None:
                     upstream.remove_text(key)
@@ -380,6 +438,20 @@ class FlightRecorder:
             if stopped:
                 return
             self._stop.wait(_POST_SECONDS)
+
+
+def _last_seen(notes: dict[int, _Note], cluster: Cluster) -> str:
+    """Returns what each worker was doing last, as a text."""
+    ranks: dict[str, list[int]] = {}
+    for rank, note in notes.items():
+        ranks.setdefault(note.doing, []).append(rank)
+    told = []
+    for doing, alike in ranks.items():
+        seconds = max(time.time() - notes[rank].since for rank in alike)
+        told.append(f"{listed('rank', alike)}: {doing}, for {seconds:.0f} s")
+    if len(notes) < cluster.size:
+        told.append("not known of the others")
+    return f"Last seen: {'; '.join(told)}"
 
 
 def _post(key: str, text: str) -> bool:

@@ -24,7 +24,6 @@ from keras_fastnet.cluster.cluster_spec import Cluster, hosts_of
 from keras_fastnet.cluster.discovery import Membership, check_nothing_ran
 from keras_fastnet.cluster.loopback import kept_to_loopback
 from keras_fastnet.cluster.rendezvous import meet
-from keras_fastnet.cluster.variables import TOKEN
 from keras_fastnet.cluster.watchdog import killed_after
 from keras_fastnet.text import count
 from keras_fastnet.version import __version__
@@ -67,8 +66,7 @@ def meet_workers(
     }
     proposal = random.SystemRandom().randrange(2**31)
     node = os.environ.get(_NODE) or hosts_of(cluster)[cluster.rank]
-    token = os.environ.get(TOKEN)
-    agreed, nodes = meet(cluster, facts, proposal, start_timeout, node, token)
+    agreed, nodes = meet(cluster, facts, proposal, start_timeout, node)
     if cluster.rank == 0 and cluster.size > 1:
         hosts = count(len(set(nodes)), "host")
         print(

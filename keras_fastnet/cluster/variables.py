@@ -5,9 +5,6 @@ from collections.abc import Mapping
 
 from keras_fastnet.errors import ClusterError
 
-# A secret that the workers must prove to have when they meet.
-TOKEN = "FASTNET_TOKEN"
-
 
 @dataclasses.dataclass(frozen=True)
 class ProcessRank:

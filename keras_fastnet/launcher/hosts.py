@@ -5,7 +5,6 @@ import json
 import os
 import queue
 import re
-import secrets
 import shlex
 import signal
 import subprocess
@@ -16,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TextIO
 
-from keras_fastnet.cluster.variables import TOKEN
 from keras_fastnet.errors import UsageError
 from keras_fastnet.launcher.launcher import DEFAULT_GRACE_SECONDS
 from keras_fastnet.launcher.output import Display
@@ -96,7 +94,6 @@ def run_on_hosts(
         shared.setdefault("rendezvous", f"{hosts[0].address}:{DEFAULT_PORT}")
     grace_seconds = options.get("grace_seconds", DEFAULT_GRACE_SECONDS)
     variables = {k: v for k, v in environment.items() if _PASSED.match(k)}
-    variables.setdefault(TOKEN, secrets.token_hex(32))
     display = Display(stdout or sys.stdout, stderr or sys.stderr)
     started: list[_Remote] = []
     try:

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import secrets
 import shlex
 import sys
 import tempfile
@@ -13,13 +12,10 @@ from typing import IO, Literal, TextIO
 
 from keras_fastnet.arguments import checked_integer, checked_number
 from keras_fastnet.cluster.ports import reserved_ports
-from keras_fastnet.cluster.rendezvous.token_proof import checked_token
-from keras_fastnet.cluster.variables import TOKEN
 from keras_fastnet.errors import UsageError
 from keras_fastnet.launcher.control import FOLDER, Control
 from keras_fastnet.launcher.machine import available_cpus, visible_gpus
 from keras_fastnet.launcher.mpiexec import can_start_ranks
-from keras_fastnet.launcher.nodes import Nodes
 from keras_fastnet.launcher.option_checks import (
     check_for_several_machines,
     check_no_cluster,
@@ -35,7 +31,6 @@ from keras_fastnet.launcher.start import Starter
 from keras_fastnet.launcher.starts import Starts
 from keras_fastnet.launcher.supervisor import Supervisor
 from keras_fastnet.launcher.worker_environment import worker_environments
-from keras_fastnet.version import __version__
 
 # Long enough to close files, short enough to wait for after a Ctrl-C.
 DEFAULT_GRACE_SECONDS = 5.0
@@ -176,9 +171,6 @@ def run(
             stdout.write(_describe(variables, command, mpi))
             stdout.flush()
             return 0
-        # Not part of what a dry run prints.
-        if nnodes == 1:
-            environment = {TOKEN: secrets.token_hex(32), **environment}
         logs: list[IO[str] | None] = [None] * most
         if log_path is not None:
             for rank in range(most):
@@ -222,21 +214,6 @@ def run(
         )
         with supervisor.watching(), ExitStack() as connected:
             nodes = None
-            if nnodes > 1:
-                nodes = connected.enter_context(
-                    Nodes(
-                        node,
-                        nnodes,
-                        rendezvous or "",
-                        checked_token(environment.get(TOKEN)),
-                        {
-                            "--nnodes": nnodes,
-                            "--max-restarts": max_restarts,
-                            "version": __version__,
-                        },
-                        supervisor.wake,
-                    )
-                )
             starts = Starts(
                 starter,
                 supervisor,

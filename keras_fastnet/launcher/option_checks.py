@@ -4,8 +4,6 @@ import resource
 from collections.abc import Mapping
 
 from keras_fastnet.cluster.cluster_spec import split_address
-from keras_fastnet.cluster.rendezvous.token_proof import checked_token
-from keras_fastnet.cluster.variables import TOKEN
 from keras_fastnet.errors import ClusterError, UsageError
 
 # A port, two pipes, a process, a log and what MPI adds; and the launcher's own.
@@ -90,10 +88,6 @@ def check_for_several_machines(
             raise UsageError(
                 f"{option} is for one machine. Received: it with --nnodes. {advice}"
             )
-    try:
-        checked_token(environment.get(TOKEN))
-    except ClusterError as error:
-        raise UsageError(str(error)) from None
 
 
 def check_no_cluster(environment: Mapping[str, str]) -> None:

@@ -15,7 +15,6 @@ from keras_fastnet.launcher.failure import (
     failure_lines,
     find_failure,
 )
-from keras_fastnet.launcher.nodes import JOIN_SECONDS, Nodes
 from keras_fastnet.launcher.output import Display
 from keras_fastnet.launcher.report import Report
 from keras_fastnet.launcher.restarts import Restarts, divided
@@ -48,7 +47,7 @@ class Starts:
         restarts: Restarts,
         report: Report,
         log_path: Path | None,
-        nodes: Nodes | None,
+        nodes: Any | None,
         on_failure: Callable[[Sequence[str]], object] | None,
     ) -> None:
         self._starter = starter
@@ -283,7 +282,7 @@ class Starts:
         return addresses, before
 
     def _exchange(
-        self, nodes: Nodes, topic: str, own: dict[str, Any]
+        self, nodes: Any, topic: str, own: dict[str, Any]
     ) -> list[dict] | None:
         """Returns what all machines say; `None` if the launch ends instead."""
         nodes.say(topic, own)
@@ -326,7 +325,7 @@ class Starts:
             )
             return False
         self._say(
-            f"{lost}; start `fastnet run` there again within {JOIN_SECONDS:.0f} s "
+            f"{lost}; start `fastnet run` there again within 60 s "
             "if it has ended"
         )
         nodes.join_again()
@@ -334,7 +333,7 @@ class Starts:
         return self._continue(self._restarts.pause)
 
     def _compare_ends(
-        self, nodes: Nodes, cause: Cause | None
+        self, nodes: Any, cause: Cause | None
     ) -> tuple[bool, Cause | None]:
         """Returns whether to go on, and the first failure on any machine."""
         restarts = self._restarts

@@ -1,12 +1,12 @@
-"""Texts of the errors that rank 0 reports in a rendezvous."""
+"""Texts of the errors of a rendezvous."""
 
 import reprlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from keras_fastnet.cluster.cluster_spec import Cluster
 
-# A fact may come from a stranger, and be of any length.
+# A fact may come from another program, and be of any length.
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 200
 
@@ -78,31 +78,61 @@ def wrong_address(cluster: Cluster, rank: int, how: str) -> str:
 
 
 def missing(
-    cluster: Cluster,
-    ranks: Sequence[int],
-    seen: Collection[int],
-    timeout: float,
-    refusals: Sequence[str],
+    cluster: Cluster, ranks: Sequence[int], timeout: float, refusals: Sequence[str]
 ) -> str:
     """Returns the error that names missing ranks.
 
     Args:
         cluster: The cluster.
         ranks: The missing ranks.
-        seen: Ranks that were there before.
         timeout: Seconds within which they had to start.
         refusals: Which processes were refused and why, as sentences.
     """
-    named = ", ".join(
-        f"{rank} ({cluster.addresses[rank]}"
-        + (", which came and ended again)" if rank in seen else ")")
-        for rank in ranks[:8]
-    )
-    more = f" and {len(ranks) - 8} more" if len(ranks) > 8 else ""
     return (
         f"All {cluster.size} workers must start within {timeout:g} s of each other. "
-        f"Received: missing ranks: {named}{more}. Look for an error in their logs, and "
-        f"check that rank 0's address {cluster.addresses[0]} can be reached from "
-        "there; a larger `start_timeout` allows more time."
+        f"Received: missing ranks: {named(cluster, ranks)}. Look for an error in "
+        f"their logs, and check that rank 0's address {cluster.addresses[0]} can be "
+        "reached from there; a larger `start_timeout` allows more time."
         + "".join(f" {refusal}" for refusal in refusals[:4])
     )
+
+
+def unreached(cluster: Cluster, timeout: float, problem: str) -> str:
+    """Returns the error of a worker that does not reach rank 0.
+
+    Args:
+        cluster: The cluster.
+        timeout: Seconds within which it had to.
+        problem: Why the last attempt failed.
+    """
+    return (
+        f"Rank {cluster.rank} must reach rank 0 within {timeout:g} s. Received at "
+        f"{cluster.addresses[0]}: {problem}. Check that rank 0 is started and its log "
+        "has no error, and that this address of rank 0 is right on every worker and "
+        "can be reached from here; a larger `start_timeout` allows more time."
+    )
+
+
+def lost(cluster: Cluster, how: str) -> str:
+    """Returns the error of a worker that has lost rank 0.
+
+    Args:
+        cluster: The cluster.
+        how: What happened.
+    """
+    return (
+        "Rank 0 must run until all workers have met. Received by rank "
+        f"{cluster.rank} from {cluster.addresses[0]}: {how}. Look for an error in "
+        "rank 0's log."
+    )
+
+
+def named(cluster: Cluster, ranks: Sequence[int]) -> str:
+    """Returns ranks with their addresses, the first eight of them.
+
+    Args:
+        cluster: The cluster.
+        ranks: The ranks.
+    """
+    shown = ", ".join(f"{rank} ({cluster.addresses[rank]})" for rank in ranks[:8])
+    return shown + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
