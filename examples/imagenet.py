@@ -100,8 +100,6 @@ def main() -> None:
         "device_batch": args.device_batch,
         "precision": args.precision,
     }
-    if args.model == "alexnet_bn" and args.recipe == "berkeley2017":
-        given["model"] = args.model
     # First, since the cluster must form before TensorFlow runs.
     strategy = fastnet.TorusStrategy(grid=args.grid or "auto")
     keras.utils.set_random_seed(args.seed)

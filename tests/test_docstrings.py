@@ -12,12 +12,7 @@ MODULES = (
     "models.cifar_resnet",
     "optimizers.biases_and_norms",
     "optimizers.trust_ratio",
-    "recipes.berkeley2017",
-    "recipes.facebook2017",
-    "recipes.ibm2017",
-    "recipes.mlperf",
-    "recipes.recipe",
-    "recipes.sony2018",
+    "recipes.published",
     "schedules.decays",
     "schedules.scaling",
 )
