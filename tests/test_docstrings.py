@@ -10,7 +10,6 @@ MODULES = (
     "optimizers.lars",
     "models.alexnet_bn",
     "models.cifar_resnet",
-    "optimizers.biases_and_norms",
     "optimizers.trust_ratio",
     "recipes.published",
     "schedules.decays",
