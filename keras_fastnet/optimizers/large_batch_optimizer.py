@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from keras_fastnet._keras.adapters import install_changes, optimizers, values
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet._keras.other_keras import refuse_in_other_models
 from keras_fastnet._keras.protocols import FastnetStrategy
 from keras_fastnet._keras.replica_step import compiled, keras_step, summed_gradients
 from keras_fastnet._keras.scopes import refuse_lone_update
@@ -86,7 +85,6 @@ class LargeBatchOptimizer(optimizers.LossScaleOptimizer):
         dynamic_growth_steps: int = 2000,
         name: str | None = None,
     ):
-        refuse_in_other_models(type(self))
         _check_inner(inner_optimizer)
         steps = checked_integer("accumulation_steps", accumulation_steps, at_least=1)
         super().__init__(

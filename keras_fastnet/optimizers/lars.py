@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from keras_fastnet._keras.adapters import optimizers, values
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet._keras.other_keras import refuse_in_other_models
 from keras_fastnet.arguments import checked_bool, checked_number
 from keras_fastnet.optimizers.dense_gradient import dense
 from keras_fastnet.optimizers.exclusions import Exclusion, Exclusions
@@ -149,7 +148,6 @@ class LARS(optimizers.Optimizer):
             name=name,
             **kwargs,
         )
-        refuse_in_other_models(type(self))
         self.momentum = checked_number("momentum", momentum, at_least=0.0, below=1.0)
         self.weight_decay = checked_number(
             "weight_decay", 0.0 if weight_decay is None else weight_decay, at_least=0.0
