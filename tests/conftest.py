@@ -58,6 +58,9 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """Marks tests that start workers, and those that run with Keras 2."""
     if pools_of(item) or "fastnet" in getattr(item, "fixturenames", ()):
         item.add_marker(pytest.mark.distributed)
+    # `make test` has those that are marked `smoke`.
+    if item.get_closest_marker("distributed") and not item.get_closest_marker("smoke"):
+        item.add_marker(pytest.mark.landing)
     if item.path.stem in COVERED:
         item.add_marker(pytest.mark.keras2)
     reason = reason_to_leave_out(item.nodeid)

@@ -17,6 +17,8 @@ import pytest
 from keras_fastnet.datasets import ImageRecords
 from tests.image_record_files import example, jpeg, write
 
+pytestmark = pytest.mark.landing
+
 SCRIPT = Path(__file__).parents[2] / "examples" / "imagenet.py"
 CLASSES = 10
 
@@ -59,7 +61,6 @@ def facts(output):
 
 
 @pytest.mark.distributed
-@pytest.mark.smoke
 def test_batch_grows_on_two_workers(fastnet, data_dir):
     done = fastnet("run", "--workers", 2, *words(data_dir, *SONY))
     assert done.returncode == 0, done.stdout + done.stderr
