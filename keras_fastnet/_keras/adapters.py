@@ -1,20 +1,20 @@
 """The modules that adapt the Keras in use, of `keras2` or `keras3`.
 
-Both have these modules, with the functions that the rest of the package imports from
-here. When they are imported they register their changes to Keras, which
-`install_changes` makes.
+The rest of the package imports them from here. `keras2` has those functions only that
+are called with Keras 2, whose loop is TensorFlow's. When modules are imported they
+register their changes to Keras, which `install_changes` makes.
 """
 
-from types import ModuleType
 from typing import TYPE_CHECKING
 
-from keras_fastnet._keras import callbacks, calls, losses, saving, tensorflow
+from keras_fastnet._keras import tensorflow
 from keras_fastnet._keras.active_strategy import FastnetStrategy
 from keras_fastnet._keras.keras_api import IS_KERAS_2
 from keras_fastnet._keras.scopes import STRATEGIES
 from keras_fastnet._keras.wrapping import install
 
 if TYPE_CHECKING or not IS_KERAS_2:
+    from keras_fastnet._keras import callbacks, calls, losses, saving
     from keras_fastnet._keras.keras3 import (
         data,
         functions,
@@ -23,19 +23,15 @@ if TYPE_CHECKING or not IS_KERAS_2:
         steps,
         values,
     )
-else:
-    from keras_fastnet._keras.keras2 import (
-        data,
-        functions,
-        models,
-        optimizers,
-        steps,
-        values,
-    )
 
-# Imported for the changes that they register.
-REGISTERING: tuple[ModuleType, ...]
-REGISTERING = (callbacks, calls, data, functions, losses, saving, steps, tensorflow)
+    # Imported for the changes that they register.
+    REGISTERING: tuple = (callbacks, calls, data, functions, losses, saving)
+    REGISTERING += (steps, tensorflow)
+else:
+    from keras_fastnet._keras.keras2 import fit as functions
+    from keras_fastnet._keras.keras2 import models, optimizers, values
+
+    REGISTERING = (functions, tensorflow)
 
 __all__ = ["functions", "install_changes", "models", "optimizers", "values"]
 
@@ -56,4 +52,6 @@ def install_changes(strategy: FastnetStrategy | None = None) -> None:
     """
     if strategy is not None:
         STRATEGIES.add(strategy)
-    install()
+    # With Keras 2 nothing is changed before a strategy exists.
+    if STRATEGIES or not IS_KERAS_2:
+        install()

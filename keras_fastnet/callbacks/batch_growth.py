@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_fastnet._keras.callbacks import FastnetCallback
-from keras_fastnet._keras.keras_api import keras
+from keras_fastnet._keras.keras_api import keras, require_keras_3
 from keras_fastnet._keras.training import data_of
 from keras_fastnet.arguments import (
     checked_bool,
@@ -91,6 +91,7 @@ class BatchGrowth(FastnetCallback, keras.callbacks.Callback):
             )
         self.max_device_batch = max_device_batch
         if max_device_batch is not None:
+            require_keras_3("`max_device_batch`")
             checked_integer("max_device_batch", max_device_batch, at_least=1)
         self._micro_batch = 1
         self._data: Any = None
@@ -118,6 +119,12 @@ class BatchGrowth(FastnetCallback, keras.callbacks.Callback):
             self._correction = MomentumCorrection(optimizer)
         # Looked up now, since validation replaces the model's data by its own.
         self._data = data_of(self.model)
+        if self._data is None:
+            raise ValueError(
+                "BatchGrowth needs the batch size of the data, which a strategy "
+                "reports. Received: a program without a strategy. Call "
+                "`keras_fastnet.TorusStrategy()` at its start, also on one device."
+            )
         micro_batch = self._micro_batch = self._data.examples_of_first_batch()
         for epoch, global_batch in self.phases.items():
             if global_batch % micro_batch:
