@@ -16,7 +16,6 @@ class EpochElements(Protocol):
     marks_sources: bool
     batches_per_step: int
     steps_per_call: int
-    on_epoch: Callable[[int], Any]
     peeking: Callable[[], AbstractContextManager[None]] | None
 
     def peek(self) -> Any:
@@ -39,29 +38,10 @@ class EpochElements(Protocol):
     def __iter__(self) -> Iterator[Any]: ...
 
 
-class Rows(Protocol):
-    """The rows of an array; those of one example each.
-
-    Attributes:
-        features: Number of elements in a row.
-    """
-
-    features: int
-
-    def rows(self, numbers: tf.Tensor) -> tf.Tensor:
-        """Returns some rows, in a graph."""
-        ...
-
-    def elements(self, numbers: tf.Tensor, columns: tf.Tensor) -> tf.Tensor:
-        """Returns single elements, by their rows and their places in the rows."""
-        ...
-
-
 class RowsOfArrays(Protocol):
     """Arrays and which of their rows make a batch; see `ArrayRows`."""
 
     numbers: tf.data.Dataset
-    leaves: list[Rows | None]
 
     def read(self, numbers: tf.Tensor) -> Any:
         """Returns some rows of each array, in a graph."""

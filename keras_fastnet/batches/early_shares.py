@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from keras_fastnet._keras import datasets as upstream
 from keras_fastnet._keras.map_functions import MapFunction
-from keras_fastnet.batches.fingerprints import fingerprint_of_samples
+from keras_fastnet.batches.fingerprints import fingerprint_of_sample
 from keras_fastnet.batches.global_batch import (
     GlobalBatch,
     bounds,
@@ -367,7 +367,7 @@ def _header(
 
     def marks() -> tf.Tensor:
         stride = tf.maximum(-(-rows // _SAMPLES), 1)
-        return fingerprint_of_samples([sample(part, stride) for part in parts], rows)
+        return fingerprint_of_sample([sample(part, stride) for part in parts], rows)
 
     none = tf.fill([len(parts)], np.int64(-1))
     return tf.concat([[rows], tf.cond(compared, marks, lambda: none)], 0)

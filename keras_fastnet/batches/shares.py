@@ -5,12 +5,13 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from keras_fastnet._keras.protocols import PartsOfBatches, RowsOfArrays, seed_offset
 from keras_fastnet._keras.tensorflow import without_end_of_data_agreement
 from keras_fastnet.batches.early_shares import early_shares
-from keras_fastnet.batches.fingerprints import fingerprint, fingerprint_of_rows
+from keras_fastnet.batches.fingerprints import fingerprint_of_sample, spread_rows
 from keras_fastnet.batches.global_batch import (
     GlobalBatch,
     bounds,
@@ -86,7 +87,7 @@ def shares_of(
     workers = replicas // len(positions)
     rows: RowsOfArrays | None = getattr(dataset, "fastnet_rows", None)
     if rows is not None:
-        made = _of_arrays(rows, positions, replicas)
+        made = _of_arrays(dataset, rows, positions, replicas)
         return Shares(made, dataset, divided("gathers", workers))
     parts: PartsOfBatches | None = getattr(dataset, "fastnet_parts", None)
     if parts is not None:
@@ -125,25 +126,33 @@ def shares_of(
 
 
 def _of_arrays(
-    arrays: RowsOfArrays, positions: Sequence[int], replicas: int
+    dataset: tf.data.Dataset,
+    arrays: RowsOfArrays,
+    positions: Sequence[int],
+    replicas: int,
 ) -> tf.data.Dataset:
     """Returns a worker's shares of batches, of which only their rows are read.
 
     Args:
+        dataset: The whole batches.
         arrays: The arrays.
         positions: Which shares of a batch this worker's devices take.
         replicas: Number of replicas.
     """
 
+    leaves = len(tf.nest.flatten(dataset.element_spec))
+    nothing = tf.fill([leaves], np.int64(-1))
+
+    def compared(rows: tf.Tensor) -> tf.Tensor:
+        count = tf.size(rows, tf.int64)
+        sample = arrays.read(tf.gather(rows, spread_rows(count)))
+        return fingerprint_of_sample(sample, count)
+
     @tf.autograph.experimental.do_not_convert
     def numbers(batch: tf.Tensor, rows: tf.Tensor) -> list[GlobalBatch]:
         # The workers compare it in the first step of an epoch: others need not read
         # what lies in files.
-        mark = tf.cond(
-            batch == 0,
-            lambda: fingerprint_of_rows(arrays.leaves, rows),
-            lambda: tf.fill([len(arrays.leaves)], tf.constant(-1, tf.int64)),
-        )
+        mark = tf.cond(batch == 0, lambda: compared(rows), lambda: nothing)
         return [
             with_examples(rows, position, replicas)._replace(fingerprint=mark)
             for position in positions
@@ -168,7 +177,7 @@ def _of_parts(
         replicas: Number of replicas.
     """
     own = functools.partial(_all_bounds, positions=tuple(positions), replicas=replicas)
-    return parts.parts(own, fingerprint).map(GlobalBatch)
+    return parts.parts(own, fingerprint_of_sample).map(GlobalBatch)
 
 
 def _all_bounds(

@@ -1,13 +1,11 @@
 """The data of Keras 2's loops: shares of global batches, and epochs that end."""
 
-import contextlib
 import contextvars
 import types
 from typing import Any
 
 from keras_fastnet._keras.keras2 import internal
 from keras_fastnet._keras.protocols import FastnetStrategy, counts_alone, strategy_of
-from keras_fastnet._keras.tensorflow import EpochOrder
 from keras_fastnet._keras.training import TrainingData, data_of, note_data
 from keras_fastnet._keras.wrapping import wrap
 
@@ -25,17 +23,14 @@ def takes_epoch_data(model: Any) -> bool:
 
 
 # Arrays: Keras makes one dataset of all epochs, in which no epoch has an end.
-_epoch_order: contextvars.ContextVar[EpochOrder | None]
-_epoch_order = contextvars.ContextVar("_epoch_order", default=None)
+_by_epochs: contextvars.ContextVar[bool]
+_by_epochs = contextvars.ContextVar("_by_epochs", default=False)
 
 
 @wrap(
     _adapters.DataHandler,
     "__init__",
-    stock=(
-        "One dataset over arrays has all epochs, so that no epoch has an end; a "
-        "seed gives all epochs one order."
-    ),
+    stock=("One dataset over arrays has all epochs, so that no epoch has an end."),
     until="Never: Keras 2 has ended; goes with its support.",
 )
 def _by_epoch(original, handler, *args, **kwargs):
@@ -47,16 +42,11 @@ def _by_epoch(original, handler, *args, **kwargs):
     handler._fastnet_model = model
     if model is None or kwargs.get("steps_per_epoch") is not None:
         return original(handler, *args, **kwargs)
-    order = EpochOrder()
-    token = _epoch_order.set(order)
+    token = _by_epochs.set(True)
     try:
-        with contextlib.ExitStack() as shuffled:
-            if strategy_of(model) is not None:
-                # Keras 2 has a `tf` of its own.
-                shuffled.enter_context(order.of_datasets(_adapters.tf.random))
-            original(handler, *args, **kwargs)
+        original(handler, *args, **kwargs)
     finally:
-        _epoch_order.reset(token)
+        _by_epochs.reset(token)
 
 
 @wrap(
@@ -66,7 +56,7 @@ def _by_epoch(original, handler, *args, **kwargs):
     until="Never: Keras 2 has ended; goes with its support.",
 )
 def _one_epoch(original, adapter, *args, **kwargs):
-    if _epoch_order.get() is not None:
+    if _by_epochs.get():
         kwargs["epochs"] = 1
     original(adapter, *args, **kwargs)
 
@@ -79,7 +69,7 @@ def _one_epoch(original, adapter, *args, **kwargs):
     until="Never: Keras 2 has ended; goes with its support.",
 )
 def _of_any_length(original, adapter, y, sample_weights, steps, *args):
-    ours = _epoch_order.get() is not None
+    ours = _by_epochs.get()
     if ours and _adapters._is_distributed_dataset(adapter._dataset):
         steps = 1
     original(adapter, y, sample_weights, steps, *args)
@@ -107,9 +97,6 @@ def _with_epoch_data(original, handler, strategy, *args, **kwargs):
             )
     else:
         data = model.optimizer.epoch_data(dataset)
-    order = _epoch_order.get()
-    if order is not None:
-        data.on_epoch = order.begin
     handler._dataset = handler._fastnet_data = data
     handler._fastnet_given = HandlerData(handler, data)
     note_data(model, handler._fastnet_given)

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import keras
 import numpy as np
-import tensorflow as tf
 from keras.src.backend.tensorflow import trainer as tf_trainer
 from keras.src.trainers.data_adapters import (
     array_data_adapter,
@@ -23,7 +22,6 @@ from keras_fastnet._keras.keras3.py_datasets import (
     separate_iterators,
 )
 from keras_fastnet._keras.protocols import FastnetStrategy
-from keras_fastnet._keras.tensorflow import EpochOrder
 from keras_fastnet._keras.training import TrainingData, note_data
 from keras_fastnet._keras.wrapping import extend, extension, wrap
 
@@ -33,9 +31,7 @@ from keras_fastnet._keras.wrapping import extend, extension, wrap
     "__init__",
     stock=(
         "Workers take the shares that TensorFlow deals out, as many steps as each "
-        "has, and a step more than there are batches, which counts an empty update. "
-        "With a seed, arrays are shuffled in the same order in every epoch, also on "
-        "one device."
+        "has, and a step more than there are batches, which counts an empty update."
     ),
     until="Keras's `fit` runs on several workers (keras#20585).",
 )
@@ -44,17 +40,14 @@ def _make_iterator(original, iterator, *args, **kwargs):
     if not isinstance(strategy, FastnetStrategy):
         original(iterator, *args, **kwargs)
         return
-    order = EpochOrder()
     token = _distributing.set(strategy)
     try:
-        with order.of_datasets(tf.random):
-            original(iterator, *args, **kwargs)
+        original(iterator, *args, **kwargs)
     finally:
         _distributing.reset(token)
     dataset = iterator._distributed_dataset
     support = strategy.fit_support.data
     data = support.epoch_data(dataset)
-    data.on_epoch = order.begin
     iterate_over(iterator, data)
     iterator.agreed_batches = support.agreed_batches(dataset, iterator._num_batches)
     iterator._num_batches = iterator.agreed_batches
