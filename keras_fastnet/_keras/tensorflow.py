@@ -57,9 +57,7 @@ _seeds: random.Random | None = None
     until="`tf.distribute` gives such datasets one seed.",
 )
 def _seed_of_run(original, own):
-    if own is None and _seeds is not None and global_seed() is None:
-        own = _seeds.randrange(2**31)
-    return original(own)
+    return original(agreed_seed() if own is None else own)
 
 
 def seed_datasets(seed: int) -> None:
@@ -76,67 +74,14 @@ def seed_datasets(seed: int) -> None:
     install(dataset_random_seed)
 
 
-def dataset_seed() -> int:
-    """Returns the seed that a dataset made now, without one of its own, shuffles with.
+def agreed_seed() -> int | None:
+    """Returns the seed for the next dataset of a program that sets no seed.
 
-    A random one where there is none.
+    Equal on all workers; `None` if the program has set one, or on a single worker.
     """
-    first, second = (int(part) for part in dataset_random_seed.get_seed(None))
-    if first == second == 0:
-        return random.SystemRandom().randrange(2**62)
-    return (first * 2**31 + second) % 2**62
-
-
-class EpochOrder:
-    """Shuffles data by a seed and the number of the epoch, which all workers know.
-
-    `tf.random.shuffle` in a dataset starts again with every epoch's iterator: with a
-    seed, it gives all epochs the same order.
-    """
-
-    def __init__(self) -> None:
-        self._seed: tf.Tensor | None = None
-        self._epoch: tf.Variable | None = None
-
-    def begin(self, epoch: int) -> None:
-        """Sets the epoch; called before its data are read.
-
-        Args:
-            epoch: The number of the epoch.
-        """
-        if self._epoch is not None:
-            self._epoch.assign(epoch)
-
-    @contextlib.contextmanager
-    def of_datasets(self, random: Any) -> Iterator[None]:
-        """Has datasets that are made in this context shuffle so.
-
-        Args:
-            random: The module `tf.random` that the caller's code uses.
-        """
-        plain = random.shuffle
-
-        # `shuffle="batch"` passes it to `Dataset.map` as it is.
-        @tf.autograph.experimental.do_not_convert
-        def shuffle(value: tf.Tensor, *args: Any, **kwargs: Any) -> tf.Tensor:
-            # A program's own data may shuffle meanwhile, when one looks at them.
-            if tf.executing_eagerly():
-                return plain(value, *args, **kwargs)
-            return self._shuffle(value)
-
-        random.shuffle = shuffle
-        try:
-            yield
-        finally:
-            random.shuffle = plain
-
-    def _shuffle(self, value: tf.Tensor) -> tf.Tensor:
-        if self._epoch is None:
-            with tf.init_scope(), tf.device("/CPU:0"):
-                self._seed = tf.constant(dataset_seed(), tf.int64)
-                self._epoch = tf.Variable(0, dtype=tf.int64, trainable=False)
-        seeds = tf.stack([self._seed, self._epoch.read_value()])
-        return tf.random.experimental.stateless_shuffle(value, seeds)
+    if _seeds is None or global_seed() is not None:
+        return None
+    return _seeds.randrange(2**31)
 
 
 def post_text(key: str, text: str) -> None:

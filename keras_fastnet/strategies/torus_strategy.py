@@ -175,22 +175,6 @@ class TorusStrategy(tf.distribute.MultiWorkerMirroredStrategy, metaclass=OnePerP
         """Returns the ranks, cluster source, hosts, grid and transport, as a text."""
         return describe(self.extended, self.membership.source, self.wait_timeout)
 
-    def explain_data(self, dataset: tf.data.Dataset) -> None:
-        """Prints, on the chief, what each stage of a pipeline costs a worker.
-
-        The cost is 1 if every worker runs the stage for all examples, as one device
-        does, and 1/N if each of N workers runs it for its share of the examples.
-
-        Args:
-            dataset: A dataset of global batches, as for `fit`.
-
-        Raises:
-            TypeError: If it is no `tf.data.Dataset`.
-        """
-        text = self.fit_support.data.explained(dataset)
-        if self.rank == 0:
-            print(text, flush=True)
-
     def check_unchanged(self) -> None:
         """Checks that the cluster is still as it was when the strategy was made.
 

@@ -23,7 +23,6 @@ from keras_fastnet._keras.keras3.py_datasets import (
     first_only,
     separate_iterators,
 )
-from keras_fastnet._keras.tensorflow import EpochOrder
 from keras_fastnet._keras.training import TrainingData, note_data
 from keras_fastnet._keras.wrapping import extend, extension, wrap
 
@@ -34,9 +33,7 @@ from keras_fastnet._keras.wrapping import extend, extension, wrap
     stock=(
         "Workers take the shares that TensorFlow deals out, as many steps as each "
         "has, and a step more than there are batches, which counts an empty update. "
-        "Every worker makes whole batches, of arrays from a copy in memory. "
-        "With a seed, arrays are shuffled in the same order in every epoch, also on "
-        "one device."
+        "Every worker makes whole batches, of arrays from a copy in memory."
     ),
     until="Keras's `fit` runs on several workers (keras#20585).",
 )
@@ -48,16 +45,13 @@ def _make_iterator(original, iterator, *args, **kwargs):
         return
     del kwargs["distribute_strategy"]
     epoch_iterator.EpochIterator.__init__(iterator, *args, **kwargs)
-    order = EpochOrder()
-    with order.of_datasets(tf.random):
-        dataset = _dataset_of(iterator.data_adapter, strategy.num_workers)
+    dataset = _dataset_of(iterator.data_adapter, strategy.num_workers)
     if not isinstance(dataset, tf.distribute.DistributedDataset):
         dataset = strategy.experimental_distribute_dataset(dataset)
     iterator._distribute_strategy = strategy
     iterator._distributed_dataset = dataset
     support = strategy.fit_support.data
     data = support.epoch_data(dataset)
-    data.on_epoch = order.begin
     iterate_over(iterator, data)
     iterator.agreed_batches = support.agreed_batches(dataset, iterator._num_batches)
     iterator._num_batches = iterator.agreed_batches

@@ -19,7 +19,7 @@ from keras_fastnet._keras.description import (
 )
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.training import TrainingData
-from keras_fastnet.batches.input_costs import OWN
+from keras_fastnet.batches.shares import OWN
 from keras_fastnet.callbacks.batch_growth import BatchGrowth
 from keras_fastnet.callbacks.learning_rate_warmup import LearningRateWarmup
 from keras_fastnet.callbacks.progress import updates_of
