@@ -1,5 +1,6 @@
 # Two commands are enough: `make demo` and `make test`. Both set up what they need.
-# Levels of tests: `test` is a part of `test-all`, which CI runs; `test-slow` is the rest.
+# Levels of tests: `test` for every change, `test-landing` before it lands (.ci/run),
+# `test-all` before a release.
 PYTHON ?= python3
 VENV := .venv
 OLDEST := .venv-oldest
@@ -10,9 +11,11 @@ MODELS := .venv-models
 ADDONS := .venv-addons
 ADDONS_PYTHON ?= python3.11
 PIP_OPTIONS := --quiet --disable-pip-version-check
+# Tests with workers one after another, beside them those that need a core only.
+TWO_AT_A_TIME := -n 2 --dist loadgroup
 
-.PHONY: help demo test test-all test-slow test-oldest test-clusters test-legacy test-legacy-smoke \
-	test-keras test-keras-smoke lint dist docs format figures clean
+.PHONY: help demo test test-landing test-all test-slow test-oldest test-clusters \
+	test-legacy test-legacy-smoke test-keras test-keras-smoke lint dist docs format figures clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -20,14 +23,16 @@ help:  ## Show this list.
 demo: $(VENV)/examples.stamp  ## Train digits on four workers, global batch up to 32,768.
 	$(VENV)/bin/fastnet demo
 
-test: $(VENV)/dev.stamp  ## Run unit tests and a smoke of every distributed way: minutes.
-	$(VENV)/bin/python -m pytest -m "not slow and (smoke or not distributed)"
+test: $(VENV)/dev.stamp  ## Run unit tests and a smoke of every way to distribute: 5 minutes.
+	$(VENV)/bin/python -m pytest $(TWO_AT_A_TIME) -m "not landing and not slow"
 
-test-all: $(VENV)/dev.stamp  ## Run all tests that CI runs: under an hour.
-	$(VENV)/bin/python -m pytest -m "not slow"
+test-landing: $(VENV)/dev.stamp  ## Run the tests that a change must pass before it lands.
+	$(VENV)/bin/python -m pytest $(TWO_AT_A_TIME) -m "landing and not slow"
 
-test-slow: $(VENV)/dev.stamp  ## Run what CI does not: twenty kills, every fix switched off.
-	$(VENV)/bin/python -m pytest -m "slow"
+test-all: test test-landing test-slow test-oldest test-clusters test-legacy test-keras  ## Run everything, before a release: hours.
+
+test-slow: $(VENV)/dev.stamp  ## Run what only a release needs: more workers, MPI, kills.
+	$(VENV)/bin/python -m pytest -m "slow and not clusters"
 
 test-oldest: $(OLDEST)/dev.stamp  ## Run a subset on the oldest supported versions.
 	$(OLDEST)/bin/python -m pytest -m "smoke"

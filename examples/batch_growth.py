@@ -14,7 +14,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 import keras_fastnet as fastnet
-from keras_fastnet.schedules import Polynomial, linear_scaling
+from keras_fastnet.schedules import Polynomial, square_root_scaling
 
 EPOCHS, WARMUP = 40, 4
 GROWTH = {0: 256, WARMUP: 512, 20: 1024}
@@ -43,7 +43,7 @@ with strategy.scope():
         metrics=["accuracy"],
     )
 
-peak = linear_scaling(1.0, GROWTH[0], base_batch=256)
+peak = square_root_scaling(1.0, GROWTH[0], base_batch=256)
 callbacks = [
     fastnet.callbacks.LearningRateWarmup(peak, WARMUP, Polynomial(EPOCHS - WARMUP)),
     fastnet.callbacks.BatchGrowth(GROWTH),

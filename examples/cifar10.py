@@ -93,20 +93,19 @@ def main() -> None:
         )
     decay = Polynomial(max(1, args.epochs - WARMUP))
     chief = strategy.rank == 0
-    with train.naming_corrupt():
-        history = model.fit(
-            train.for_training(
-                MICRO_BATCH, 32, strategy=strategy, seed=args.seed, augmentation="pad"
-            ),
-            epochs=args.epochs,
-            validation_data=test.for_evaluation(1_000, 32, strategy=strategy),
-            callbacks=[
-                fastnet.callbacks.LearningRateWarmup(0.4, WARMUP, then=decay),
-                fastnet.callbacks.BatchGrowth({0: 256, WARMUP: 512, 6: 1_024}),
-                fastnet.callbacks.ThroughputMonitor(),
-            ],
-            shuffle=False,  # already shuffled
-        ).history
+    history = model.fit(
+        train.for_training(
+            MICRO_BATCH, 32, strategy=strategy, seed=args.seed, augmentation="pad"
+        ),
+        epochs=args.epochs,
+        validation_data=test.for_evaluation(1_000, 32, strategy=strategy),
+        callbacks=[
+            fastnet.callbacks.LearningRateWarmup(0.4, WARMUP, then=decay),
+            fastnet.callbacks.BatchGrowth({0: 256, WARMUP: 512, 6: 1_024}),
+            fastnet.callbacks.ThroughputMonitor(),
+        ],
+        shuffle=False,  # already shuffled
+    ).history
     if chief:
         updates = int(model.optimizer.iterations.numpy())
         print(f"{updates} updates, accuracy {history['val_accuracy'][-1]:.2%}")

@@ -100,8 +100,6 @@ def main() -> None:
         "device_batch": args.device_batch,
         "precision": args.precision,
     }
-    if args.model == "alexnet_bn" and args.recipe == "berkeley2017":
-        given["model"] = args.model
     # First, since the cluster must form before TensorFlow runs.
     strategy = fastnet.TorusStrategy(grid=args.grid or "auto")
     keras.utils.set_random_seed(args.seed)
@@ -142,15 +140,12 @@ def main() -> None:
             args.backup_dir, args.save_freq or "epoch"
         )
         callbacks.append(backup)
-    with train.naming_corrupt():
-        history = model.fit(
-            train.for_training(
-                **common, seed=args.seed, augmentation=args.augmentation
-            ),
-            validation_data=validation.for_evaluation(**common),
-            shuffle=False,  # already shuffled
-            **arguments_of_fit,
-        ).history
+    history = model.fit(
+        train.for_training(**common, seed=args.seed, augmentation=args.augmentation),
+        validation_data=validation.for_evaluation(**common),
+        shuffle=False,  # already shuffled
+        **arguments_of_fit,
+    ).history
     if args.save:
         model.save(args.save)
     if chief:

@@ -7,8 +7,6 @@ keras_fastnet` do not import TensorFlow.
 import importlib
 from typing import TYPE_CHECKING
 
-from keras_fastnet._keras.lone_fit import watch
-from keras_fastnet.cluster.environment import who_started
 from keras_fastnet.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -73,9 +71,3 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-# In a process that a launcher started as one of several workers, detects a script that
-# trains without a strategy (and only uses an optimizer from this package, say).
-if (_source := who_started()) is not None:
-    watch(_source)

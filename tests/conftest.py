@@ -58,6 +58,12 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """Marks tests that start workers, and those that run with Keras 2."""
     if pools_of(item) or "fastnet" in getattr(item, "fixturenames", ()):
         item.add_marker(pytest.mark.distributed)
+    if item.get_closest_marker("distributed"):
+        # Beside them one process at a time runs tests that need a core only.
+        item.add_marker(pytest.mark.xdist_group("workers"))
+        # `make test` has those that are marked `smoke`.
+        if not item.get_closest_marker("smoke"):
+            item.add_marker(pytest.mark.landing)
     if item.path.stem in COVERED:
         item.add_marker(pytest.mark.keras2)
     reason = reason_to_leave_out(item.nodeid)

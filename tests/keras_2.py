@@ -54,13 +54,11 @@ LEFT_OUT = {
         ),
         "test_variable_without_gradient_is_unchanged": "warns through a logger",
         "test_buffers_have_keras_names": _PATHS,
-        "test_building_twice_keeps_buffers": "counts Keras 3's variables",
         "test_invalid_arguments_raise[{'learning_rate'": "Keras 2's own error",
         "test_invalid_arguments_raise[{'eta'": "Keras 2's own error",
     },
     "test_lars_fit": {
         "test_sparse_gradients_in_fit[option2": _OTHERS_DO,
-        "test_sparse_gradients_with_accumulation": _OTHERS_DO,
         "test_accumulation_equals_one_large_batch": _OTHERS_DO,
         "test_moving_average_of_weights": (
             "the average of Keras 2 begins with the weights before the first update"
@@ -72,13 +70,6 @@ LEFT_OUT = {
     "test_large_batch_optimizer": {
         "test_invalid_arguments_raise[<lambda>-ValueError-pass `accum": _OTHERS_DO,
         "test_invalid_arguments_raise[<lambda>-ValueError-`loss_scal": _OTHERS_DO,
-    },
-    "test_schedules": {
-        "test_deprecated_schedule_sets_the_rate_of_an_optimizer": (
-            "`learning_rate` of Keras 2 is that of the update before"
-        ),
-        "test_deprecated_schedule_is_loaded": "the file is one of Keras 3",
-        "test_model_file_with_the_deprecated_schedule": "the file is one of Keras 3",
     },
     "test_batch_growth": {
         "test_growth_equals_separate_fits[2-as_unknown_length": (
@@ -107,7 +98,6 @@ LEFT_OUT = {
         "test_means_equal_numpy": _PATHS,
         "test_training_without_the_monitor_records_nothing": _PATHS,
         "test_skipped_updates_are_left_out": _PATHS,
-        "test_tensorboard_writes_every_log": _PATHS,
     },
 }
 """By module, how the names of tests begin that do not run with Keras 2, and why."""

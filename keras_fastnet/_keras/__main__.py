@@ -12,9 +12,11 @@ _ELSEWHERE = (
     ("`tf.function`", "while Keras makes the steps of a model that XLA compiles"),
     ("`call` of a model", "while XLA compiles its forward pass"),
     ("`result` of metrics", "while a step asks for results over all replicas"),
+    ("`call` of stateful recurrent layers", "while a step runs"),
+    ("`all_reduce` of a replica's context", "while an optimizer is given sums"),
+    ("`_get_iterator` of a `PyDataset`'s adapter", "while workers iterate over it"),
     ("`_enumerate_iterator` of an epoch iterator", "in the first epoch that resumes"),
-    ("`optimizers.get` of the other Keras", "from the first optimizer of this one"),
-    ("`make_train_function`", "in a worker whose script has no strategy"),
+    ("`make_train_function`", "in a worker of `fastnet run` without a strategy"),
 )
 
 
@@ -67,7 +69,7 @@ def markdown() -> str:
 
 def _methods(kind: type) -> str:
     base = kind.__mro__[1]
-    names = [name for name in vars(kind) if callable(getattr(base, name, None))]
+    names = [name for name, value in vars(kind).items() if callable(value)]
     return f"`{base.__name__}`: {', '.join(f'`{name}`' for name in names)}"
 
 

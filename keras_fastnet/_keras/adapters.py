@@ -1,46 +1,37 @@
 """The modules that adapt the Keras in use, of `keras2` or `keras3`.
 
-Both have these modules, with the functions that the rest of the package imports from
-here. When they are imported they register their changes to Keras, which
-`install_changes` makes.
+The rest of the package imports them from here. `keras2` has those functions only that
+are called with Keras 2, whose loop is TensorFlow's. When modules are imported they
+register their changes to Keras, which `install_changes` makes.
 """
 
 from typing import TYPE_CHECKING
 
-from keras_fastnet._keras import callbacks, calls, losses, tensorflow
+from keras_fastnet._keras import tensorflow
+from keras_fastnet._keras.active_strategy import FastnetStrategy
 from keras_fastnet._keras.keras_api import IS_KERAS_2
-from keras_fastnet._keras.protocols import FastnetStrategy
 from keras_fastnet._keras.scopes import STRATEGIES
 from keras_fastnet._keras.wrapping import install
 
 if TYPE_CHECKING or not IS_KERAS_2:
+    from keras_fastnet._keras import callbacks, calls, losses, saving
     from keras_fastnet._keras.keras3 import (
         data,
         functions,
         models,
         optimizers,
-        saving,
-        scope,
         steps,
         values,
     )
 
-    _OF_KERAS_3: tuple = (saving, scope)
+    # Imported for the changes that they register.
+    REGISTERING: tuple = (callbacks, calls, data, functions, losses, saving)
+    REGISTERING += (steps, tensorflow)
 else:
-    from keras_fastnet._keras.keras2 import (
-        data,
-        functions,
-        models,
-        optimizers,
-        steps,
-        values,
-    )
+    from keras_fastnet._keras.keras2 import fit as functions
+    from keras_fastnet._keras.keras2 import models, optimizers, values
 
-    _OF_KERAS_3 = ()
-
-# Imported for the changes that they register.
-REGISTERING = (callbacks, calls, data, functions, losses, steps, tensorflow)
-REGISTERING += _OF_KERAS_3
+    REGISTERING = (functions, tensorflow)
 
 __all__ = ["functions", "install_changes", "models", "optimizers", "values"]
 
@@ -61,4 +52,6 @@ def install_changes(strategy: FastnetStrategy | None = None) -> None:
     """
     if strategy is not None:
         STRATEGIES.add(strategy)
-    install()
+    # With Keras 2 nothing is changed before a strategy exists.
+    if STRATEGIES or not IS_KERAS_2:
+        install()

@@ -1,27 +1,25 @@
 """The stages of `tf.data` pipelines, which TensorFlow keeps in private attributes."""
 
 import dataclasses
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
 from tensorflow.python.data.ops import (
     batch_op,
     cache_op,
-    concatenate_op,
     dataset_ops,
+    interleave_op,
     map_op,
-    padded_batch_op,
     prefetch_op,
-    ragged_batch_op,
     repeat_op,
     shuffle_op,
     skip_op,
     take_op,
     zip_op,
 )
-from tensorflow.python.data.util import nest, structure
+from tensorflow.python.data.util import nest
 from tensorflow.python.ops import gen_dataset_ops
 
 _KINDS: dict[type, str] = {
@@ -36,10 +34,6 @@ _KINDS: dict[type, str] = {
     skip_op._SkipDataset: "skip",
     cache_op.CacheDataset: "cache",
     zip_op._ZipDataset: "zip",
-    concatenate_op._ConcatenateDataset: "concatenate",
-    padded_batch_op._PaddedBatchDataset: "padded_batch",
-    # A stage of its own before the `batch` of `ragged_batch`.
-    ragged_batch_op._DenseToRaggedDataset: "ragged",
     dataset_ops._OptionsDataset: "options",
 }
 
@@ -75,38 +69,40 @@ def inputs(dataset: tf.data.Dataset) -> list[tf.data.Dataset]:
     return list(dataset._inputs())
 
 
+def stages(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
+    """Yields a dataset and all those that it reads, directly or not.
+
+    Args:
+        dataset: The dataset.
+    """
+    yield dataset
+    for part in inputs(dataset):
+        yield from stages(part)
+
+
 @dataclasses.dataclass(frozen=True)
 class BatchArguments:
-    """The arguments of `Dataset.batch` or `padded_batch`.
+    """The arguments of `Dataset.batch`.
 
     Attributes:
         size: `batch_size`.
         drop_remainder: `drop_remainder`.
         parallel_calls: `num_parallel_calls`.
-        padding: `padded_shapes` and `padding_values`; `None` for `batch`.
     """
 
     size: int
     drop_remainder: bool
     parallel_calls: int | None
-    padding: tuple[Any, Any] | None
 
-    def batched(self, pairs: tf.data.Dataset, size: int) -> tf.data.Dataset:
-        """Returns batches of pairs of an element and a vector, in order.
+    def batched(self, elements: tf.data.Dataset, size: int) -> tf.data.Dataset:
+        """Returns batches of other elements, in order.
 
         Args:
-            pairs: The pairs.
+            elements: The elements.
             size: The batches' size.
         """
-        if self.padding is not None:
-            shapes, paddings = self.padding
-            vector = pairs.element_spec[1]
-            zero = tf.zeros([], vector.dtype)
-            return pairs.padded_batch(
-                size, (shapes, vector.shape), (paddings, zero), self.drop_remainder
-            )
         deterministic = None if self.parallel_calls is None else True
-        return pairs.batch(
+        return elements.batch(
             size, self.drop_remainder, self.parallel_calls, deterministic
         )
 
@@ -115,54 +111,30 @@ def batch_arguments(dataset: tf.data.Dataset) -> BatchArguments:
     """Returns the arguments with which a dataset was batched.
 
     Args:
-        dataset: A dataset of kind `"batch"` or `"padded_batch"`, made outside of a
-            `tf.function`.
+        dataset: A dataset of kind `"batch"`, made outside of a `tf.function`.
     """
-    padding = None
-    if kind(dataset) == "padded_batch":
-        padding = dataset._padded_shapes, dataset._padding_values
     return BatchArguments(
-        int(dataset._batch_size),
-        bool(dataset._drop_remainder),
-        parallel_calls(dataset),
-        padding,
+        int(dataset._batch_size), bool(dataset._drop_remainder), parallel_calls(dataset)
     )
-
-
-def pads_to_longest(dataset: tf.data.Dataset) -> bool:
-    """Returns whether the size of an element may depend on others in its batch.
-
-    Args:
-        dataset: A dataset of kind `"padded_batch"`.
-    """
-    shapes = nest.flatten(dataset._padded_shapes)
-    specs = nest.flatten(dataset._input_dataset.element_spec)
-    return any(
-        size < 0 and own is None
-        for shape, spec in zip(shapes, specs, strict=True)
-        for size, own in zip(
-            shape.numpy(), spec.shape.as_list() if spec.shape.rank else (), strict=False
-        )
-    ) or any(spec.shape.rank is None for spec in specs)
 
 
 def parallel_calls(dataset: tf.data.Dataset) -> int | None:
     """Returns the argument `num_parallel_calls` with which a dataset was made.
 
     Args:
-        dataset: A dataset of kind `"map"`, `"batch"` or `"padded_batch"`.
+        dataset: A dataset of kind `"map"` or `"batch"`.
     """
     calls = getattr(dataset, "_num_parallel_calls", None)
     return None if calls is None else int(calls)
 
 
-def in_memory(dataset: tf.data.Dataset) -> bool:
-    """Returns whether a dataset of kind `"cache"` keeps its elements in memory.
+def cache_file(dataset: tf.data.Dataset) -> str:
+    """Returns the path of a dataset of kind `"cache"`; `""` if it is in memory.
 
     Args:
         dataset: The dataset.
     """
-    return not dataset._filename.numpy()
+    return dataset._filename.numpy().decode()
 
 
 def zipped(
@@ -197,7 +169,7 @@ def with_component(
 
 
 def components(element: Any) -> list[Any]:
-    """Returns the components of an element, of its specification, or of a window.
+    """Returns the components of an element or of its specification.
 
     Args:
         element: The structure, as `tf.data` sees it: its lists are tensors.
@@ -210,12 +182,10 @@ def again(dataset: tf.data.Dataset, source: tf.data.Dataset) -> tf.data.Dataset:
 
     Args:
         dataset: Of kind `"prefetch"`, `"shuffle"`, `"repeat"`, `"take"`, `"skip"`,
-            `"cache"`, `"ragged"` or `"options"`.
+            `"cache"` or `"options"`.
         source: The dataset to read.
     """
     name = _KINDS[type(dataset)]
-    if name == "ragged":
-        return ragged_batch_op._DenseToRaggedDataset(source, _row_splits(dataset))
     if name == "shuffle":
         return _SameShuffle(dataset, source)
     if name == "prefetch":
@@ -224,38 +194,68 @@ def again(dataset: tf.data.Dataset, source: tf.data.Dataset) -> tf.data.Dataset:
         return source.cache()
     if name == "options":
         return source
-    stages = {"repeat": source.repeat, "take": source.take, "skip": source.skip}
-    return stages[name](dataset._count)
+    made = {"repeat": source.repeat, "take": source.take, "skip": source.skip}
+    return made[name](dataset._count)
 
 
-def _row_splits(dataset: tf.data.Dataset) -> tf.DType:
-    """Returns the dtype of the rows' ends in what a dataset makes ragged."""
-    made = nest.flatten(dataset.element_spec)
-    given = nest.flatten(dataset._input_dataset.element_spec)
-    for spec, before in zip(made, given, strict=True):
-        if isinstance(spec, tf.RaggedTensorSpec) and isinstance(before, tf.TensorSpec):
-            return spec.row_splits_dtype
-    return tf.int64
-
-
-def switched(
-    dataset: tf.data.Dataset, number: tf.Tensor, branches: Sequence[Callable[[], Any]]
-) -> Any:
-    """Returns an element of a dataset of kind `"concatenate"`, in a graph.
+def is_unordered(dataset: tf.data.Dataset) -> bool:
+    """Returns whether a pipeline may yield its elements in any order.
 
     Args:
         dataset: The dataset.
-        number: Which of the datasets that it reads has the element.
-        branches: For each of them, returns the element.
     """
-    spec = dataset.element_spec
+    return dataset.options().deterministic is False or any(
+        map(_is_unordered, stages(dataset))
+    )
 
-    def tensors(branch: Callable[[], Any]) -> list[tf.Tensor]:
-        return structure.to_tensor_list(spec, branch())
 
-    flat = tf.switch_case(number, [functools.partial(tensors, b) for b in branches])
-    flat = flat if isinstance(flat, list | tuple) else [flat]
-    return structure.from_compatible_tensor_list(spec, list(flat))
+def _is_unordered(stage: tf.data.Dataset) -> bool:
+    """Returns whether a stage was made with `deterministic=False`."""
+    if not isinstance(stage, interleave_op._ParallelInterleaveDataset):
+        return getattr(stage, "_deterministic", None) == "false"
+    # It keeps the argument in its graph alone. Its sources are names of files.
+    policy = tf.data.experimental.ExternalStatePolicy.IGNORE
+    graph = stage._as_serialized_graph(external_state_policy=policy)
+    nodes = graph_pb2.GraphDef.FromString(graph.numpy()).node
+    return any(
+        node.op.startswith("ParallelInterleave")
+        and node.attr["deterministic"].s == b"false"
+        for node in nodes
+    )
+
+
+def in_order(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns a pipeline that yields its elements in the order of one thread.
+
+    Args:
+        dataset: The dataset.
+
+    Returns:
+        The dataset itself if its order is fixed.
+    """
+    if not is_unordered(dataset):
+        return dataset
+    options = tf.data.Options()
+    options.deterministic = True
+    return _InOrder(dataset).with_options(options)
+
+
+class _InOrder(dataset_ops.UnaryUnchangedStructureDataset):
+    """A pipeline after TensorFlow's own rewriting for deterministic operations.
+
+    Args:
+        dataset: The pipeline.
+    """
+
+    def __init__(self, dataset: tf.data.Dataset):
+        variant = gen_dataset_ops.optimize_dataset_v2(
+            dataset._variant_tensor,
+            optimizations_enabled=["make_deterministic"],
+            optimizations_disabled=[],
+            optimizations_default=[],
+            **dataset._flat_structure,
+        )
+        super().__init__(dataset, variant)
 
 
 class _SameShuffle(shuffle_op._ShuffleDataset):

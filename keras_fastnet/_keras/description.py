@@ -17,9 +17,10 @@ import numpy as np
 import tensorflow as tf
 
 from keras_fastnet._keras import tensorflow as upstream
+from keras_fastnet._keras.active_strategy import MicroBatchOptimizer
 from keras_fastnet._keras.adapters import optimizers, values
+from keras_fastnet._keras.callbacks import FastnetCallback
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet._keras.protocols import FastnetCallback, MicroBatchOptimizer
 from keras_fastnet._keras.training import SHARED_POLICIES
 
 ABSENT = "nothing"

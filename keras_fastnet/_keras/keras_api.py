@@ -4,6 +4,7 @@ TensorFlow up to 2.15 has Keras 2 of its own; later ones take Keras 3 or, where 
 environment says `TF_USE_LEGACY_KERAS=1`, Keras 2 as the package `tf_keras`.
 """
 
+import contextlib
 import importlib
 import os
 import sys
@@ -12,6 +13,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 OLDEST_KERAS_3 = (3, 10)
+# The last that were tried: each release changes private API that the package adapts.
+_NEWEST_KERAS_3 = (3, 16)
+_NEWEST_TENSORFLOW = (2, 21)
 _OTHER_BACKENDS = ("jax", "torch", "openvino")
 
 
@@ -49,29 +53,41 @@ def _check_versions(name: str) -> None:
 
     Without importing them: two of them fail in the middle of that.
     """
-    try:
-        installed = metadata.version(name.replace("_", "-"))
-    except metadata.PackageNotFoundError:
+    installed = _installed(name)
+    if installed is None:
         raise ImportError(
             f"keras_fastnet uses the same Keras as TensorFlow: {name}, by "
             f"TF_USE_LEGACY_KERAS={os.environ.get('TF_USE_LEGACY_KERAS', '')!r}. "
             f"Received: no package {name}. Install it with `pip install {name}`, in "
             "the version of your TensorFlow, or set the variable otherwise."
-        ) from None
+        )
     tensorflow = _tensorflow_version()
     keras_version = _numbers(installed)
     if keras_version[0] == 2:
         good = tensorflow < (2, 16) or name == "tf_keras"
     else:
-        good = keras_version >= OLDEST_KERAS_3 and tensorflow >= (2, 18)
-    if tensorflow < (2, 15) or tensorflow[:2] in ((2, 16), (2, 17)) or not good:
+        good = OLDEST_KERAS_3 <= keras_version <= _NEWEST_KERAS_3
+        good = good and tensorflow >= (2, 18)
+    untried = tensorflow < (2, 15) or tensorflow > _NEWEST_TENSORFLOW
+    if untried or tensorflow in ((2, 16), (2, 17)) or not good:
+        newest = ".".join(map(str, _NEWEST_TENSORFLOW))
         raise ImportError(
-            "keras_fastnet runs on TensorFlow 2.18 or later with Keras 3.10 or later, "
-            "on TensorFlow 2.18 or later with tf_keras (TF_USE_LEGACY_KERAS=1), and on "
-            "TensorFlow 2.15 with its own Keras 2. Received: TensorFlow "
+            f"keras_fastnet runs on TensorFlow 2.18 to {newest} with Keras 3.10 to "
+            f"{'.'.join(map(str, _NEWEST_KERAS_3))}, on TensorFlow 2.18 to {newest} "
+            "with tf_keras (TF_USE_LEGACY_KERAS=1), and on TensorFlow 2.15 with its "
+            "own Keras 2. Received: TensorFlow "
             f"{'.'.join(map(str, tensorflow))} with {name} {installed}. "
             "Install one of these combinations."
         )
+
+
+def _installed(name: str) -> str | None:
+    """Returns the version of the package that holds a Keras, or `None`."""
+    package = name.replace("_", "-")
+    for distribution in (package, f"{package}-nightly"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(distribution)
+    return None
 
 
 def _tensorflow_version() -> tuple[int, ...]:

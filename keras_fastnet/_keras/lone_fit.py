@@ -1,9 +1,9 @@
 """Ends a training that each worker of a launch would do alone.
 
 Several processes of a script without a strategy train a model each, on all data, and
-succeed. In the workers of `fastnet run` this file is loaded before the script, by its
-path; otherwise by `import keras_fastnet`, where a cluster is described. It imports
-neither TensorFlow nor Keras, nor anything of this package.
+succeed. In the workers of `fastnet run`, and nowhere else, this file is loaded before
+the script, by its path. It imports neither TensorFlow nor Keras, nor anything of this
+package.
 """
 
 import functools
@@ -30,11 +30,7 @@ def watch(source: str) -> None:
     """
     if os.environ.get(INDEPENDENT):
         return
-    trainer = sys.modules.get(_TRAINER)
-    if hasattr(trainer, "TensorFlowTrainer"):
-        _wrap(trainer, source)
-    else:
-        sys.meta_path.insert(0, _Finder(source))
+    sys.meta_path.insert(0, _Finder(source))
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -64,17 +60,16 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 def _wrap(trainer: Any, source: str) -> None:
     # `fit` and `train_on_batch` call it; `evaluate` and `predict` do not.
-    original = trainer.TensorFlowTrainer.make_train_function
-    if getattr(original, "_fastnet_watches", False):
-        return
+    # Keras 3.16 renames it.
+    kind = getattr(trainer, "TensorFlowTrainer", None) or trainer.Trainer
+    original = kind.make_train_function
 
     @functools.wraps(original)
     def make_train_function(model: Any, *args: Any, **kwargs: Any) -> Any:
         _refuse(model, source)
         return original(model, *args, **kwargs)
 
-    make_train_function._fastnet_watches = True  # type: ignore[attr-defined]
-    trainer.TensorFlowTrainer.make_train_function = make_train_function
+    kind.make_train_function = make_train_function
 
 
 def _refuse(model: Any, source: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_fastnet._keras.protocols import in_replica
+from keras_fastnet._keras.active_strategy import in_replica
 from keras_fastnet._keras.replica_step import ReplicaStep, keras_step
 from keras_fastnet._keras.wrapping import wrap
 
@@ -37,17 +37,6 @@ def of_sum(value: tf.Tensor) -> tf.Tensor:
     return _step().unweigh(value)
 
 
-def of_added(values: tf.Tensor, total: tf.Tensor) -> tf.Tensor:
-    """Returns the weighted value of a tensor that was given to `add_loss`.
-
-    Args:
-        values: The tensor. With a value for each example it is a sum over the replica's
-            examples; otherwise, as for a penalty on weights, the same on all replicas.
-        total: The sum of its elements.
-    """
-    return _of_examples(values, total)
-
-
 # A step that the user has written may ask for the gradient of a loss that is not
 # reduced, which is that of its sum.
 @wrap(
@@ -68,19 +57,22 @@ def _of_sums(original, tape, target, sources, output_gradients=None, *args, **kw
 
 
 def _weights_of(target: Any) -> Any:
-    """Returns the weights of a loss's elements, as for `of_added`."""
+    """Returns the weights of a loss's elements: 1 for a scalar, which is a mean."""
     if not tf.is_tensor(target):
         return None
-    return _of_examples(target, tf.ones_like(target))
+    return of_elements(target, tf.ones_like(target))
 
 
-def _of_examples(values: tf.Tensor, summed: tf.Tensor) -> tf.Tensor:
-    """Weights a sum as such if there is a value for each example."""
-    if values.shape.rank == 0:
-        return summed
-    rows = tf.maximum(_step().own, 1)
-    for_each_example = tf.shape(values, out_type=rows.dtype)[0] == rows
-    return tf.where(for_each_example, of_sum(summed), summed)
+def of_elements(values: tf.Tensor, total: tf.Tensor) -> tf.Tensor:
+    """Returns the weighted value of the sum of a tensor's elements.
+
+    Args:
+        values: The tensor. A scalar is a mean over the replica's examples, or a penalty
+            that is the same on all replicas; the elements of another tensor are of
+            the replica's examples.
+        total: The sum of its elements.
+    """
+    return total if values.shape.rank == 0 else of_sum(total)
 
 
 def mean_over_weights(total: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:

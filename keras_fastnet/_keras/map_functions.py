@@ -60,22 +60,20 @@ class MapFunction:
         self._traced = wrapper.function
         self._input, self._output = wrapper._input_structure, wrapper.output_structure
 
-    def order_dependent(self) -> list[str]:
-        """Returns its operations whose results may depend on the elements' order.
+    def why_whole(self) -> str:
+        """Returns why it must see all elements on every worker; `""` if not.
 
-        Random operations are not among them: `call` gives them other seeds.
+        Random operations are no reason: `call` gives them other seeds.
         """
-        return sorted({node.op for node in self._nodes() if _needs_order(node)})
+        operations = sorted({node.op for node in self._nodes() if _needs_order(node)})
+        if not operations:
+            return ""
+        return f"{', '.join(operations)} in {self.name} may depend on their order"
 
     @property
     def name(self) -> str:
-        """The Python function's name."""
-        return function_name(self.python)
-
-    @property
-    def is_random(self) -> bool:
-        """Whether it draws random numbers."""
-        return any(map(_is_random, self._nodes()))
+        """The method of the dataset and the Python function's name."""
+        return f"map({function_name(self.python)})"
 
     @property
     def is_repeatable(self) -> bool:

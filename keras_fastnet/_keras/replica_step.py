@@ -1,13 +1,37 @@
 """One replica's part of a step, and the sums of its gradients over all replicas."""
 
 import contextlib
+import dataclasses
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import tensorflow as tf
 
-from keras_fastnet._keras.protocols import in_replica
+from keras_fastnet._keras.active_strategy import in_replica
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelStep:
+    """A train, test or predict step of a Keras model.
+
+    Attributes:
+        model: The model.
+        function: The step, a Python function of a batch.
+        kind: What it does.
+    """
+
+    model: Any
+    function: Callable[[Any], Any]
+    kind: Literal["train", "test", "predict"]
+
+    def __call__(self, batch: Any) -> Any:
+        """Runs the step, as Keras does.
+
+        Args:
+            batch: The batch, in the user's structure.
+        """
+        return self.function(batch)
 
 
 class ReplicaStep:
@@ -165,10 +189,19 @@ def summed_gradients(
 def gradients_are_sums() -> Iterator[None]:
     """Has optimizers take the gradients they are given for sums over all replicas."""
     before, _thread.holds_sums = _thread.holds_sums, True
+    context = vars(tf.distribute.get_replica_context())
+    missing = object()
+    own = context.get("all_reduce", missing)
+    # Keras's optimizers sum by it, and nothing else does within an update.
+    context["all_reduce"] = lambda reduce_op, value, options=None: value
     try:
         yield
     finally:
         _thread.holds_sums = before
+        if own is missing:
+            del context["all_reduce"]
+        else:
+            context["all_reduce"] = own
 
 
 def holds_sums() -> bool:
@@ -186,3 +219,13 @@ def sum_over_replicas(values: list[tf.Tensor]) -> list[tf.Tensor]:
     # registers for ever, and with it the graph of every `fit`.
     extended = tf.distribute.get_strategy().extended
     return extended._replica_ctx_all_reduce(tf.distribute.ReduceOp.SUM, values)
+
+
+def seed_offset(replica: Any) -> Any:
+    """Returns what to add to a seed for a replica: nothing for the first.
+
+    Args:
+        replica: Its number, an integer or an `int64` tensor.
+    """
+    # Odd, and near 2**31 divided by the golden ratio: spreads the replicas.
+    return replica * 1_327_217_885 % 2**31

@@ -8,7 +8,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_fastnet._keras.protocols import FastnetStrategy, in_replica
+from keras_fastnet._keras.active_strategy import (
+    FastnetStrategy,
+    in_replica,
+    in_scope_only,
+)
 
 STRATEGIES: "weakref.WeakSet[Any]" = weakref.WeakSet()
 """Strategies in whose scope models must be made."""
@@ -71,24 +75,6 @@ def refuse_no_scope(model: Any, in_scope: bool) -> None:
         )
 
 
-def refuse_compiled_in_scope(model: Any, strategy: Any) -> None:
-    """Raises an error if a model is compiled in a scope that it was not made in.
-
-    Args:
-        model: A model that is about to be compiled.
-        strategy: That of the scope that it was made in; `None` for none.
-
-    Raises:
-        ValueError: The model was made outside the scope of the keras_fastnet strategy
-            in which it is compiled.
-    """
-    if strategy is None and isinstance(tf.distribute.get_strategy(), FastnetStrategy):
-        raise ValueError(
-            f"{_RULE}its replicas. Received: {model.name!r}, compiled within, and made "
-            "outside. Move its layers into the scope too."
-        )
-
-
 def refuse_lone_update(optimizer: Any, variables: Any) -> None:
     """Raises an error if a training loop's update would not be that of all replicas.
 
@@ -109,7 +95,11 @@ def refuse_lone_update(optimizer: Any, variables: Any) -> None:
                 "its making into the scope."
             )
         return
-    if tf.distribute.has_strategy() or _replicas() < 2:
+    scope = in_scope_only()
+    if (tf.distribute.has_strategy() and scope is None) or _replicas() < 2:
+        return
+    if scope is not None and scope.num_workers == 1:
+        # Its variables are the mirrored ones of several devices.
         return
     if variables is None:
         variables = optimizer._trainable_variables
@@ -118,7 +108,12 @@ def refuse_lone_update(optimizer: Any, variables: Any) -> None:
         for variable in variables
     ]
     if any(isinstance(owner, FastnetStrategy) for owner in owners):
-        raise outside_of_run(f"an update by {optimizer.name!r}")
+        raise ValueError(
+            "A custom training step must run in `strategy.run`, which calls it once "
+            f"for each replica. Received: an update by {optimizer.name!r}, outside of "
+            "it. Call the step with `strategy.run(step, args=(batch,))`, or train with "
+            "`fit`."
+        )
     if all(owner is None for owner in owners) and not may_train_alone():
         raise ValueError(
             f"{_RULE}several replicas. Received: an update by {optimizer.name!r} of "
@@ -126,19 +121,6 @@ def refuse_lone_update(optimizer: Any, variables: Any) -> None:
             "replicas exists. Make model and optimizer in the scope, and call the step "
             f"with `strategy.run(step, args=(batch,))`. {_OR_ALONE}"
         )
-
-
-def outside_of_run(what: str) -> ValueError:
-    """Returns the error of a training step that `strategy.run` does not call.
-
-    Args:
-        what: What was asked for there.
-    """
-    return ValueError(
-        "A custom training step must run in `strategy.run`, which calls it once "
-        f"for each replica. Received: {what}, outside of it. Call the step with "
-        "`strategy.run(step, args=(batch,))`, or train with `fit`."
-    )
 
 
 def _replicas() -> int:

@@ -19,13 +19,12 @@ from tensorflow.python.distribute import (
     cross_device_ops,
     input_lib,
     tpu_strategy,
-    values_util,
 )
 from tensorflow.python.distribute import values as distributed_values
 from tensorflow.python.eager import context
 from tensorflow.python.framework import func_graph
 
-from keras_fastnet._keras.wrapping import install, wrap
+from keras_fastnet._keras.wrapping import extend, extension, install, wrap
 
 # The implementation behind `tf.distribute.MultiWorkerMirroredStrategy`.
 CollectiveAllReduceExtended = collective_all_reduce_strategy.CollectiveAllReduceExtended
@@ -58,9 +57,7 @@ _seeds: random.Random | None = None
     until="`tf.distribute` gives such datasets one seed.",
 )
 def _seed_of_run(original, own):
-    if own is None and _seeds is not None and global_seed() is None:
-        own = _seeds.randrange(2**31)
-    return original(own)
+    return original(agreed_seed() if own is None else own)
 
 
 def seed_datasets(seed: int) -> None:
@@ -77,67 +74,14 @@ def seed_datasets(seed: int) -> None:
     install(dataset_random_seed)
 
 
-def dataset_seed() -> int:
-    """Returns the seed that a dataset made now, without one of its own, shuffles with.
+def agreed_seed() -> int | None:
+    """Returns the seed for the next dataset of a program that sets no seed.
 
-    A random one where there is none.
+    Equal on all workers; `None` if the program has set one, or on a single worker.
     """
-    first, second = (int(part) for part in dataset_random_seed.get_seed(None))
-    if first == second == 0:
-        return random.SystemRandom().randrange(2**62)
-    return (first * 2**31 + second) % 2**62
-
-
-class EpochOrder:
-    """Shuffles data by a seed and the number of the epoch, which all workers know.
-
-    `tf.random.shuffle` in a dataset starts again with every epoch's iterator: with a
-    seed, it gives all epochs the same order.
-    """
-
-    def __init__(self) -> None:
-        self._seed: tf.Tensor | None = None
-        self._epoch: tf.Variable | None = None
-
-    def begin(self, epoch: int) -> None:
-        """Sets the epoch; called before its data are read.
-
-        Args:
-            epoch: The number of the epoch.
-        """
-        if self._epoch is not None:
-            self._epoch.assign(epoch)
-
-    @contextlib.contextmanager
-    def of_datasets(self, random: Any) -> Iterator[None]:
-        """Has datasets that are made in this context shuffle so.
-
-        Args:
-            random: The module `tf.random` that the caller's code uses.
-        """
-        plain = random.shuffle
-
-        # `shuffle="batch"` passes it to `Dataset.map` as it is.
-        @tf.autograph.experimental.do_not_convert
-        def shuffle(value: tf.Tensor, *args: Any, **kwargs: Any) -> tf.Tensor:
-            # A program's own data may shuffle meanwhile, when one looks at them.
-            if tf.executing_eagerly():
-                return plain(value, *args, **kwargs)
-            return self._shuffle(value)
-
-        random.shuffle = shuffle
-        try:
-            yield
-        finally:
-            random.shuffle = plain
-
-    def _shuffle(self, value: tf.Tensor) -> tf.Tensor:
-        if self._epoch is None:
-            with tf.init_scope(), tf.device("/CPU:0"):
-                self._seed = tf.constant(dataset_seed(), tf.int64)
-                self._epoch = tf.Variable(0, dtype=tf.int64, trainable=False)
-        seeds = tf.stack([self._seed, self._epoch.read_value()])
-        return tf.random.experimental.stateless_shuffle(value, seeds)
+    if _seeds is None or global_seed() is not None:
+        return None
+    return _seeds.randrange(2**31)
 
 
 def post_text(key: str, text: str) -> None:
@@ -263,54 +207,50 @@ def value_of(variable: Any) -> np.ndarray:
     return np.asarray(tf.raw_ops.ReadVariableOp(resource=own.handle, dtype=own.dtype))
 
 
-@wrap(
-    values_util,
-    "on_read_assign_cross_replica",
-    stock=(
-        "A value assigned to a sum over replicas is divided among them: of integers, "
-        "such as counts of `keras.metrics.IoU` that are loaded, the rest is lost."
-    ),
-    until="TensorFlow keeps the rest.",
-)
-def _assign_whole_sum(original, variable, value, read_value=True):
-    if not (
-        tf.distribute.in_cross_replica_context()
-        and variable.aggregation == tf.VariableAggregation.SUM
-        and variable.dtype.is_integer
-    ):
-        return original(variable, value, read_value)
+@extension
+class ConvertibleVariable(distributed_values.DistributedVariable):
+    """A variable of several replicas that converts to numbers and arrays.
+
+    As others do: callbacks take `int(optimizer.iterations)`.
+    """
+
+    def __int__(self) -> int:
+        return int(self.numpy())
+
+    def __float__(self) -> float:
+        return float(self.numpy())
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        return np.asarray(self.numpy(), dtype)
+
+
+def convertible(variable: Any) -> Any:
+    """Returns a variable, made convertible if several replicas have values of it.
+
+    Args:
+        variable: One of TensorFlow's.
+    """
+    if isinstance(variable, distributed_values.DistributedVariable):
+        extend(variable, ConvertibleVariable)
+    return variable
+
+
+def assign_total(variable: Any, value: np.ndarray) -> None:
+    """Sets a variable to the value that `value_of` returned. All workers must call it.
+
+    Args:
+        variable: One of TensorFlow's. If its replicas have values of their own, the
+            first replica gets all of it: a part for each would lose the rest of an
+            integer.
+        value: The value.
+    """
+    if not isinstance(variable, distributed_values.SyncOnReadVariable):
+        variable.assign(value)
+        return
     strategy = variable.distribute_strategy
-    total = tf.convert_to_tensor(value, variable.dtype)
-    part = total // strategy.num_replicas_in_sync
-    rest = total - part * (strategy.num_replicas_in_sync - 1)
-    for local, own in enumerate(strategy.experimental_local_results(variable)):
-        first = local == 0 and getattr(strategy, "rank", 0) == 0
-        with tf.device(own.device):
-            own.assign(rest if first else part)
-    return variable.read_value() if read_value else None
-
-
-def _as_array(variable: Any, dtype: Any = None, copy: Any = None) -> np.ndarray:
-    return np.asarray(variable.numpy(), dtype)
-
-
-_CONVERSIONS: dict[str, Callable[..., Any]] = {
-    "__int__": lambda variable: int(variable.numpy()),
-    "__float__": lambda variable: float(variable.numpy()),
-    "__complex__": lambda variable: complex(variable.numpy()),
-    "__array__": _as_array,
-}
-for _name, _conversion in _CONVERSIONS.items():
-    wrap(
-        distributed_values.DistributedVariable,
-        _name,
-        adds=True,
-        stock=(
-            "Variables of a strategy do not convert to numbers and arrays, as other "
-            "variables do: callbacks that take `int(optimizer.iterations)` fail."
-        ),
-        until="TensorFlow converts them.",
-    )(_conversion)
+    for number, own in enumerate(variable.values):
+        first = number == 0 and getattr(strategy, "rank", 0) == 0
+        own.assign(value if first else np.zeros_like(value))
 
 
 def converted(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -327,6 +267,15 @@ def scratch_graph() -> Iterator[None]:
     """Has operations traced and not run. Variables are made outside, and stay."""
     with func_graph.FuncGraph("fastnet_scratch").as_default():
         yield
+
+
+def captured_tensors() -> list[Any]:
+    """Returns what the function that is being traced uses from outside, in order."""
+    graph, found = tf.compat.v1.get_default_graph(), []
+    while isinstance(graph, func_graph.FuncGraph):
+        found += [outer for outer, _ in graph.captures]
+        graph = graph.outer_graph
+    return found
 
 
 def strategy_with_extended(strategy: tf.distribute.Strategy, extended: Any) -> None:

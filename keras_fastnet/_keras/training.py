@@ -5,8 +5,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_fastnet._keras.protocols import EpochElements
-
 SHARED_POLICIES = (
     tf.data.experimental.AutoShardPolicy.AUTO,
     tf.data.experimental.AutoShardPolicy.DATA,
@@ -21,7 +19,7 @@ class TrainingData:
         elements: The `EpochData` that the loop iterates over.
     """
 
-    def __init__(self, elements: EpochElements):
+    def __init__(self, elements: Any):
         self.elements = elements
         self.first_batch = 0
         """Batches of the coming epoch that an earlier run has trained."""

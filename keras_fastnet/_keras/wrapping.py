@@ -103,7 +103,7 @@ def install(owner: Any = None) -> None:
             made = _wrapped(getattr(change.owner, change.name), change.wrapper)
         else:
             raise ImportError(
-                "keras_fastnet adapts private functions of Keras 3.10 to 3.15, and of "
+                "keras_fastnet adapts private functions of Keras 3.10 to 3.16, and of "
                 f"Keras 2.15 to 2.20. Received: Keras {keras.__version__}, without "
                 f"`{change.path}`. Install another Keras, or a newer keras_fastnet."
             )

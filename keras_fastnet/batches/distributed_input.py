@@ -7,9 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_fastnet._keras import datasets as upstream
-from keras_fastnet._keras.protocols import WorkerExchange
 from keras_fastnet._keras.tensorflow import empty_batch, worker_dataset
-from keras_fastnet._keras.training import SHARED_POLICIES
 from keras_fastnet.batches.elements import DatasetElements, Elements
 from keras_fastnet.batches.epoch_data import EpochData
 from keras_fastnet.batches.fingerprints import fingerprint, tell_the_same
@@ -22,9 +20,8 @@ from keras_fastnet.batches.global_batch import (
     with_examples,
     without_optionals,
 )
-from keras_fastnet.batches.input_costs import OWN, explained
 from keras_fastnet.batches.several_steps import several_steps
-from keras_fastnet.batches.shares import Shares
+from keras_fastnet.batches.shares import OWN, Shares
 from keras_fastnet.errors import ShardingError
 
 
@@ -38,9 +35,7 @@ class DistributedInput:
             data allow, because XLA compiles each step as a whole.
     """
 
-    def __init__(
-        self, strategy: tf.distribute.Strategy, workers: WorkerExchange, even: bool
-    ):
+    def __init__(self, strategy: tf.distribute.Strategy, workers: Any, even: bool):
         self._strategy = strategy
         self._workers = workers
         self._even = even
@@ -106,25 +101,6 @@ class DistributedInput:
         if self._strategy.num_replicas_in_sync < 2:
             return several_steps(function, steps)
         return several_steps(function, steps, self._step_input)
-
-    def explained(self, dataset: tf.data.Dataset) -> str:
-        """Returns what each stage of a pipeline costs a worker, as a text.
-
-        Args:
-            dataset: A dataset of global batches.
-
-        Raises:
-            TypeError: If it is no `tf.data.Dataset`.
-        """
-        if not isinstance(dataset, tf.data.Dataset):
-            raise TypeError(
-                "`dataset` must be a `tf.data.Dataset`. Received: "
-                f"{type(dataset).__name__}. Pass the dataset that `fit` is given."
-            )
-        policy = dataset.options().experimental_distribute.auto_shard_policy
-        if policy not in SHARED_POLICIES:
-            return OWN
-        return explained(dataset, self._strategy.num_workers)
 
     def _together(self, shares: Sequence[GlobalBatch]) -> GlobalBatch:
         """Returns the shares of this worker's devices as one element."""

@@ -56,7 +56,6 @@ class EpochData:
             the last step of an epoch takes what is left. Defaults to 1.
         steps_per_call: Number of steps in one call of Keras's train function. Defaults
             to 1.
-        on_epoch: Called with the number of an epoch before its data are begun.
         peeking: A context in which the data yield their first element only, so that
             `peek` does not begin an epoch. Defaults to `None`: `peek` begins the next
             epoch, because the data cannot be read twice.
@@ -77,12 +76,10 @@ class EpochData:
         self._begin = begin
         self._check_first = check_first
         self._join = join
-        self._epoch = 0
         self._examples_of_first: int | None = None
         self._begun: EpochDataIterator | None = None
         self.batches_per_step = 1
         self.steps_per_call = 1
-        self.on_epoch: Callable[[int], None] = lambda _: None
         self.peeking: Callable[[], AbstractContextManager[None]] | None = None
         self._peeked: EpochDataIterator | None = None
 
@@ -163,12 +160,7 @@ class EpochData:
         return elements[0] if len(elements) == 1 else self._join(elements)
 
     def _new_iterator(self) -> "EpochDataIterator":
-        return EpochDataIterator(self, self._begin_epoch, self._check_first)
-
-    def _begin_epoch(self) -> Elements:
-        self.on_epoch(self._epoch)
-        self._epoch += 1
-        return self._begin()
+        return EpochDataIterator(self, self._begin, self._check_first)
 
 
 class EpochDataIterator:

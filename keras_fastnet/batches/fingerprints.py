@@ -1,31 +1,28 @@
 """Hashes of batches, by which workers see that they read the same data in one order."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from keras_fastnet._keras.adapters import values
-from keras_fastnet._keras.protocols import Rows
 from keras_fastnet.batches.global_batch import GlobalBatch, count_examples, local
 
-# Fractions of a tensor's length: multiples of the golden ratio modulo 1. An even
-# stride would hit the same feature of every example, such as a black corner.
+# Fractions of a length: multiples of the golden ratio modulo 1. An even stride would
+# hit the same feature of every example, such as a black corner.
 _SPREAD = np.arange(1, 65) * ((5**0.5 - 1) / 2) % 1
 # The hash of what tells nothing about the examples' order.
 _NOTHING = np.int64(-1)
 
 
-def fingerprint(data: Any, examples: Any = None) -> tf.Tensor:
+def fingerprint(data: Any) -> tf.Tensor:
     """Returns a hash of each tensor in a batch.
 
-    It reads a few elements only, spread over the batch. It is compared in the first
-    step of an epoch.
+    It reads up to 64 examples, spread over the batch. It is compared in the first step
+    of an epoch.
 
     Args:
-        data: The global batch, some of its examples, or a share of it.
-        examples: Number of examples in the global batch. Defaults to those in `data`.
+        data: A global batch, or a share of it.
 
     Returns:
         An `int64` tensor with a hash >= 0 for each tensor in `data`, or -1 if the
@@ -34,59 +31,44 @@ def fingerprint(data: Any, examples: Any = None) -> tf.Tensor:
     if isinstance(data, GlobalBatch):
         return local(data.fingerprint)
     data = tf.nest.map_structure(values.as_tensor, data)
-    if examples is None:
-        examples = count_examples(data)
-    text = tf.strings.as_string(examples)
-    return tf.stack([_mark(leaf, text) for leaf in tf.nest.flatten(data)])
+    count = count_examples(data)
+    rows = spread_rows(count)
+    sample = [_some_rows(leaf, rows) for leaf in tf.nest.flatten(data)]
+    return fingerprint_of_sample(sample, count)
 
 
-def fingerprint_of_rows(leaves: Sequence[Rows | None], rows: tf.Tensor) -> tf.Tensor:
-    """Returns the `fingerprint` of a batch, of which it reads a few elements only.
-
-    Args:
-        leaves: The arrays that batches are made of, in order.
-        rows: The numbers of the rows in the global batch.
-    """
-    count = count_examples(rows)
-    text = tf.strings.as_string(count)
-    marks = []
-    for leaf in leaves:
-        if leaf is None:
-            marks.append(_NOTHING)
-            continue
-        places = _places(count * leaf.features)
-        columns = tf.math.floormod(places, max(leaf.features, 1))
-        numbers = tf.gather(rows, places // max(leaf.features, 1))
-        first = tf.broadcast_to(rows[0], tf.shape(columns))
-        sample = leaf.elements(numbers, columns)
-        marks.append(_hash(sample, leaf.elements(first, columns), text))
-    return tf.stack(marks)
-
-
-def fingerprint_of_samples(samples: list[Any], examples: tf.Tensor) -> tf.Tensor:
-    """Returns a hash of each component of a source of examples.
+def spread_rows(examples: tf.Tensor) -> tf.Tensor:
+    """Returns the numbers of the examples by which batches are compared.
 
     Args:
-        samples: For each component, that of some examples of the global batch; `None`
-            where they cannot be compared.
         examples: Number of examples in the global batch.
-
-    Returns:
-        As `fingerprint`.
     """
+    places = tf.cast(_SPREAD * tf.cast(examples, tf.float64), tf.int64)
+    return places[: tf.minimum(examples, len(_SPREAD))]
+
+
+def fingerprint_of_sample(sample: Any, examples: Any) -> tf.Tensor:
+    """Returns the `fingerprint` of a batch, given some of its examples.
+
+    Args:
+        sample: The examples.
+        examples: Number of examples in the global batch.
+    """
+    sample = tf.nest.map_structure(values.as_tensor, sample)
     text = tf.strings.as_string(examples)
-    return tf.stack([_mark(_shortened(leaf), text) for leaf in samples])
+    return tf.stack([_mark(leaf, text) for leaf in tf.nest.flatten(sample)])
 
 
-def _shortened(leaf: Any) -> Any:
-    """Returns strings by their lengths and last bytes: they may be whole files."""
-    if leaf is None or leaf.dtype != tf.string:
-        return leaf
-    length = tf.strings.length(leaf)
-    last = tf.minimum(length, 64)
-    return tf.strings.join(
-        [tf.strings.as_string(length), tf.strings.substr(leaf, -last, last)]
-    )
+def _some_rows(leaf: Any, rows: tf.Tensor) -> Any:
+    if isinstance(leaf, tf.SparseTensor):
+        leaf = tf.RaggedTensor.from_value_rowids(
+            leaf.values, leaf.indices[:, 0], leaf.dense_shape[0]
+        )
+    if not isinstance(leaf, tf.Tensor | tf.RaggedTensor):
+        return None
+    # Tensors that have another first axis tell by their own first rows.
+    count = count_examples(leaf)
+    return tf.gather(leaf, tf.boolean_mask(rows, rows < count))
 
 
 def _mark(leaf: Any, examples: tf.Tensor) -> tf.Tensor:
@@ -98,22 +80,24 @@ def _mark(leaf: Any, examples: tf.Tensor) -> tf.Tensor:
         return tf.constant(_NOTHING, tf.int64)
     flat = tf.reshape(leaf, [-1])
     features = tf.size(leaf[:1], out_type=tf.int64)
-    places = _places(tf.size(flat, out_type=tf.int64))
+    places = spread_rows(tf.size(flat, out_type=tf.int64))
     first = tf.gather(flat, tf.math.floormod(places, tf.maximum(features, 1)))
-    return _hash(tf.gather(flat, places), first, examples)
-
-
-def _places(size: tf.Tensor) -> tf.Tensor:
-    """Returns which elements of a batch with so many are compared."""
-    places = tf.cast(_SPREAD * tf.cast(size, tf.float64), tf.int64)
-    return places[: tf.minimum(size, len(_SPREAD))]
-
-
-def _hash(sample: tf.Tensor, first: tf.Tensor, examples: tf.Tensor) -> tf.Tensor:
-    """Returns a hash of some elements; -1 if all examples have those of the first."""
-    text = tf.strings.join([examples, tf.io.serialize_tensor(sample)])
+    elements = _shortened(tf.gather(flat, places))
+    text = tf.strings.join([examples, tf.io.serialize_tensor(elements)])
     number = tf.strings.to_hash_bucket_fast(text, 2**62)
-    return tf.where(tf.reduce_any(sample != first), number, _NOTHING)
+    # All examples may have the elements of the first.
+    return tf.where(tf.reduce_any(elements != _shortened(first)), number, _NOTHING)
+
+
+def _shortened(leaf: tf.Tensor) -> tf.Tensor:
+    """Returns strings by their lengths and last bytes: they may be whole files."""
+    if leaf.dtype != tf.string:
+        return leaf
+    length = tf.strings.length(leaf)
+    last = tf.minimum(length, 64)
+    return tf.strings.join(
+        [tf.strings.as_string(length), tf.strings.substr(leaf, -last, last)]
+    )
 
 
 def tell_the_same(fingerprints: list[list[int]]) -> bool:

@@ -5,18 +5,18 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from keras_fastnet._keras.protocols import PartsOfBatches, RowsOfArrays, seed_offset
+from keras_fastnet._keras import datasets as upstream
+from keras_fastnet._keras.replica_step import seed_offset
 from keras_fastnet._keras.tensorflow import without_end_of_data_agreement
 from keras_fastnet.batches.early_shares import early_shares
-from keras_fastnet.batches.fingerprints import fingerprint, fingerprint_of_rows
-from keras_fastnet.batches.global_batch import (
-    GlobalBatch,
-    bounds,
-    with_examples,
-)
-from keras_fastnet.batches.input_costs import WHOLE, divided, early_sharding
+from keras_fastnet.batches.fingerprints import fingerprint_of_sample, spread_rows
+from keras_fastnet.batches.global_batch import GlobalBatch, bounds, with_examples
+
+OWN = "each worker reads its own data"
+"""How data reach the workers where they differ on purpose."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,9 +25,8 @@ class Shares:
 
     Attributes:
         dataset: Each share as a `GlobalBatch`, those of the worker's devices in turn.
-        whole: The user's dataset, of global batches.
-        sharding: A text that says what a worker reads and makes. Defaults to whole
-            batches.
+        whole: The user's dataset, of global batches, in a fixed order.
+        sharding: A text that says what a worker reads and makes.
         marks_sources: Whether fingerprints are those of what batches are made of, or of
             a part of their examples. Defaults to `False`.
         parts: Makes the shares of a `PyDataset`. Defaults to `None`: other data.
@@ -36,9 +35,9 @@ class Shares:
 
     dataset: tf.data.Dataset
     whole: tf.data.Dataset
-    sharding: str = WHOLE
+    sharding: str
     marks_sources: bool = False
-    parts: PartsOfBatches | None = None
+    parts: Any | None = None
     late: bool = False
 
     def first_whole(self) -> Any:
@@ -84,66 +83,78 @@ def shares_of(
         replicas: Number of replicas.
     """
     workers = replicas // len(positions)
-    rows: RowsOfArrays | None = getattr(dataset, "fastnet_rows", None)
-    if rows is not None:
-        made = _of_arrays(rows, positions, replicas)
-        return Shares(made, dataset, divided("gathers", workers))
-    parts: PartsOfBatches | None = getattr(dataset, "fastnet_parts", None)
-    if parts is not None:
-        return Shares(
-            _of_parts(parts, positions, replicas),
-            dataset,
-            divided("makes", workers),
-            True,
-            parts,
-        )
+    whole = upstream.in_order(dataset)
+    ordered = "" if whole is dataset else ", in a fixed order in spite of its options"
+
     # With one worker, its part is the whole batch.
-    early = early_shares(dataset) if workers > 1 else ""
+    def sharding(verb: str, more: str = "") -> str:
+        if workers == 1:
+            return f"every worker reads all data and takes its share{ordered}"
+        return f"each worker {verb} 1/{workers} of each batch{more}{ordered}"
+
+    rows: Any | None = getattr(dataset, "fastnet_rows", None)
+    if rows is not None:
+        made = _shares_of_arrays(dataset, rows, positions, replicas)
+        return Shares(made, whole, sharding("gathers"))
+    parts: Any | None = getattr(dataset, "fastnet_parts", None)
+    if parts is not None:
+        made = _shares_of_parts(parts, positions, replicas)
+        return Shares(made, whole, sharding("makes"), True, parts)
+    early = early_shares(dataset, positions, replicas) if workers > 1 else ""
     if isinstance(early, str):
-        # `tf.data` unpacks no named tuples.
-        unpack = type(dataset.element_spec) is tuple
-
-        @tf.autograph.experimental.do_not_convert
-        def late(*batch: Any) -> list[GlobalBatch]:
-            data = batch if unpack else batch[0]
-            return [with_examples(data, position, replicas) for position in positions]
-
-        own = _in_turn(dataset, late, len(positions))
-        return Shares(own, dataset, late=True)
-    taken = early.parts(positions, replicas, seed_offset(positions[0]))
-    taken = taken.with_options(dataset.options())
-
-    @tf.autograph.experimental.do_not_convert
-    def cut(part: Any, header: tf.Tensor) -> list[GlobalBatch]:
-        return early.cut(part, header, positions, replicas)
-
+        reason = f" ({early})" if early else ""
+        text = f"every worker reads all data and takes its share{reason}{ordered}"
+        return Shares(_cut(whole, positions, replicas), whole, text, late=True)
+    taken = early.parts(seed_offset(positions[0])).with_options(whole.options())
     batches = dataset.cardinality()
     if batches >= 0:
         taken = taken.apply(tf.data.experimental.assert_cardinality(batches))
-    own = _in_turn(taken, cut, len(positions))
-    return Shares(own, dataset, early_sharding(workers), True)
+    made = _in_turn(taken, early.cut, len(positions))
+    return Shares(made, whole, sharding("maps", " (source read whole)"), True)
 
 
-def _of_arrays(
-    arrays: RowsOfArrays, positions: Sequence[int], replicas: int
+def _cut(
+    whole: tf.data.Dataset, positions: Sequence[int], replicas: int
+) -> tf.data.Dataset:
+    """Returns a worker's shares of whole batches."""
+    # `tf.data` unpacks no named tuples.
+    unpack = type(whole.element_spec) is tuple
+
+    @tf.autograph.experimental.do_not_convert
+    def cut(*batch: Any) -> list[GlobalBatch]:
+        data = batch if unpack else batch[0]
+        return [with_examples(data, position, replicas) for position in positions]
+
+    return _in_turn(whole, cut, len(positions))
+
+
+def _shares_of_arrays(
+    dataset: tf.data.Dataset,
+    arrays: Any,
+    positions: Sequence[int],
+    replicas: int,
 ) -> tf.data.Dataset:
     """Returns a worker's shares of batches, of which only their rows are read.
 
     Args:
+        dataset: The whole batches.
         arrays: The arrays.
         positions: Which shares of a batch this worker's devices take.
         replicas: Number of replicas.
     """
+    leaves = len(tf.nest.flatten(dataset.element_spec))
+    nothing = tf.fill([leaves], np.int64(-1))
+
+    def compared(rows: tf.Tensor) -> tf.Tensor:
+        count = tf.size(rows, tf.int64)
+        sample = arrays.read(tf.gather(rows, spread_rows(count)))
+        return fingerprint_of_sample(sample, count)
 
     @tf.autograph.experimental.do_not_convert
     def numbers(batch: tf.Tensor, rows: tf.Tensor) -> list[GlobalBatch]:
         # The workers compare it in the first step of an epoch: others need not read
         # what lies in files.
-        mark = tf.cond(
-            batch == 0,
-            lambda: fingerprint_of_rows(arrays.leaves, rows),
-            lambda: tf.fill([len(arrays.leaves)], tf.constant(-1, tf.int64)),
-        )
+        mark = tf.cond(batch == 0, lambda: compared(rows), lambda: nothing)
         return [
             with_examples(rows, position, replicas)._replace(fingerprint=mark)
             for position in positions
@@ -157,8 +168,8 @@ def _of_arrays(
     return shares.map(read, tf.data.AUTOTUNE)
 
 
-def _of_parts(
-    parts: PartsOfBatches, positions: Sequence[int], replicas: int
+def _shares_of_parts(
+    parts: Any, positions: Sequence[int], replicas: int
 ) -> tf.data.Dataset:
     """Returns a worker's shares of batches, of which only they are made.
 
@@ -168,9 +179,10 @@ def _of_parts(
         replicas: Number of replicas.
     """
     own = functools.partial(_all_bounds, positions=tuple(positions), replicas=replicas)
-    return parts.parts(own, fingerprint).map(GlobalBatch)
+    return parts.parts(own, fingerprint_of_sample).map(GlobalBatch)
 
 
+# A child of a pool unpickles it.
 def _all_bounds(
     rows: int, positions: Sequence[int], replicas: int
 ) -> list[tuple[int, int]]:
@@ -197,10 +209,7 @@ def _in_turn(
     @tf.autograph.experimental.do_not_convert
     def in_turn(*element: Any) -> tf.data.Dataset:
         parts = [tf.data.Dataset.from_tensors(part) for part in shares(*element)]
-        joined = parts[0]
-        for part in parts[1:]:
-            joined = joined.concatenate(part)
-        return joined
+        return functools.reduce(tf.data.Dataset.concatenate, parts)
 
     if devices == 1:
         return dataset.map(first)

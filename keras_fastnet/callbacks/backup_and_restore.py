@@ -10,10 +10,11 @@ import numpy as np
 import tensorflow as tf
 
 from keras_fastnet._keras import tensorflow as upstream
+from keras_fastnet._keras.active_strategy import FastnetStrategy, strategy_of
 from keras_fastnet._keras.adapters import models as keras_models
 from keras_fastnet._keras.adapters import values
-from keras_fastnet._keras.keras_api import keras
-from keras_fastnet._keras.protocols import FastnetCallback, FastnetStrategy, strategy_of
+from keras_fastnet._keras.callbacks import FastnetCallback
+from keras_fastnet._keras.keras_api import keras, require_keras_3
 from keras_fastnet._keras.training import data_of
 from keras_fastnet.arguments import checked_bool, checked_integer
 from keras_fastnet.callbacks.backups import backup_file
@@ -134,6 +135,7 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
         delete_checkpoint: bool = True,
         may_differ: Collection[str] = (),
     ):
+        require_keras_3("BackupAndRestore")
         super().__init__()
         if not str(backup_dir):
             raise ValueError(

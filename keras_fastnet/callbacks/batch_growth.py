@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from keras_fastnet._keras.keras_api import keras
-from keras_fastnet._keras.protocols import FastnetCallback
+from keras_fastnet._keras.callbacks import FastnetCallback
+from keras_fastnet._keras.keras_api import keras, require_keras_3
 from keras_fastnet._keras.training import data_of
 from keras_fastnet.arguments import (
     checked_bool,
@@ -16,8 +16,9 @@ from keras_fastnet.callbacks.learning_rate import (
     learning_rate_of,
     set_learning_rate,
 )
-from keras_fastnet.callbacks.progress import print_on_chief
+from keras_fastnet.callbacks.progress import print_on_chief, refuse_second
 from keras_fastnet.optimizers import LargeBatchOptimizer
+from keras_fastnet.text import count
 
 
 class BatchGrowth(FastnetCallback, keras.callbacks.Callback):
@@ -53,8 +54,9 @@ class BatchGrowth(FastnetCallback, keras.callbacks.Callback):
         TypeError: If a phase is not a pair of integers.
         ValueError: If there is no phase for epoch 0, or epochs do not increase. From
             `fit`, before the first step: if the optimizer is not a
-            `LargeBatchOptimizer`, a global batch is not a multiple of the global
-            micro-batch, or a batch of the data exceeds `max_device_batch`.
+            `LargeBatchOptimizer`, `fit` has a second `BatchGrowth`, a global batch is
+            not a multiple of the global micro-batch, or a batch of the data exceeds
+            `max_device_batch`.
 
     Example:
 
@@ -89,6 +91,7 @@ class BatchGrowth(FastnetCallback, keras.callbacks.Callback):
             )
         self.max_device_batch = max_device_batch
         if max_device_batch is not None:
+            require_keras_3("`max_device_batch`")
             checked_integer("max_device_batch", max_device_batch, at_least=1)
         self._micro_batch = 1
         self._data: Any = None
@@ -103,7 +106,8 @@ class BatchGrowth(FastnetCallback, keras.callbacks.Callback):
         return self.phases[max(start for start in self.phases if start <= epoch)]
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Checks the phases against the optimizer and the data."""
+        """Checks the phases against the optimizer and the data, and prints them."""
+        refuse_second(self)
         optimizer = self.model.optimizer
         if not isinstance(optimizer, LargeBatchOptimizer):
             raise ValueError(
@@ -115,26 +119,32 @@ class BatchGrowth(FastnetCallback, keras.callbacks.Callback):
             self._correction = MomentumCorrection(optimizer)
         # Looked up now, since validation replaces the model's data by its own.
         self._data = data_of(self.model)
+        if self._data is None:
+            raise ValueError(
+                "BatchGrowth needs the batch size of the data, which a strategy "
+                "reports. Received: a program without a strategy. Call "
+                "`keras_fastnet.TorusStrategy()` at its start, also on one device."
+            )
         micro_batch = self._micro_batch = self._data.examples_of_first_batch()
         for epoch, global_batch in self.phases.items():
             if global_batch % micro_batch:
                 raise ValueError(
                     "Every global batch must be a multiple of the global micro-batch, "
-                    f"which is a batch of the data. Received: {global_batch:,} from "
-                    f"epoch {epoch} on, with micro-batches of {micro_batch:,}. Pass, "
-                    f"for example, {multiples_near(global_batch, micro_batch)}."
+                    f"which is a batch of the data. Received: {epoch}: {global_batch}, "
+                    f"with micro-batches of {micro_batch:,}. Pass, for example, "
+                    f"{multiples_near(global_batch, micro_batch)}."
                 )
         if self.max_device_batch is not None:
             self._check_device_batch(self.max_device_batch)
-        phases = "; ".join(self._described(*phase) for phase in self.phases.items())
+        phases = "; ".join(self._describe(*phase) for phase in self.phases.items())
         print_on_chief(self.model, phases)
+        # Before `fit` prints how many steps and updates an epoch has.
+        self._set_sizes(self.phases[0])
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Sets the number of micro-batches in an update."""
         optimizer = self.model.optimizer
         global_batch = self.global_batch_at(epoch)
-        together = self._batches_per_step(global_batch)
-        steps = global_batch // (self._micro_batch * together)
         if self.linear_scaling:
             factor = global_batch / self.phases[0]
             growth = factor / optimizer.learning_rate_factor
@@ -142,8 +152,7 @@ class BatchGrowth(FastnetCallback, keras.callbacks.Callback):
             if growth != 1:
                 rate = learning_rate_of(optimizer) * growth
                 set_learning_rate(optimizer, rate, self._correction)
-        optimizer.accumulation_steps = steps
-        self._data.set_batches_per_step(together)
+        self._set_sizes(global_batch)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Adds the global batch and the learning rate to the logs."""
@@ -151,13 +160,28 @@ class BatchGrowth(FastnetCallback, keras.callbacks.Callback):
             logs["global_batch"] = self.global_batch_at(epoch)
             logs["learning_rate"] = learning_rate_of(self.model.optimizer)
 
-    def _described(self, epoch: int, global_batch: int) -> str:
-        """Returns what the phase that begins with an epoch does, as a text."""
+    def _set_sizes(self, global_batch: int) -> None:
+        together = self._batches_per_step(global_batch)
+        steps = global_batch // (self._micro_batch * together)
+        self.model.optimizer.accumulation_steps = steps
+        self._data.set_batches_per_step(together)
+
+    def _describe(self, epoch: int, global_batch: int) -> str:
+        """Returns a text about the phase that begins with an epoch, from 0.
+
+        The text counts epochs from 1, as Keras's progress bar does.
+        """
         micro_batch = self._micro_batch * self._batches_per_step(global_batch)
         text = (
             f"from epoch {epoch + 1}: global batch {global_batch:,} = "
             f"{global_batch // micro_batch} x {micro_batch:,} (global micro-batch)"
         )
+        if self._data.batches is not None:
+            batches = global_batch // self._micro_batch
+            updates = -(-self._data.batches // batches)
+            text += f", {count(updates, 'update')} an epoch"
+            if batches > self._data.batches:
+                text += " (the data are smaller than the global batch)"
         growth = global_batch / self.phases[0]
         if self.linear_scaling and growth != 1:
             text += f", learning rate times {growth:g}"

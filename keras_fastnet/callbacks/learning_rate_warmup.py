@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_fastnet._keras.adapters import optimizers
+from keras_fastnet._keras.callbacks import FastnetCallback
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet._keras.protocols import FastnetCallback
 from keras_fastnet._keras.training import data_of
 from keras_fastnet.arguments import checked_bool, checked_integer, checked_number
 from keras_fastnet.callbacks.learning_rate import (
@@ -16,6 +16,7 @@ from keras_fastnet.callbacks.learning_rate import (
 from keras_fastnet.callbacks.progress import (
     batches_per_update,
     print_on_chief,
+    refuse_second,
     updates_of,
 )
 from keras_fastnet.schedules.decays import Constant, Decay, warmup_then_decay
@@ -66,8 +67,9 @@ class LearningRateWarmup(FastnetCallback, keras.callbacks.Callback):
         TypeError: If an argument is of the wrong type.
         ValueError: If not exactly one of `warmup_epochs` and `warmup_updates` is given,
             or the warm-up does not increase the rate. From `fit`, before the first
-            step: if the optimizer has a `LearningRateSchedule`, or the number of
-            batches in an epoch is needed and unknown.
+            step: if the optimizer has a `LearningRateSchedule`, `fit` has a second
+            warm-up or a `LearningRateScheduler`, or the number of batches in an epoch
+            is needed and unknown.
 
     Example:
 
@@ -154,6 +156,15 @@ class LearningRateWarmup(FastnetCallback, keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Checks the optimizer and the data."""
+        refuse_second(self)
+        scheduler = keras.callbacks.LearningRateScheduler
+        if any(isinstance(callback, scheduler) for callback in self.siblings):
+            raise ValueError(
+                "LearningRateWarmup sets the learning rate of every update, and a "
+                "LearningRateScheduler that of every epoch. Received: both. Pass the "
+                "schedule after the warm-up as `then` to LearningRateWarmup, and leave "
+                "the LearningRateScheduler out."
+            )
         optimizer = self.model.optimizer
         inner = optimizers.with_inner(optimizer)[-1]
         if optimizers.schedule_of(inner) is not None:
@@ -177,10 +188,12 @@ class LearningRateWarmup(FastnetCallback, keras.callbacks.Callback):
             self._correction = MomentumCorrection(optimizer)
         # Decays say "epochs", whatever unit they are used with.
         then = str(self.then).replace("epochs", f"{self._unit}s")
+        first = "first" if self._warmup == 1 else f"first {self._warmup:g}"
+        units = self._unit if self._warmup == 1 else f"{self._unit}s"
         print_on_chief(
             self.model,
-            f"learning rate rises from {self.start:g} to {self._derivation} until "
-            f"{self._unit} {self._warmup:g}, then {then}",
+            f"learning rate rises from {self.start:g} to {self._derivation} in the "
+            f"{first} {units}, then {then}",
         )
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:

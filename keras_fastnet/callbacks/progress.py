@@ -29,6 +29,24 @@ def batches_per_update(optimizer: Any, data: TrainingData | None) -> int:
     return optimizer.accumulation_steps * data.batches_per_step
 
 
+def refuse_second(callback: keras.callbacks.Callback) -> None:
+    """Raises if `fit` was given two callbacks of a kind.
+
+    Args:
+        callback: The callback, whose `on_train_begin` calls this.
+
+    Raises:
+        ValueError: If another one of its class was given to the same `fit`.
+    """
+    # All callbacks of a `fit` share the dict `params`.
+    name = type(callback).__name__
+    if callback.params.setdefault(f"fastnet_{name}", callback) is not callback:
+        raise ValueError(
+            f"`fit` takes one {name}, since a second would undo what the first sets. "
+            f"Received: two. Leave one of them out."
+        )
+
+
 def is_chief(model: keras.Model) -> bool:
     """Returns whether this process is the one that prints and writes files.
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_fastnet._keras.active_strategy import strategy_of
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet._keras.protocols import strategy_of
 
 EXIT_CODE = 128 + signal.SIGTERM
 """Exit code of a process ended by SIGTERM, in shells, Slurm and Kubernetes."""

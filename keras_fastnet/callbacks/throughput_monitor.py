@@ -3,9 +3,8 @@
 import time
 from typing import Any
 
-from keras_fastnet._keras.adapters import install_changes
+from keras_fastnet._keras.callbacks import FastnetCallback
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet._keras.protocols import FastnetCallback
 from keras_fastnet.batches.epoch_data import INPUT_METER
 from keras_fastnet.callbacks.progress import updates_of
 
@@ -25,8 +24,8 @@ class ThroughputMonitor(FastnetCallback, keras.callbacks.Callback):
     this worker. The callback reads two clocks per batch and nothing else.
 
     It counts examples under a strategy of `keras_fastnet` with several replicas or with
-    a `LargeBatchOptimizer`; otherwise only updates are logged. Loggers get the values
-    wherever it is listed among the callbacks.
+    a `LargeBatchOptimizer`; otherwise only updates are logged. There loggers also get
+    the values wherever it is listed; elsewhere list it before them.
 
     Example:
 
@@ -38,10 +37,6 @@ class ThroughputMonitor(FastnetCallback, keras.callbacks.Callback):
 
     only_watches = True
     adds_logs = True
-
-    def __init__(self) -> None:
-        super().__init__()
-        install_changes()
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Resets the measurements."""

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from keras_fastnet._keras.adapters import install_changes, optimizers
 from keras_fastnet._keras.adapters import models as keras_models
+from keras_fastnet._keras.adapters import optimizers
+from keras_fastnet._keras.callbacks import FastnetCallback
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet._keras.protocols import FastnetCallback
 from keras_fastnet.optimizers.lars import LARS
 from keras_fastnet.optimizers.trust_ratio_record import TrustRatioRecord
 
@@ -24,8 +24,11 @@ class TrustRatioMonitor(FastnetCallback, keras.callbacks.Callback):
     `<path>` is `variable.path`. The gradient is the one passed to LARS: the mean over
     the global batch, unscaled and clipped. Every adapted tensor has an entry; biases,
     normalization layers and other exclusions have none, and updates skipped for an
-    overflow do not count. The progress bar shows the smallest and the largest ratio
-    only. Loggers get the values wherever it is listed among the callbacks.
+    overflow do not count.
+
+    With a strategy of `keras_fastnet` or a `LargeBatchOptimizer` the progress bar shows
+    the smallest and the largest ratio only, and loggers get the values wherever it is
+    listed. Elsewhere list it before them.
 
     Nothing is computed without the callback. With it, LARS adds four numbers for each
     tensor and update, 1 % of its update of ResNet-50 on a CPU
@@ -49,7 +52,6 @@ class TrustRatioMonitor(FastnetCallback, keras.callbacks.Callback):
     def __init__(self) -> None:
         super().__init__()
         self._record: TrustRatioRecord | None = None
-        install_changes()
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Checks the optimizer, and starts recording."""

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from keras_fastnet._keras.active_strategy import strategy_of
 from keras_fastnet._keras.adapters import install_changes
 from keras_fastnet._keras.calls import CallOfFit, ending_at_fit
 from keras_fastnet._keras.keras_api import keras, require_keras_3
-from keras_fastnet._keras.protocols import strategy_of
 from keras_fastnet._keras.scopes import may_train_alone
 from keras_fastnet.checks.probe import dtypes_restored
 from keras_fastnet.checks.subject import Data, Subject

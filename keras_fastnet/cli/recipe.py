@@ -1,16 +1,18 @@
 """`fastnet recipe`: shows a recipe for a number of examples and workers."""
 
 import argparse
+from itertools import pairwise
 
 from keras_fastnet.cli.option_types import integer
 from keras_fastnet.errors import UsageError
-from keras_fastnet.recipes import RECIPES
-from keras_fastnet.recipes.phases import chart, draw, phase_table
+from keras_fastnet.recipes import RECIPES, Recipe
+from keras_fastnet.schedules import plot
+from keras_fastnet.text import table
 
 _DESCRIPTION = """\
 Print every setting of a recipe for your numbers of examples and workers, with its
-source, then the phases, and the global batch and learning rate by epoch. It needs no
-data and trains nothing.
+source, then the phases with their batch, updates and learning rate. It needs no data
+and trains nothing.
 """
 
 _EPILOG = """\
@@ -26,7 +28,7 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
     """Adds the parser of `fastnet recipe`."""
     parser = subparsers.add_parser(
         "recipe",
-        help="show a recipe's settings, phases, batch and learning rate",
+        help="show a recipe's settings, batches, updates and learning rate",
         description=_DESCRIPTION,
         epilog=_EPILOG,
     )
@@ -80,8 +82,37 @@ def execute(arguments: argparse.Namespace) -> int:
             ranks=arguments.workers,
         )
         if arguments.plot:
-            draw(recipe, arguments.plot)
+            plot(
+                {recipe.name: recipe.rate_at},
+                recipe.epochs,
+                arguments.plot,
+                batches={recipe.name: recipe.phases},
+            )
     except (ImportError, ValueError) as error:
         raise UsageError(str(error)) from error
-    print(recipe, phase_table(recipe), chart(recipe), sep="\n\n")
+    print(recipe, _phase_table(recipe), sep="\n\n")
     return 0
+
+
+def _phase_table(recipe: Recipe) -> str:
+    """Returns a line for the warm-up, and for each batch of the rest."""
+    warm = max(1, round(recipe.warmup_epochs))
+    starts = {0, warm, *recipe.phases}
+    ends = sorted(start for start in starts if start < recipe.epochs)
+    rows = [("epochs", "global batch", "in steps of", "updates", "in all", "rate")]
+    total = 0
+    for first, end in pairwise([*ends, recipe.epochs]):
+        batch = recipe.global_batch_at(first)
+        updates = recipe.updates_per_epoch(first)
+        total += updates * (end - first)
+        rows.append(
+            (
+                f"{first + 1} to {end}",
+                f"{batch:,}",
+                f"{batch // recipe.micro_batch:,} x {recipe.micro_batch:,}",
+                f"{updates:,} an epoch",
+                f"{total:,}",
+                f"{recipe.rate_at(first):.4g} to {recipe.rate_at(end):.4g}",
+            )
+        )
+    return "\n".join(table(rows, left=1))

@@ -100,5 +100,6 @@ def _problem_with(
         empty = int(size_of(record)) == 0
     except tf.errors.OpError as error:
         # The message follows a traceback, and precedes the node's name.
-        return error.message.split("[[{{")[0].strip().splitlines()[-1]
+        last = error.message.split("[[{{")[0].strip().splitlines()[-1]
+        return last.removeprefix("assertion failed: ").strip("[]")
     return "its image is empty" if empty else ""

@@ -1,7 +1,6 @@
 """Decoding and augmentation of images: pure functions of tensors."""
 
 from collections.abc import Callable
-from typing import Literal
 
 import tensorflow as tf
 
@@ -11,6 +10,12 @@ _AREA = (0.08, 1.0)
 _ASPECT_RATIO = (3 / 4, 4 / 3)
 # After this many crops that do not fit into the image, the whole image is used.
 _ATTEMPTS = 100
+_NO_BMP = (
+    "Images must be JPEG, PNG or GIF files. Received: a BMP file, of whose palette "
+    "TensorFlow returns the indices. Convert it to PNG"
+)
+PADDING = 4
+"""Pixels by which `shift` moves an image at most."""
 
 
 def parse(
@@ -40,7 +45,7 @@ def decode(encoded: tf.Tensor) -> tf.Tensor:
     """Decodes a whole image.
 
     Args:
-        encoded: A JPEG (colour, grey or CMYK), PNG, BMP or GIF file, a scalar.
+        encoded: A JPEG (colour, grey or CMYK), PNG or GIF file, a scalar.
 
     Returns:
         uint8, `(height, width, 3)`.
@@ -123,6 +128,13 @@ def _decode_window(
         return tf.image.decode_and_crop_jpeg(encoded, window, channels=3)
 
     def other() -> tf.Tensor:
+        # TensorFlow returns the indices of a palette as colours.
+        is_bmp = tf.strings.substr(encoded, 0, 2) == b"BM"
+        check = tf.debugging.Assert(~is_bmp, [_NO_BMP])
+        with tf.control_dependencies([check]):
+            return decode_other()
+
+    def decode_other() -> tf.Tensor:
         image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
         y, x, height, width = tf.unstack(window_of(tf.shape(image)), 4)
         return image[y : y + height, x : x + width]
@@ -150,31 +162,22 @@ def flip(images: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
     return tf.where(odd, tf.reverse(images, axis=[2]), images)
 
 
-def pad_and_crop(
-    images: tf.Tensor,
-    numbers: tf.Tensor,
-    padding: int,
-    mode: Literal["reflect", "zeros"],
-) -> tf.Tensor:
-    """Pads images on all sides, and crops them to their size at random positions.
+def shift(images: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
+    """Moves images by up to 4 pixels, to a random place for each.
 
-    He et al. 2015 (arXiv 1512.03385), section 4.2, with 4 zeros around normalized
-    images.
+    He et al. 2015 (arXiv 1512.03385), section 4.2, whose padding is zero; here it is
+    the reflected image.
 
     Args:
         images: `(batch, size, size, channels)`.
         numbers: Random integers >= 0, `(batch, 2)`, for the row and the column.
-        padding: Pixels on each side.
-        mode: `"reflect"` or `"zeros"`.
 
     Returns:
         Images of the same shape.
     """
-    size = images.shape[1]
-    sides = [[0, 0], [padding, padding], [padding, padding], [0, 0]]
-    kind = "REFLECT" if mode == "reflect" else "CONSTANT"
-    padded = tf.pad(images, sides, kind)
-    first = numbers % (2 * padding + 1)
-    pixels = first[:, :, None] + tf.range(size, dtype=numbers.dtype)
+    sides = [[0, 0], [PADDING, PADDING], [PADDING, PADDING], [0, 0]]
+    padded = tf.pad(images, sides, "REFLECT")
+    first = numbers % (2 * PADDING + 1)
+    pixels = first[:, :, None] + tf.range(images.shape[1], dtype=numbers.dtype)
     rows = tf.gather(padded, pixels[:, 0], axis=1, batch_dims=1)
     return tf.gather(rows, pixels[:, 1], axis=2, batch_dims=1)

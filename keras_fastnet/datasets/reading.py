@@ -1,17 +1,66 @@
-"""Reads the records of one worker, in order."""
+"""Which records a worker reads, and the dataset of them, in order."""
 
+import dataclasses
+import itertools
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from keras_fastnet.datasets.record_files import RecordSpan
-from keras_fastnet.datasets.sharding import Share
 
 # Files that are read in parallel in training. Fixed, as it determines the order.
 _FILES_AT_ONCE = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """The records that one worker reads.
+
+    Attributes:
+        files: Its files, as indices into the list of all files.
+        first: The first record to read, for each file.
+        step: The distance between the records to read in a file.
+        records: Number of records in the share.
+    """
+
+    files: Sequence[int]
+    first: Sequence[int]
+    step: int
+    records: int
+
+
+def share_records(
+    rank: int,
+    num_workers: int,
+    files: int,
+    count: Callable[[Sequence[int]], list[int]],
+) -> Share:
+    """Returns a worker's share; all shares together hold every record once.
+
+    Workers read whole files if all get the same number of files. The shares do not
+    depend on the order in which files are read, so workers need not agree on one.
+
+    Args:
+        rank: The worker's rank.
+        num_workers: Number of workers.
+        files: Number of files.
+        count: Counts the records in files.
+    """
+    if files % num_workers == 0:
+        own = range(rank, files, num_workers)
+        return Share(own, [0] * len(own), 1, sum(count(own)))
+    # Every N-th of all records, counted from file to file.
+    counts = count(range(files))
+    begins = itertools.accumulate([0, *counts[:-1]])
+    return Share(
+        range(files),
+        [(rank - begin) % num_workers for begin in begins],
+        num_workers,
+        len(range(rank, sum(counts), num_workers)),
+    )
 
 
 def read(

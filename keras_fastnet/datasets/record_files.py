@@ -1,10 +1,12 @@
-"""TFRecord files without TensorFlow: positions and checksums of their records."""
+"""TFRecord files without TensorFlow: names, positions and checksums of records."""
 
 import concurrent.futures
+import glob
 import os
 import pathlib
+import re
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 # A record is preceded by its length and the checksum of that, and followed by its own
@@ -39,6 +41,62 @@ class RecordSpans(NamedTuple):
 
     spans: list[RecordSpan]
     damage: str
+
+
+def find_files(data_dir: pathlib.Path, split: str) -> list[pathlib.Path]:
+    """Returns the files of a split, sorted by name.
+
+    Args:
+        data_dir: Their folder.
+        split: The prefix of their names, which are `<split>-*`.
+
+    Raises:
+        FileNotFoundError: If there is no such folder, or no such file in it.
+        ValueError: If files that count themselves, as `-00000-of-00002` does, are not
+            all files of one conversion.
+    """
+    if not data_dir.is_dir():
+        raise FileNotFoundError(
+            f"`data_dir` must be a folder. Received: {data_dir}, which is "
+            f"{'a file' if data_dir.exists() else 'not there'}. Pass the folder that "
+            f"holds the files `{split}-*`."
+        )
+    pattern = f"{glob.escape(split)}-*"
+    files = sorted(path for path in data_dir.glob(pattern) if path.is_file())
+    if not files:
+        names = sorted(path.name for path in data_dir.iterdir())
+        shown = ", ".join(names[:10]) + (", …" if len(names) > 10 else "")
+        raise FileNotFoundError(
+            f"The files of a split must be called `<split>-*`. Received: no "
+            f"`{split}-*` in {data_dir}, which holds {shown or 'nothing'}. Pass "
+            "another `split` or `data_dir`."
+        )
+    _check_shards(files)
+    return files
+
+
+def _check_shards(files: Sequence[pathlib.Path]) -> None:
+    found = [re.search(r"-(\d+)-of-(\d+)", path.name) for path in files]
+    shards = [(int(match[1]), int(match[2])) for match in found if match]
+    if not shards:
+        return
+    totals = sorted({total for _, total in shards})
+    problem = ""
+    if len(totals) > 1:
+        problem = f"files of {' and of '.join(f'{total:,}' for total in totals)}"
+    elif len(shards) < len(files):
+        problem = f"also {files[found.index(None)].name}"
+    elif sorted(number for number, _ in shards) != [*range(totals[0])]:
+        missing = sorted({*range(totals[0])} - {number for number, _ in shards})
+        problem = f"{len(shards):,} of {totals[0]:,} files"
+        if missing:
+            problem += f", without {missing[0]:05}-of-{totals[0]:05}"
+    if problem:
+        raise ValueError(
+            "The files of a split must be those of one conversion, all that `-of-` in "
+            f"their names counts. Received: {problem} in {files[0].parent}. Fetch what "
+            "is missing, or move what does not belong to them elsewhere."
+        )
 
 
 def find_spans(path: pathlib.Path) -> RecordSpans:

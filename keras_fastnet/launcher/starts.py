@@ -325,8 +325,7 @@ class Starts:
             )
             return False
         self._say(
-            f"{lost}; start `fastnet run` there again within 60 s "
-            "if it has ended"
+            f"{lost}; start `fastnet run` there again within 60 s if it has ended"
         )
         nodes.join_again()
         self._number = -1

@@ -1,6 +1,5 @@
 """Optimizers for large-batch training."""
 
-from keras_fastnet.optimizers import warmup_polynomial_decay as _registered  # noqa: F401
 from keras_fastnet.optimizers.large_batch_optimizer import LargeBatchOptimizer
 from keras_fastnet.optimizers.lars import LARS
 

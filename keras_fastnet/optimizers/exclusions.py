@@ -1,18 +1,18 @@
 """Variables that LARS excludes from weight decay and adaptation."""
 
-import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any
 
 from keras_fastnet._keras.adapters import values
-from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.arguments import checked_bool
-from keras_fastnet.optimizers.biases_and_norms import biases_and_norms
 from keras_fastnet.optimizers.treatment import Treatment
 
-Exclusion: TypeAlias = Sequence[str] | Callable[[Any], bool] | None
+# What Keras's layers call biases and the variables of normalization layers, also those
+# of rank 2 and above: of `MultiHeadAttention`, `GRU`, `LayerNormalization` on several
+# axes. Names decide, since an optimizer is given variables without their layers.
+_NAMES = ("bias", "beta", "gamma", "scale")
 
 
 class Exclusions:
@@ -31,14 +31,14 @@ class Exclusions:
     def __init__(
         self,
         exclude_biases_and_norms: bool,
-        exclude_from_weight_decay: Exclusion,
-        exclude_from_adaptation: Exclusion,
+        exclude_from_weight_decay: Sequence[str] | None,
+        exclude_from_adaptation: Sequence[str] | None,
     ):
         self._by_default = checked_bool(
             "exclude_biases_and_norms", exclude_biases_and_norms
         )
         self._by_user = {
-            argument: checked_exclusion(argument, value)
+            argument: checked_patterns(argument, value)
             for argument, value in (
                 ("exclude_from_weight_decay", exclude_from_weight_decay),
                 ("exclude_from_adaptation", exclude_from_adaptation),
@@ -69,16 +69,12 @@ class Exclusions:
         self._decided = list(decided)
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the arguments, and the treatments that were kept.
-
-        Raises:
-            ValueError: If a predicate is not registered with Keras.
-        """
+        """Returns the arguments, and the treatments that were kept."""
         arguments = {
             "exclude_biases_and_norms": self._by_default,
             **{
-                argument: serialized_exclusion(argument, value)
-                for argument, value in self._by_user.items()
+                name: patterns and list(patterns)
+                for name, patterns in self._by_user.items()
             },
         }
         if not self._decided:
@@ -90,14 +86,11 @@ class Exclusions:
         }
 
     @staticmethod
-    def from_config(
-        config: dict[str, Any], custom_objects: dict[str, Any] | None
-    ) -> tuple[dict[str, Any], list[Treatment]]:
+    def from_config(config: dict[str, Any]) -> tuple[dict[str, Any], list[Treatment]]:
         """Reads a configuration of LARS.
 
         Args:
             config: A result of `LARS.get_config`.
-            custom_objects: Objects by name, if they are not registered with Keras.
 
         Returns:
             The configuration as arguments of `LARS`, and the treatments to keep: none
@@ -108,36 +101,30 @@ class Exclusions:
         decided = []
         if saved and all(config.get(k) == v for k, v in saved["decided_by"].items()):
             decided = [Treatment.from_config(t) for t in saved["of_each_variable"]]
-        for argument in ("exclude_from_weight_decay", "exclude_from_adaptation"):
-            if isinstance(config.get(argument), dict):
-                config[argument] = keras.saving.deserialize_keras_object(
-                    config[argument], custom_objects=custom_objects
-                )
         return config, decided
 
 
-def checked_exclusion(argument: str, value: Exclusion) -> Exclusion:
-    """Returns validated patterns or a validated predicate.
+def checked_patterns(
+    argument: str, value: Sequence[str] | None
+) -> tuple[str, ...] | None:
+    """Returns validated patterns; `None` if there are none.
 
     Args:
         argument: The argument's name, for the error message.
         value: The value that the user passed.
 
-    Returns:
-        A tuple of patterns, the predicate, or `None`.
-
     Raises:
-        TypeError: If `value` is neither patterns nor a predicate nor `None`.
+        TypeError: If `value` is not a list of patterns.
         ValueError: If a pattern is not a regular expression.
     """
-    if value is None or callable(value):
-        return value
+    if value is None:
+        return None
     if isinstance(value, str) or not (
         isinstance(value, Sequence) and all(isinstance(item, str) for item in value)
     ):
         raise TypeError(
-            f"`{argument}` must be a list of regular expressions, a function from a "
-            f"variable to a bool, or None. Received: {argument}={value!r}. "
+            f"`{argument}` must be a list of regular expressions for "
+            f"`variable.path`. Received: {argument}={value!r}. "
             "Put a single pattern into a list."
         )
     for pattern in value:
@@ -156,8 +143,8 @@ def treatments(
     variables: Sequence[Any],
     *,
     exclude_biases_and_norms: bool,
-    exclude_from_weight_decay: Exclusion,
-    exclude_from_adaptation: Exclusion,
+    exclude_from_weight_decay: Sequence[str] | None,
+    exclude_from_adaptation: Sequence[str] | None,
 ) -> list[Treatment]:
     """Returns the treatment of each variable.
 
@@ -165,8 +152,8 @@ def treatments(
         variables: Keras or TensorFlow variables.
         exclude_biases_and_norms: Whether tensors of rank 0 and 1, biases and variables
             of normalization layers are excluded from both weight decay and adaptation.
-        exclude_from_weight_decay: Further exclusions: patterns or a predicate.
-        exclude_from_adaptation: Further exclusions: patterns or a predicate.
+        exclude_from_weight_decay: Patterns of further exclusions.
+        exclude_from_adaptation: Patterns of further exclusions.
 
     Returns:
         One treatment for each variable, in order.
@@ -174,11 +161,10 @@ def treatments(
     Raises:
         ValueError: If a pattern matches none of the variables.
     """
-    by_default = (
-        _default_reasons(variables)
-        if exclude_biases_and_norms
-        else [""] * len(variables)
-    )
+    by_default = [
+        _default_reason(variable) if exclude_biases_and_norms else ""
+        for variable in variables
+    ]
     from_decay = _user_reasons(
         variables, "exclude_from_weight_decay", exclude_from_weight_decay
     )
@@ -224,56 +210,21 @@ def recalled(
     ]
 
 
-def serialized_exclusion(argument: str, value: Exclusion) -> Any:
-    """Returns a checked exclusion in the form that a configuration can hold.
-
-    Args:
-        argument: The argument's name, for the error message.
-        value: A checked exclusion.
-
-    Returns:
-        A list of patterns, Keras's serialization of a registered predicate, or `None`.
-
-    Raises:
-        ValueError: If a predicate is not registered with Keras, since loading could not
-            find it.
-    """
-    if value is None:
-        return None
-    if not callable(value):
-        return list(value)
-    named = value if inspect.isroutine(value) else type(value)
-    name = keras.saving.get_registered_name(named)
-    registered = keras.saving.get_registered_object(name) is named
-    if not registered or (named is not value and not hasattr(value, "from_config")):
-        raise ValueError(
-            f"A predicate in `{argument}` must be registered before the optimizer "
-            f"can be saved. Received: {argument}={value!r}. Decorate a named "
-            "function, or a class with `get_config` and `from_config`, with "
-            "`@keras.saving.register_keras_serializable()`, or pass a list of "
-            "patterns instead."
-        )
-    return keras.saving.serialize_keras_object(value)
+def _default_reason(variable: Any) -> str:
+    """Returns why a variable is excluded by default; empty if it is not."""
+    if len(variable.shape) < 2:
+        return f"rank {len(variable.shape)}"
+    name = values.path(variable).rpartition("/")[2].removesuffix(":0")
+    return f"named {name}" if name in _NAMES else ""
 
 
-def _default_reasons(variables):
-    # The layers matter for rank 2 and above only.
-    found = biases_and_norms(v for v in variables if len(v.shape) > 1)
-    return [
-        found.get(id(v), "") if len(v.shape) > 1 else f"rank {len(v.shape)}"
-        for v in variables
-    ]
-
-
-def _user_reasons(variables, argument, exclusion):
-    if exclusion is None:
-        return [""] * len(variables)
-    if callable(exclusion):
-        name = getattr(exclusion, "__name__", type(exclusion).__name__)
-        return [f"{argument}: {name}" if exclusion(v) else "" for v in variables]
-
+def _user_reasons(
+    variables: Sequence[Any], argument: str, patterns: Sequence[str] | None
+) -> list[str]:
+    """Returns the pattern that excludes each variable; empty if none does."""
+    patterns = patterns or ()
     paths = [values.path(variable) for variable in variables]
-    for pattern in exclusion:
+    for pattern in patterns:
         if not any(re.search(pattern, path) for path in paths):
             shown = ", ".join(paths[:5]) + (", …" if len(paths) > 5 else "")
             raise ValueError(
@@ -283,6 +234,6 @@ def _user_reasons(variables, argument, exclusion):
                 "`LARS.describe` lists all paths."
             )
     return [
-        next((f"{argument}: {p!r}" for p in exclusion if re.search(p, path)), "")
+        next((f"{argument}: {p!r}" for p in patterns if re.search(p, path)), "")
         for path in paths
     ]

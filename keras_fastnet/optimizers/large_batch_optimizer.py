@@ -6,10 +6,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_fastnet._keras.active_strategy import FastnetStrategy, MicroBatchOptimizer
 from keras_fastnet._keras.adapters import install_changes, optimizers, values
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet._keras.other_keras import refuse_in_other_models
-from keras_fastnet._keras.protocols import FastnetStrategy
 from keras_fastnet._keras.replica_step import compiled, keras_step, summed_gradients
 from keras_fastnet._keras.scopes import refuse_lone_update
 from keras_fastnet.arguments import checked_integer, checked_number
@@ -21,7 +20,7 @@ from keras_fastnet.optimizers.dense_gradient import dense
 
 
 @keras.saving.register_keras_serializable(package="keras_fastnet")
-class LargeBatchOptimizer(optimizers.LossScaleOptimizer):
+class LargeBatchOptimizer(MicroBatchOptimizer, optimizers.LossScaleOptimizer):
     """Accumulates gradients of micro-batches and updates with their mean.
 
     A global batch that does not fit into memory is trained as `accumulation_steps`
@@ -86,7 +85,6 @@ class LargeBatchOptimizer(optimizers.LossScaleOptimizer):
         dynamic_growth_steps: int = 2000,
         name: str | None = None,
     ):
-        refuse_in_other_models(type(self))
         _check_inner(inner_optimizer)
         steps = checked_integer("accumulation_steps", accumulation_steps, at_least=1)
         super().__init__(

@@ -1,6 +1,6 @@
 """The LARS optimizer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from numbers import Real
 from typing import Any
 
@@ -8,10 +8,9 @@ import tensorflow as tf
 
 from keras_fastnet._keras.adapters import optimizers, values
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet._keras.other_keras import refuse_in_other_models
 from keras_fastnet.arguments import checked_bool, checked_number
 from keras_fastnet.optimizers.dense_gradient import dense
-from keras_fastnet.optimizers.exclusions import Exclusion, Exclusions
+from keras_fastnet.optimizers.exclusions import Exclusions
 from keras_fastnet.optimizers.momentum_update import momentum_update
 from keras_fastnet.optimizers.treatment import treatment_table
 from keras_fastnet.optimizers.trust_ratio import l2_norm, trust_ratio
@@ -41,9 +40,9 @@ class LARS(optimizers.Optimizer):
 
     Biases and the variables of normalization layers take plain momentum at the full
     rate, without weight decay or trust ratio. They are identified by shape (rank 0 and
-    1) and, for rank 2 and above, by the layer that has them as an attribute, such as
-    the biases of `keras.layers.MultiHeadAttention`. If no layer has the variable as an
-    attribute, its shape alone decides. `describe` returns a table of all tensors.
+    1) and, for rank 2 and above, such as the biases of
+    `keras.layers.MultiHeadAttention`, by the names that Keras's layers give them:
+    `bias`, `beta`, `gamma` and `scale`. `describe` returns a table of all tensors.
 
     Args:
         learning_rate: A float, a `keras.optimizers.schedules.LearningRateSchedule`
@@ -65,8 +64,7 @@ class LARS(optimizers.Optimizer):
             reference).
         exclude_from_weight_decay: Further variables to exclude from weight decay: a
             list of regular expressions, each matched by `re.search` against
-            `variable.path`, or a function from a variable to a bool. A function must be
-            registered with Keras before the optimizer can be saved. Defaults to `None`.
+            `variable.path`. Defaults to `None`.
         exclude_from_adaptation: Further variables to train at the full rate, in the
             same form. Defaults to `None`.
         clipnorm: As for every Keras optimizer, such as `keras.optimizers.SGD`, with
@@ -112,8 +110,8 @@ class LARS(optimizers.Optimizer):
         epsilon: float = 0.0,
         nesterov: bool = False,
         exclude_biases_and_norms: bool = True,
-        exclude_from_weight_decay: Exclusion = None,
-        exclude_from_adaptation: Exclusion = None,
+        exclude_from_weight_decay: Sequence[str] | None = None,
+        exclude_from_adaptation: Sequence[str] | None = None,
         clipnorm: float | None = None,
         clipvalue: float | None = None,
         global_clipnorm: float | None = None,
@@ -149,7 +147,6 @@ class LARS(optimizers.Optimizer):
             name=name,
             **kwargs,
         )
-        refuse_in_other_models(type(self))
         self.momentum = checked_number("momentum", momentum, at_least=0.0, below=1.0)
         self.weight_decay = checked_number(
             "weight_decay", 0.0 if weight_decay is None else weight_decay, at_least=0.0
@@ -307,9 +304,6 @@ class LARS(optimizers.Optimizer):
 
         Once the optimizer is built, it also holds the treatment of each variable, so
         that a loaded model has the same exclusions.
-
-        Raises:
-            ValueError: If a predicate is not registered with Keras.
         """
         return {
             **super().get_config(),
@@ -332,7 +326,7 @@ class LARS(optimizers.Optimizer):
             custom_objects: Objects by name, if they are not registered with Keras.
                 Defaults to `None`.
         """
-        config, decided = Exclusions.from_config(config, custom_objects)
+        config, decided = Exclusions.from_config(config)
         optimizer = super().from_config(config, custom_objects=custom_objects)
         optimizer._exclusions.keep(decided)
         return optimizer

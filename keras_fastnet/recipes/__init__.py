@@ -1,23 +1,26 @@
 """Ready-made settings from published large-batch trainings."""
 
-from keras_fastnet.recipes.berkeley2017 import berkeley2017
-from keras_fastnet.recipes.facebook2017 import facebook2017
-from keras_fastnet.recipes.ibm2017 import ibm2017
-from keras_fastnet.recipes.mlperf import mlperf
+from keras_fastnet.recipes.published import (
+    RECIPES,
+    Published,
+    berkeley2017,
+    berkeley2017_alexnet,
+    facebook2017,
+    google2021,
+    ibm2017,
+    mlperf,
+    sony2018,
+)
 from keras_fastnet.recipes.recipe import Recipe
-from keras_fastnet.recipes.sony2018 import sony2018
-
-RECIPES = {
-    function.__name__: function
-    for function in (facebook2017, berkeley2017, ibm2017, sony2018, mlperf)
-}
-"""All recipes, by name."""
 
 __all__ = [
     "RECIPES",
+    "Published",
     "Recipe",
     "berkeley2017",
+    "berkeley2017_alexnet",
     "facebook2017",
+    "google2021",
     "ibm2017",
     "mlperf",
     "sony2018",

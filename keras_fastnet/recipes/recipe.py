@@ -1,14 +1,13 @@
-"""A published training as a set of settings with sources."""
+"""The settings of a training, and what Keras needs to train by them."""
 
 import dataclasses
-import importlib
 import math
 import textwrap
-import warnings
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal
 
-from keras_fastnet.recipes.settings import Setting, chosen
+from keras_fastnet.recipes.settings import Setting
 from keras_fastnet.recipes.sizes import Sizes
 from keras_fastnet.schedules.decays import Decay, warmup_then_decay
 from keras_fastnet.text import count, table
@@ -40,7 +39,8 @@ class Recipe:
         name: Name of the recipe, such as `"sony2018"`.
         published: The paper's result and hardware.
         sizes: The sizes that the recipe is made for.
-        settings: The settings, by the names of the following attributes.
+        settings: The settings, by the names of the attributes after `strategy`.
+        strategy: The strategy that trains; `None` without one.
         model: Name of the model: `"resnet50"`, `"resnet101"` or `"alexnet_bn"`.
         epochs: Number of epochs.
         phases: The global batch by the epoch from which it applies.
@@ -51,6 +51,7 @@ class Recipe:
         decay: The decay after the warm-up: a function from the epochs since the warm-up
             to a factor of the peak.
         momentum: The momentum.
+        nesterov: Whether momentum is Nesterov's.
         momentum_correction: Whether momentum is rescaled when the rate changes.
         weight_decay: The weight decay, inside the gradient.
         trust_coefficient: LARS's eta.
@@ -59,21 +60,13 @@ class Recipe:
         zero_gamma: Whether residual blocks start as the identity
             (`keras_fastnet.models.zero_gamma`).
         precision: The dtype policy.
-        grid: The grid of replicas; see `TorusStrategy`.
-        wire_dtype: The dtype of gradients in transport; see `TorusStrategy`.
-
-    Example:
-
-    >>> from keras_fastnet.recipes import facebook2017
-    >>> recipe = facebook2017(ranks=256)
-    >>> recipe.phases, recipe.peak, recipe.warmup_epochs, recipe.updates_per_epoch(0)
-    ({0: 8192}, 3.2, 5, 157)
     """
 
     name: str
     published: str
     sizes: Sizes
     settings: Mapping[str, Setting]
+    strategy: Any = dataclasses.field(repr=False, compare=False)
     model: str
     epochs: int
     phases: Mapping[int, int]
@@ -83,6 +76,7 @@ class Recipe:
     warmup_epochs: float
     decay: Decay
     momentum: float
+    nesterov: bool
     momentum_correction: bool
     weight_decay: float
     trust_coefficient: float
@@ -90,65 +84,11 @@ class Recipe:
     label_smoothing: float
     zero_gamma: bool
     precision: str
-    grid: Any
-    wire_dtype: Literal["bfloat16", "float16"] | None
-
-    @classmethod
-    def of(
-        cls,
-        name: str,
-        published: str,
-        sizes: Sizes,
-        settings: Mapping[str, Setting],
-        *,
-        strategy: Any = None,
-        precision: str | None = None,
-    ) -> "Recipe":
-        """Returns the recipe with the values of some settings.
-
-        Args:
-            name: Name of the recipe.
-            published: The paper's result and hardware.
-            sizes: The sizes that the recipe is made for.
-            settings: One setting for each of the attributes from `model` on.
-            strategy: The strategy that trains; its grid and dtype of gradients replace
-                those of the settings. Defaults to `None`.
-            precision: The dtype policy in place of the recipe's. Defaults to `None`.
-        """
-        others = _of_strategy(strategy)
-        if precision is not None:
-            others["precision"] = precision, "as passed"
-        settings = dict(settings)
-        for key, (value, why) in others.items():
-            if value != settings[key].value:
-                replaced = f"{why}; the recipe has {settings[key].value}"
-                settings[key] = chosen(value, replaced)
-        values = {key: setting.value for key, setting in settings.items()}
-        recipe = cls(name, published, sizes, settings, **values)
-        # Not a field, since a strategy can be neither copied nor compared.
-        object.__setattr__(recipe, "_strategy", strategy)
-        return recipe
-
-    @property
-    def strategy(self) -> Any:
-        """Returns the strategy that trains; `None` without one."""
-        return vars(self).get("_strategy")
 
     @property
     def micro_batch(self) -> int:
         """Returns the global micro-batch, which is the `batch_size` of `fit`."""
         return self.sizes.micro_batch
-
-    @property
-    def strategy_options(self) -> dict[str, Any]:
-        """Returns arguments of `TorusStrategy`. Deprecated."""
-        warnings.warn(
-            "`strategy_options` is deprecated. Create the strategy first, with the "
-            f"grid that your machines need, and write `{self.name}(strategy, data)`.",
-            DeprecationWarning,
-            stacklevel=2,
-        )
-        return {"grid": self.grid, "wire_dtype": self.wire_dtype}
 
     def global_batch_at(self, epoch: int) -> int:
         """Returns the global batch of an epoch.
@@ -180,12 +120,16 @@ class Recipe:
             start=self.warmup_start,
         )
 
-    def scope(self) -> Any:
+    # The methods below import TensorFlow, which `fastnet recipe` does without.
+
+    def scope(self) -> AbstractContextManager[None]:
         """Returns the context in which the model is built.
 
         It is the strategy's scope, with the recipe's dtype policy.
         """
-        return _training().scope(self)
+        from keras_fastnet.recipes import training
+
+        return training.scope(self.strategy, self.precision)
 
     def compile(
         self, model: "keras.Model", *, from_logits: bool | None = None, **arguments: Any
@@ -206,7 +150,15 @@ class Recipe:
             ValueError: If the model has another dtype policy or strategy than the
                 recipe, or its last layer does not tell whether it outputs logits.
         """
-        _training().compile(self, model, from_logits, arguments)
+        from keras_fastnet.recipes import training
+
+        training.check_origin(model, self.strategy, self.precision, self.name)
+        if from_logits is None:
+            from_logits = training.outputs_logits(model)
+        with model.distribute_strategy.scope():
+            model.compile(self.optimizer(), self.loss(from_logits), **arguments)
+            if self.zero_gamma:
+                training.start_as_identity(model)
 
     @property
     def fit_arguments(self) -> dict[str, Any]:
@@ -214,10 +166,7 @@ class Recipe:
 
         Append your own callbacks to `fit_arguments["callbacks"]`.
         """
-        arguments: dict[str, Any] = {
-            "epochs": self.epochs,
-            "callbacks": self.callbacks(),
-        }
+        arguments = {"epochs": self.epochs, "callbacks": self.callbacks()}
         if not self.sizes.batched:
             arguments["batch_size"] = self.micro_batch
         return arguments
@@ -229,11 +178,36 @@ class Recipe:
         with biases and normalization layers excluded from the decay. (Keras's SGD
         applies weight decay outside the momentum, which is another formula.)
         """
-        return _training().optimizer(self)
+        from keras_fastnet.optimizers import LARS, LargeBatchOptimizer
+
+        inner = LARS(
+            self.rate_at(0.0),
+            momentum=self.momentum,
+            nesterov=self.nesterov,
+            weight_decay=self.weight_decay,
+            trust_coefficient=self.trust_coefficient,
+            epsilon=self.epsilon,
+            exclude_from_adaptation=None if self.method == "lars" else [""],
+            name=self.method,
+        )
+        return LargeBatchOptimizer(
+            inner,
+            self.phases[0] // self.micro_batch,
+            loss_scaling=self.precision == "mixed_float16",
+        )
 
     def callbacks(self) -> "list[keras.callbacks.Callback]":
         """Returns the callbacks that set the learning rate and the batch."""
-        return _training().callbacks(self)
+        from keras_fastnet.callbacks import BatchGrowth, LearningRateWarmup
+
+        warmup = LearningRateWarmup(
+            self.peak,
+            self.warmup_epochs,
+            self.decay,
+            start=self.warmup_start,
+            momentum_correction=self.momentum_correction,
+        )
+        return [warmup, BatchGrowth(self.phases)]
 
     def loss(self, from_logits: bool = False) -> "keras.losses.Loss":
         """Returns the cross-entropy, for integer or one-hot labels.
@@ -241,12 +215,14 @@ class Recipe:
         Args:
             from_logits: Whether the model outputs logits. Defaults to `False`.
         """
-        return _training().loss(self.label_smoothing, from_logits)
+        from keras_fastnet.recipes import training
+
+        return training.cross_entropy(self.label_smoothing, from_logits)
 
     def __str__(self) -> str:
         rows = [("setting", "value", "from", "source")]
         for name, setting in self.settings.items():
-            words = textwrap.wrap(setting.source, _SOURCE_WIDTH) or [""]
+            words = textwrap.wrap(setting.source, _SOURCE_WIDTH)
             rows.append((name, _text(setting.value), setting.origin, words[0]))
             rows += [("", "", "", line) for line in words[1:]]
         sizes = self.sizes
@@ -262,9 +238,9 @@ class Recipe:
         )
 
 
-def _training() -> Any:
-    """Returns the module that imports TensorFlow, which tables do without."""
-    return importlib.import_module("keras_fastnet.recipes.training")
+_FIELDS = [field.name for field in dataclasses.fields(Recipe)]
+SETTINGS = tuple(_FIELDS[_FIELDS.index("model") :])
+"""Names of the settings, in the order in which they are shown."""
 
 
 def _text(value: Any) -> str:
@@ -273,17 +249,3 @@ def _text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     return str(value)
-
-
-def _of_strategy(strategy: Any) -> dict[str, tuple[Any, str]]:
-    """Returns a strategy's grid and dtype of gradients, as far as it has them."""
-    found: dict[str, tuple[Any, str]] = {}
-    why = "of the strategy"
-    if hasattr(strategy, "grid"):
-        grid = strategy.grid
-        found["grid"] = (grid.rows, grid.columns), why
-    reduction = getattr(getattr(strategy, "extended", None), "reduction", None)
-    if reduction is not None:
-        dtype = reduction.wire_dtype
-        found["wire_dtype"] = dtype and dtype.name, why
-    return found

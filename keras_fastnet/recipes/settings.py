@@ -1,6 +1,5 @@
 """Values of a recipe, each with its source."""
 
-from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
 
 Origin = Literal["paper", "rule", "chosen"]
@@ -21,42 +20,22 @@ class Setting(NamedTuple):
     origin: Origin
     source: str
 
+    def adapted(self, value: Any, source: str | None = None) -> "Setting":
+        """Returns the setting with a value that was computed from it for other sizes.
+
+        Args:
+            value: The value for the sizes of a training.
+            source: How it was computed. Defaults to `None`: the same source.
+        """
+        origin: Origin = "rule" if self.origin == "paper" else self.origin
+        return Setting(value, origin, self.source if source is None else source)
+
 
 def paper(value: Any, source: str) -> Setting:
-    """Returns a published value.
-
-    Args:
-        value: The value.
-        source: Where the paper states it.
-    """
+    """Returns a value that the paper states in `source`."""
     return Setting(value, "paper", source)
 
 
-def rule(value: Any, source: str) -> Setting:
-    """Returns a value that follows from a published rule.
-
-    Args:
-        value: The value.
-        source: The rule, with its numbers, and where the paper states it.
-    """
-    return Setting(value, "rule", source)
-
-
 def chosen(value: Any, why: str) -> Setting:
-    """Returns a value chosen by keras_fastnet.
-
-    Args:
-        value: The value.
-        why: The reason.
-    """
+    """Returns a value that keras_fastnet chose, and the reason."""
     return Setting(value, "chosen", why)
-
-
-def nearest_batch(batch: int, known: Iterable[int]) -> int:
-    """Returns the known batch with the ratio closest to 1.
-
-    Args:
-        batch: The global batch.
-        known: Batches with published values.
-    """
-    return min(known, key=lambda other: max(other / batch, batch / other))

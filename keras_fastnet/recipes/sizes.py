@@ -1,19 +1,14 @@
-"""The sizes that a recipe is made for, and how they are read from strategy and data."""
+"""The sizes of a training, as a recipe reads them from strategy and data."""
 
 import dataclasses
-import functools
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from numbers import Integral
-from typing import Any, TypeVar
+from typing import Any
 
 from keras_fastnet.arguments import checked_integer, multiples_near
-from keras_fastnet.recipes.settings import Setting, chosen, paper, rule
 
 IMAGENET = 1_281_167
 """Training images of ImageNet-1K (ILSVRC 2012)."""
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,27 +16,24 @@ class Sizes:
     """The sizes that a recipe is made for.
 
     Attributes:
-        train_size: Number of training examples. Defaults to ImageNet's.
-        epochs: Number of epochs. Defaults to `None`: the paper's.
-        global_batch: Examples of an update, in the first phase. Defaults to `None`: the
-            paper's; for smaller datasets, the batch that gives as many updates per
-            epoch.
-        ranks: Number of replicas. Defaults to 1.
-        device_batch: Per-replica batch: examples of one replica in one step. Defaults
-            to 32, as in Goyal et al. (arXiv 1706.02677, section 2.1).
+        train_size: Number of training examples.
+        epochs: The number of epochs that was passed; `None` for the published one.
+        global_batch: The examples of an update that were passed; `None` for the
+            published number, or its fraction of a smaller dataset.
+        ranks: Number of replicas.
+        device_batch: Per-replica batch: examples of one replica in one step.
         batched: Whether the data comes in batches of its own, as a dataset does.
-            Defaults to `False`.
     """
 
-    train_size: int = IMAGENET
-    epochs: int | None = None
-    global_batch: int | None = None
-    ranks: int = 1
-    device_batch: int = 32
-    batched: bool = False
+    train_size: int
+    epochs: int | None
+    global_batch: int | None
+    ranks: int
+    device_batch: int
+    batched: bool
 
     @classmethod
-    def of(
+    def read(
         cls,
         strategy: Any,
         data: Any,
@@ -50,28 +42,25 @@ class Sizes:
         global_batch: int | None,
         device_batch: int | None,
         ranks: int | None,
-        usual_device_batch: int = 32,
+        usual_device_batch: int,
     ) -> "Sizes":
-        """Returns the sizes of a training.
+        """Returns the sizes of a training; see the arguments of a recipe.
 
         Args:
-            strategy: The strategy; `None` if `ranks` says how many replicas it has.
-            data: The training data, or the number of examples; `None` for ImageNet's.
+            strategy: The strategy, or `None`.
+            data: The training data, the number of examples, or `None`.
             epochs: Number of epochs, or `None`.
             global_batch: Examples of an update, or `None`.
             device_batch: Per-replica batch, or `None`: that of the data's batches.
             ranks: Number of replicas, or `None`: those of the strategy, or 1.
-            usual_device_batch: Per-replica batch if nothing else states one. Defaults
-                to 32.
+            usual_device_batch: Per-replica batch if nothing else states one.
 
         Raises:
             TypeError: If an argument is of the wrong type.
             ValueError: If the sizes do not fit each other, or cannot be read from the
                 data.
         """
-        if strategy is not None:
-            ranks = _replicas(strategy, ranks)
-        ranks = 1 if ranks is None else ranks
+        ranks = _replicas(strategy, ranks)
         examples, batch, batched = _sizes_of_data(data)
         if batch is not None:
             device_batch = _device_batch(batch, ranks, device_batch)
@@ -80,9 +69,7 @@ class Sizes:
         return cls(examples, epochs, global_batch, ranks, device_batch, batched)
 
     def __post_init__(self) -> None:
-        for name in ("train_size", "ranks", "device_batch"):
-            checked_integer(name, getattr(self, name), at_least=1)
-        for name in ("epochs", "global_batch"):
+        for name in ("train_size", "ranks", "device_batch", "epochs", "global_batch"):
             if getattr(self, name) is not None:
                 checked_integer(name, getattr(self, name), at_least=1)
         if self.micro_batch > self.train_size:
@@ -105,83 +92,16 @@ class Sizes:
         """Returns the global micro-batch, the examples of one step on all replicas."""
         return self.ranks * self.device_batch
 
-    def batch(self, published: int, source: str) -> Setting:
-        """Returns the global batch, a multiple of the global micro-batch.
-
-        Args:
-            published: The paper's batch, for ImageNet.
-            source: Where the paper states it.
-        """
-        if self.global_batch is not None:
-            return chosen(self.global_batch, "as passed")
-        wanted = published * min(1.0, self.train_size / IMAGENET)
-        steps = max(1, round(wanted / self.micro_batch))
-        batch = steps * self.micro_batch
-        if batch == published:
-            return paper(batch, source)
-        if self.train_size < IMAGENET:
-            part = f"{published:,} of {IMAGENET:,} examples"
-            why = f"{part}, {source}: as many updates per epoch"
-        else:
-            why = f"{published:,}, {source}, as a multiple of {self.micro_batch:,}"
-        return rule(batch, why)
-
-    def epochs_of(self, published: Setting) -> Setting:
-        """Returns the number of epochs.
-
-        Args:
-            published: The paper's number.
-        """
-        if self.epochs in (None, published.value):
-            return published
-        return chosen(self.epochs, f"as passed; the recipe has {published.value}")
-
-    def part(self, of_epochs: float, published: Setting, source: str) -> Setting:
-        """Returns an epoch of the paper, scaled to your number of epochs.
-
-        Args:
-            of_epochs: The epoch in the paper.
-            published: The paper's number of epochs.
-            source: Where the paper states it.
-        """
-        if self.epochs in (None, published.value):
-            return paper(of_epochs, source)
-        epoch = of_epochs * self.epochs / published.value
-        return rule(epoch, f"{of_epochs:g} of {published.value} epochs, {source}")
-
-
-def takes_old_arguments(recipe: Function) -> Function:
-    """Has a recipe take the number of examples as it did at first, with a warning.
-
-    Args:
-        recipe: The function that makes the recipe.
-    """
-
-    @functools.wraps(recipe)
-    def made(strategy: Any = None, data: Any = None, **others: Any) -> Any:
-        if isinstance(strategy, Integral):
-            strategy, others["train_size"] = None, strategy
-        if "train_size" in others:
-            data = others.pop("train_size")
-            warnings.warn(
-                "`train_size` is deprecated. Write "
-                f"`{recipe.__name__}(strategy, data)`, with the number of examples or "
-                "the data themselves.",
-                DeprecationWarning,
-                stacklevel=2,
-            )
-        return recipe(strategy, data, **others)
-
-    return made  # type: ignore[return-value]
-
 
 def _replicas(strategy: Any, ranks: int | None) -> int:
+    if strategy is None:
+        return 1 if ranks is None else ranks
     replicas = getattr(strategy, "num_replicas_in_sync", None)
     if replicas is None:
         raise TypeError(
-            "`strategy` must be a strategy. "
-            f"Received: {strategy!r}. Pass, for example, `TorusStrategy()`, or `None` "
-            "and the number of replicas as `ranks`."
+            f"`strategy` must be a strategy. Received: {strategy!r}. Pass, for "
+            "example, `TorusStrategy()`, or `None` and the number of replicas as "
+            "`ranks`."
         )
     if ranks not in (None, replicas):
         raise ValueError(

@@ -1,122 +1,44 @@
-"""What Keras needs to train by a recipe: scope, optimizer, loss, callbacks."""
+"""What a recipe needs of TensorFlow and Keras: scope, loss, checks of a model."""
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from keras_fastnet._keras.adapters import values
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet.callbacks import BatchGrowth, LearningRateWarmup
 from keras_fastnet.callbacks.progress import print_on_chief
 from keras_fastnet.models.zero_gamma import last_normalizations, zero_gamma
-from keras_fastnet.optimizers import LARS, LargeBatchOptimizer
 from keras_fastnet.text import count
-
-if TYPE_CHECKING:
-    from keras_fastnet.recipes.recipe import Recipe
 
 
 @contextmanager
-def scope(recipe: "Recipe") -> Iterator[None]:
-    """The strategy's scope, with the recipe's dtype policy.
-
-    Args:
-        recipe: The recipe.
-    """
+def scope(strategy: Any, precision: str) -> Iterator[None]:
+    """The scope of a strategy, if there is one, with a dtype policy."""
     policies = keras.mixed_precision
     before = policies.global_policy()
-    policies.set_global_policy(recipe.precision)
+    policies.set_global_policy(precision)
     try:
-        with nullcontext() if recipe.strategy is None else recipe.strategy.scope():
+        with nullcontext() if strategy is None else strategy.scope():
             yield
     finally:
         policies.set_global_policy(before)
 
 
-def compile(
-    recipe: "Recipe",
-    model: keras.Model,
-    from_logits: bool | None,
-    arguments: Mapping[str, Any],
-) -> None:
-    """Compiles a model; see `Recipe.compile`.
-
-    Args:
-        recipe: The recipe.
-        model: The model.
-        from_logits: Whether the model outputs logits; `None` to look at its last layer.
-        arguments: Other arguments of `model.compile`.
-
-    Raises:
-        ValueError: If the model does not suit the recipe.
-    """
-    _check_origin(recipe, model)
-    if from_logits is None:
-        from_logits = _outputs_logits(model)
-    with model.distribute_strategy.scope():
-        model.compile(recipe.optimizer(), recipe.loss(from_logits), **arguments)
-        if recipe.zero_gamma:
-            _start_as_identity(model)
-
-
-def optimizer(recipe: "Recipe") -> LargeBatchOptimizer:
-    """Returns the optimizer; see `Recipe.optimizer`.
-
-    Args:
-        recipe: The recipe.
-    """
-    inner = LARS(
-        recipe.rate_at(0.0),
-        momentum=recipe.momentum,
-        weight_decay=recipe.weight_decay,
-        trust_coefficient=recipe.trust_coefficient,
-        epsilon=recipe.epsilon,
-        exclude_from_adaptation=None if recipe.method == "lars" else [""],
-        name=recipe.method,
-    )
-    return LargeBatchOptimizer(
-        inner,
-        recipe.phases[0] // recipe.micro_batch,
-        loss_scaling=recipe.precision == "mixed_float16",
-    )
-
-
-def callbacks(recipe: "Recipe") -> list[keras.callbacks.Callback]:
-    """Returns the callbacks that set the learning rate and the batch.
-
-    Args:
-        recipe: The recipe.
-    """
-    warmup = LearningRateWarmup(
-        recipe.peak,
-        recipe.warmup_epochs,
-        recipe.decay,
-        start=recipe.warmup_start,
-        momentum_correction=recipe.momentum_correction,
-    )
-    return [warmup, BatchGrowth(recipe.phases)]
-
-
-def loss(label_smoothing: float, from_logits: bool) -> keras.losses.Loss:
-    """Returns the cross-entropy, for integer or one-hot labels.
-
-    Args:
-        label_smoothing: The fraction of a label that is spread over all classes.
-        from_logits: Whether the model outputs logits.
-    """
+def cross_entropy(label_smoothing: float, from_logits: bool) -> keras.losses.Loss:
+    """Returns the cross-entropy, for integer or one-hot labels."""
     # A loss of Keras, as which it is saved; its own takes one-hot labels only.
     loss = keras.losses.CategoricalCrossentropy(
         from_logits=from_logits, label_smoothing=label_smoothing
     )
-    loss.fn = functools.wraps(loss.fn)(functools.partial(_of_labels, loss.fn))
+    loss.fn = functools.wraps(loss.fn)(functools.partial(_call_one_hot, loss.fn))
     return loss
 
 
-def _of_labels(
+def _call_one_hot(
     function: Callable[..., Any], labels: Any, outputs: Any, *args: Any, **kwargs: Any
 ) -> Any:
     """Calls a loss function of one-hot labels with labels of either kind."""
@@ -133,25 +55,27 @@ def _of_labels(
     return function(labels, outputs, *args, **kwargs)
 
 
-def _check_origin(recipe: "Recipe", model: keras.Model) -> None:
-    """Checks that a model was built in the recipe's scope."""
+def check_origin(
+    model: keras.Model, strategy: Any, precision: str, recipe: str
+) -> None:
+    """Raises `ValueError` unless a model was built in the scope of its recipe."""
     policies = {layer.dtype_policy.name for layer in _layers(model)}
-    if recipe.precision == "float32":
+    if precision == "float32":
         suits = not any(name.startswith("mixed") for name in policies)
     else:  # Some layers, such as the last, may stay in float32.
-        suits = recipe.precision in policies
+        suits = precision in policies
     if policies and not suits:
         raise ValueError(
             "A recipe trains a model with its own dtype policy. Received: a model of "
-            f"{', '.join(sorted(policies))} for {recipe.name} in {recipe.precision}. "
-            "Build the model in `with recipe.scope():`, or pass, for example, "
-            f'`precision="{max(policies)}"` to {recipe.name}.'
+            f"{', '.join(sorted(policies))} for {recipe} in {precision}. Build the "
+            "model in `with recipe.scope():`, or pass, for example, "
+            f'`precision="{max(policies)}"` to {recipe}.'
         )
-    if recipe.strategy not in (None, model.distribute_strategy):
+    if strategy not in (None, model.distribute_strategy):
         raise ValueError(
             "A recipe trains a model of its own strategy. Received: a model that was "
-            f"built outside the scope of {type(recipe.strategy).__name__}. Build it "
-            "in `with recipe.scope():`."
+            f"built outside the scope of {type(strategy).__name__}. Build it in "
+            "`with recipe.scope():`."
         )
 
 
@@ -163,7 +87,7 @@ def _layers(model: Any) -> Iterator[Any]:
             yield layer
 
 
-def _outputs_logits(model: keras.Model) -> bool:
+def outputs_logits(model: keras.Model) -> bool:
     """Returns whether the last layer of a model has no activation."""
     last = None
     if isinstance(model, keras.Sequential):
@@ -185,7 +109,8 @@ def _outputs_logits(model: keras.Model) -> bool:
     )
 
 
-def _start_as_identity(model: keras.Model) -> None:
+def start_as_identity(model: keras.Model) -> None:
+    """Sets zero gamma in the residual blocks of a model that is not trained."""
     normalizations = last_normalizations(model)
     gammas = [values.to_numpy(layer.gamma) for layer in normalizations]
     if not gammas:

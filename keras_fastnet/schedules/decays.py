@@ -79,8 +79,9 @@ class Polynomial:
         checked_number("power", self.power, above=0.0)
 
     def __str__(self) -> str:
-        fall = f"power {self.power:g} to {self.end:.3g} of it"
-        return f"{fall} in {self.epochs:.4g} epochs"
+        end = f"{self.end:.3g} of it" if self.end else "0"
+        how = f"polynomial decay (power {self.power:g})"
+        return f"{how} to {end} over {self.epochs:.4g} epochs"
 
     def __call__(self, epochs: float) -> float:
         """Returns the factor of the peak.
@@ -114,7 +115,8 @@ class Cosine:
         checked_number("end", self.end, at_least=0.0)
 
     def __str__(self) -> str:
-        return f"cosine to {self.end:.3g} of it in {self.epochs:.4g} epochs"
+        end = f"{self.end:.3g} of it" if self.end else "0"
+        return f"cosine decay to {end} over {self.epochs:.4g} epochs"
 
     def __call__(self, epochs: float) -> float:
         """Returns the factor of the peak.

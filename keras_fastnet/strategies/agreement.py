@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from keras_fastnet._keras.description import ABSENT, first_difference
-from keras_fastnet._keras.protocols import WorkerExchange
 from keras_fastnet.errors import MismatchError
+from keras_fastnet.strategies.worker_exchange import WorkerExchange
 from keras_fastnet.text import listed
 
 # Parts that are told of, and characters of a value.

@@ -5,7 +5,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_fastnet._keras.keras_api import IS_KERAS_2
 from keras_fastnet.errors import ClusterError
 from keras_fastnet.strategies.torus_strategy import TorusStrategy
 from keras_fastnet.strategies.tpu_strategy import TPUStrategy
@@ -18,9 +17,9 @@ _on_tpus: dict[str, tf.distribute.Strategy] = {}
 def strategy(tpu: str | None = None, **options: Any) -> tf.distribute.Strategy:
     """Returns the strategy for this machine or cluster, and prints which it is.
 
-    For a TPU system it is a `TPUStrategy` (TensorFlow's own with Keras 2); for several
-    hosts, processes or GPUs a `TorusStrategy`; for one device TensorFlow's default
-    strategy, whose scope changes nothing.
+    For a TPU system it is a `TPUStrategy`; for several hosts, processes or GPUs a
+    `TorusStrategy`; for one device TensorFlow's default strategy, whose scope changes
+    nothing.
 
     Call it at the start of the program, like `TorusStrategy`. A second call returns the
     same strategy.
@@ -81,9 +80,7 @@ def _on_tpu(tpu: str, options: dict[str, Any]) -> tf.distribute.Strategy:
             f"{str(error).strip().splitlines()[0]}. Use 'local' on a TPU machine, with "
             "a TensorFlow that is built for it, and unset TPU_NAME elsewhere."
         ) from error
-    # TPUStrategy adapts Keras 3 only.
-    kind = tf.distribute.TPUStrategy if IS_KERAS_2 else TPUStrategy
-    found = _on_tpus[tpu] = kind(resolver)
+    found = _on_tpus[tpu] = TPUStrategy(resolver)
     print(
         f"fastnet: TPUStrategy on {found.num_replicas_in_sync} TPU cores of {tpu!r}",
         flush=True,

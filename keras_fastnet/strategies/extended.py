@@ -1,8 +1,6 @@
 """The extended half that the strategies have in common."""
 
 import contextlib
-import contextvars
-from collections.abc import Iterator
 
 import tensorflow as tf
 
@@ -10,26 +8,7 @@ from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet._keras.replica_step import keras_step
 from keras_fastnet._keras.training import SHARED_POLICIES
 from keras_fastnet.batches.shares import distribute_shares
-from keras_fastnet.cluster.flight_recorder import FlightRecorder
-
-_TO_MAKE = (
-    "for the other workers to make the variable {!r} as well. Within "
-    "`strategy.scope()` a model must be built, compiled or loaded on all workers. Let "
-    "all do so, or do it outside of the scope on this one"
-)
-
-_alone: contextvars.ContextVar[bool]
-_alone = contextvars.ContextVar("_alone", default=False)
-
-
-@contextlib.contextmanager
-def alone() -> Iterator[None]:
-    """Makes variables for this worker alone, also within a strategy's scope."""
-    token = _alone.set(True)
-    try:
-        yield
-    finally:
-        _alone.reset(token)
+from keras_fastnet.strategies.initial_values import InitialValues
 
 
 class FitExtended(tf.distribute.StrategyExtended):
@@ -39,7 +18,7 @@ class FitExtended(tf.distribute.StrategyExtended):
     """
 
     worker_devices: tuple[str, ...]
-    recorder: FlightRecorder | None = None
+    initial_values: InitialValues
 
     @property
     def rank(self) -> int:
@@ -56,28 +35,63 @@ class FitExtended(tf.distribute.StrategyExtended):
         # accumulation, overflow handling and the overwriting of EMA weights.
         return False
 
+    @property
+    def has_plain_variables(self) -> bool:
+        """Whether variables are TensorFlow's own, as this worker has one device."""
+        return len(self.worker_devices) == 1
+
     def _create_variable(self, next_creator, **kwargs):
-        if _alone.get():
-            # Keras makes an optimizer to see what it need not save: a strategy's
-            # variables have their first value from the chief, by a collective.
-            return next_creator(**kwargs)
+        on_read = tf.VariableSynchronization.ON_READ
+        summed = kwargs.get("synchronization") == on_read
+        if self.has_plain_variables and not summed:
+            kwargs.pop("colocate_with", None)
+            with tf.device(self.worker_devices[0]):
+                variable = next_creator(**kwargs)
+            return self._noted(variable)
         if kwargs.get("aggregation") == tf.VariableAggregation.ONLY_FIRST_REPLICA:
             # Keras's counters (iterations, loss scale) take the same value on every
             # replica. TensorFlow would copy the first's by a merge call, which
             # cannot stand in the `tf.cond` of Keras's LossScaleOptimizer.
             kwargs["aggregation"] = tf.VariableAggregation.NONE
-        elif (
-            kwargs.get("synchronization") == tf.VariableSynchronization.ON_READ
-            and kwargs.get("aggregation") == tf.VariableAggregation.MEAN
-        ):
+        elif summed and kwargs.get("aggregation") == tf.VariableAggregation.MEAN:
             # Moving statistics, which steps leave equal on all replicas. A mean at
             # each reading would be a collective: saving on one worker would deadlock.
             kwargs["aggregation"] = tf.VariableAggregation.ONLY_FIRST_REPLICA
-        if self.recorder is None:
-            return super()._create_variable(next_creator, **kwargs)
-        purpose = _TO_MAKE.format(kwargs.get("name"))
-        with self.recorder.waiting(purpose), self.recorder.named_errors():
-            return super()._create_variable(next_creator, **kwargs)
+        variable = upstream.convertible(
+            super()._create_variable(next_creator, **kwargs)
+        )
+        return variable if summed else self._noted(variable)
+
+    def _noted(self, variable):
+        if self.workers > 1:
+            self.initial_values.note(variable)
+        return variable
+
+    def colocate_vars_with(self, colocate_with_variable):
+        """Returns a context for variables such as an optimizer's momentum.
+
+        Args:
+            colocate_with_variable: The variable on whose devices they are made.
+        """
+        if isinstance(colocate_with_variable, tf.distribute.DistributedValues):
+            return super().colocate_vars_with(colocate_with_variable)
+        return contextlib.nullcontext()
+
+    def read_var(self, replica_local_var):
+        """Returns the value of a variable.
+
+        Args:
+            replica_local_var: The variable.
+        """
+        if isinstance(replica_local_var, tf.distribute.DistributedValues):
+            return super().read_var(replica_local_var)
+        return tf.identity(replica_local_var)
+
+    def _update(self, var, fn, args, kwargs, group):
+        if isinstance(var, tf.distribute.DistributedValues):
+            return super()._update(var, fn, args, kwargs, group)
+        result = fn(var, *args, **kwargs)
+        return result if group else [result]
 
     def position(self, local_replica: int) -> int:
         """Returns which share of a global batch a local replica takes.

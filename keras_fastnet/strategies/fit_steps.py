@@ -7,8 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_fastnet._keras.adapters import models, values
-from keras_fastnet._keras.protocols import ModelStep
-from keras_fastnet._keras.replica_step import ReplicaStep, sum_over_replicas
+from keras_fastnet._keras.replica_step import ModelStep, ReplicaStep, sum_over_replicas
 from keras_fastnet.batches.global_batch import GlobalBatch
 
 

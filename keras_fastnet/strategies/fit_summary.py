@@ -36,6 +36,7 @@ def fit_summary(
 
 def _update(replicas: int, model: keras.Model, data: TrainingData) -> str:
     batch = data.examples_of_first_batch()
+    batch *= data.batches_per_step
     text = count(batch, "example") + " a step"
     if replicas > 1:
         text += f" (up to {-(-batch // replicas):,} a replica)"
@@ -50,8 +51,9 @@ def _epoch(model: keras.Model, data: TrainingData) -> str:
     examples = f"up to {data.batches * batch:,} examples"
     if data.examples is not None:
         examples = count(data.examples, "example")
-    updates = -(-data.batches // _accumulation(model))
-    steps = count(data.batches, "step")
+    number = -(-data.batches // data.batches_per_step)
+    updates = -(-number // _accumulation(model))
+    steps = count(number, "step")
     return f"{examples}, {steps} and {count(updates, 'update')} an epoch"
 
 

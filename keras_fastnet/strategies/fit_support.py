@@ -7,13 +7,14 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from keras_fastnet._keras.adapters import functions
+from keras_fastnet._keras import tensorflow as upstream
+from keras_fastnet._keras.active_strategy import compiles_parts
+from keras_fastnet._keras.adapters import functions, optimizers, values
 from keras_fastnet._keras.adapters import models as keras_models
 from keras_fastnet._keras.description import described_call, described_model
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.other_keras import refuse_other_step
-from keras_fastnet._keras.protocols import ModelStep, compiles_parts, seed_offset
-from keras_fastnet._keras.replica_step import ReplicaStep
+from keras_fastnet._keras.replica_step import ModelStep, ReplicaStep, seed_offset
 from keras_fastnet._keras.training import TrainingData
 from keras_fastnet.batches.distributed_input import DistributedInput
 from keras_fastnet.batches.global_batch import (
@@ -25,11 +26,11 @@ from keras_fastnet.batches.global_batch import (
 from keras_fastnet.cluster.board import Board
 from keras_fastnet.cluster.flight_recorder import FlightRecorder
 from keras_fastnet.strategies.agreement import compare_calls
-from keras_fastnet.strategies.extended import alone
 from keras_fastnet.strategies.fit_steps import differentiable_sums, run_step
 from keras_fastnet.strategies.fit_summary import fit_summary
 from keras_fastnet.strategies.weights_check import WeightsCheck
 from keras_fastnet.strategies.worker_exchange import WorkerExchange
+from keras_fastnet.text import count
 
 SCALAR_LOSSES = {
     "mean": "a scalar from a loss function is the mean over its examples",
@@ -57,8 +58,6 @@ class FitSupport:
             the examples it was given, or their `"sum"`.
         recorder: Records what this worker does. Defaults to `None`.
         board: The workers' board; `None` for a single worker.
-        initial_weights: Whether the workers' weights must be `"equal"` when `fit`
-            begins, or all get the `"chief"`'s.
 
     Attributes:
         workers: Exchanges values between the workers.
@@ -78,7 +77,6 @@ class FitSupport:
         scalar_losses: Literal["mean", "sum"] = "mean",
         recorder: FlightRecorder | None = None,
         board: Board | None = None,
-        initial_weights: Literal["equal", "chief"] = "equal",
     ):
         self.strategy = strategy
         self.recorder = recorder
@@ -88,7 +86,7 @@ class FitSupport:
         self._plain_run = plain_run
         self._trained_by = trained_by
         self._check_plain_fit = check_fit
-        self._weights = WeightsCheck(strategy, self.workers, initial_weights)
+        self._weights = WeightsCheck(strategy, self.workers)
         self._noted_scalar_loss = False
 
     def run(self, fn: Any, args: Any, kwargs: Any, options: Any) -> Any:
@@ -109,10 +107,19 @@ class FitSupport:
         step = keras_models.step_of(fn)
         if step is None:
             refuse_other_step(fn)
-            return self._plain_run(fn, args, kwargs, options)
+            return self._run_function(fn, args, kwargs, options)
         if self.strategy.num_replicas_in_sync < 2:
             return self._plain_run(step.function, args, kwargs, options)
         return self._run_step(step, args[0], options)
+
+    def _run_function(self, fn: Any, args: Any, kwargs: Any, options: Any) -> Any:
+        if tf.executing_eagerly():
+            self._agree_on_used()
+            return self._plain_run(fn, args, kwargs, options)
+        outputs = self._plain_run(fn, args, kwargs, options)
+        # It has been traced, and has not run.
+        self._agree_on_used()
+        return outputs
 
     def _run_step(self, step: ModelStep, batch: Any, options: Any) -> Any:
         """Runs one of Keras's steps on each replica.
@@ -158,7 +165,7 @@ class FitSupport:
                 return outputs
 
         with keras_models.results_over_replicas(step.model):
-            outputs = self._plain_run(on_replica, (batch,), None, options)
+            outputs = self._run_function(on_replica, (batch,), None, options)
         if step.kind == "predict":
             return outputs
 
@@ -253,7 +260,7 @@ class FitSupport:
         """
         self._check_fit(model, data)
         if self.strategy.num_workers > 1:
-            self._weights.begin(model, "fit")
+            self._begin_weights(model, "fit")
         # On all workers: looking at the first batch may be a collective.
         replicas = self.strategy.num_replicas_in_sync
         line = fit_summary(self._trained_by(), replicas, model, data, rate_set_by)
@@ -283,7 +290,7 @@ class FitSupport:
             MismatchError: If the workers hold different weights.
         """
         if self.strategy.num_workers > 1:
-            self._weights.begin(model, call)
+            self._begin_weights(model, call)
 
     def end_epoch(self, model: keras.Model, epoch: int, stop: bool) -> bool:
         """Compares the workers' weights, and whether any wants to stop.
@@ -302,6 +309,29 @@ class FitSupport:
         if self.strategy.num_workers < 2:
             return stop
         return self._weights.end_epoch(model, epoch, stop)
+
+    def _begin_weights(self, model: keras.Model, call: str) -> None:
+        """Gives new variables of a model the chief's values, and compares all."""
+        variables = list(model.variables)
+        if getattr(model, "optimizer", None) is not None:
+            variables += optimizers.variables_of(model.optimizer)
+        changed = self.strategy.extended.initial_values.agree_on(
+            map(values.tensorflow_variable, variables),
+            self.workers,
+            f"the first step of `{call}`",
+        )
+        if changed and upstream.global_seed() is not None and self.strategy.rank == 0:
+            # A seed would have made them equal.
+            number = count(changed, "variable")
+            print(f"fastnet: {number} of the model set to the chief's values")
+        self._weights.begin(model, call)
+
+    def _agree_on_used(self) -> None:
+        """Gives new variables that a step uses the chief's values."""
+        if self.strategy.num_workers > 1:
+            self.strategy.extended.initial_values.agree_on_used(
+                self.workers, "a call of `strategy.run`"
+            )
 
     def note_scalar_loss(self) -> None:
         """Prints once how a scalar from a loss function is interpreted."""
@@ -339,10 +369,6 @@ class FitSupport:
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         offset = seed_offset(tf.cast(replica, tf.int64))
         return seed + tf.cast(tf.stack([offset, 0]), seed.dtype)
-
-    def alone(self) -> AbstractContextManager[None]:
-        """Returns a context in which variables are made for this worker alone."""
-        return alone()
 
     def _own_position(self) -> int:
         """Returns which share of a global batch the replica of this thread takes."""

@@ -1,14 +1,12 @@
 """The extended half of `TorusStrategy`: devices and reductions."""
 
 import itertools
-import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from keras_fastnet._keras import tensorflow as upstream
-from keras_fastnet.cluster.board import Board
 from keras_fastnet.cluster.flight_recorder import FlightRecorder
 from keras_fastnet.cluster.mpi import MpiWorld
 from keras_fastnet.collectives.all_reducer import AllReducer
@@ -20,6 +18,7 @@ from keras_fastnet.collectives.mpi_transport import MpiTransport
 from keras_fastnet.collectives.tensorflow_transport import TensorFlowTransport
 from keras_fastnet.collectives.transport import Transport
 from keras_fastnet.strategies.extended import FitExtended
+from keras_fastnet.strategies.initial_values import InitialValues
 from keras_fastnet.strategies.reduction_options import ReductionOptions
 from keras_fastnet.text import count
 
@@ -87,12 +86,7 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
             collectives.
         recorder: Records what this worker does; `None` for a single worker.
 
-    Attributes:
-        board: The workers' board; `None` before they are connected, and for a single
-            worker.
     """
-
-    board: Board | None = None
 
     def __init__(
         self,
@@ -104,6 +98,8 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
         mpi: MpiWorld | None = None,
         recorder: FlightRecorder | None = None,
     ):
+        self.initial_values = InitialValues()
+        self.recorder: FlightRecorder | None = None
         super().__init__(
             strategy,
             cluster_resolver=cluster_resolver,
@@ -241,49 +237,12 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
     def _get_variable_creator_initial_value(
         self, replica_id, device, primary_var, **kwargs
     ):
-        parent = super()._get_variable_creator_initial_value
-        board = self.board
-        if replica_id or board is None:
-            return parent(replica_id, device, primary_var, **kwargs)
-
-        def initial_value() -> tf.Tensor:
-            value = kwargs["initial_value"]
-            with tf.device(device):
-                value = value() if callable(value) else value
-                # Of a checkpoint that is being restored.
-                value = getattr(value, "wrapped_value", value)
-                value = tf.convert_to_tensor(value, dtype=kwargs.get("dtype"))
-            if tf.executing_eagerly() and self._all_make(
-                board, kwargs.get("name"), value
-            ):
-                return value
-            known = {**kwargs, "initial_value": value}
-            return parent(replica_id, device, primary_var, **known)()
-
-        return initial_value
-
-    def _all_make(self, board: Board, name: str | None, value: tf.Tensor) -> bool:
-        """Returns whether a variable begins with the same value on all workers.
-
-        If so, TensorFlow need not send the chief's. Where a worker makes another
-        variable, TensorFlow would wait without end, or report a "shape mismatch".
-
-        Args:
-            board: The workers' board.
-            name: The variable's name.
-            value: This worker's value.
-
-        Raises:
-            MismatchError: If another worker makes another variable, or none.
-        """
-        purpose = (
-            f"the making of a variable of shape {tuple(value.shape)} and dtype "
-            f"{value.dtype.name}"
+        if replica_id == 0:
+            # Not the chief's, by a collective for each variable: see `InitialValues`.
+            return kwargs["initial_value"]
+        return super()._get_variable_creator_initial_value(
+            replica_id, device, primary_var, **kwargs
         )
-        checksum = zlib.crc32(tf.io.serialize_tensor(value).numpy())
-        # Names may hold numbers, which depend on what else a program has made.
-        seen = board.gather(str(checksum), purpose, detail=f", `{name}`")
-        return len(set(seen)) == 1
 
     @property
     def rank(self) -> int:

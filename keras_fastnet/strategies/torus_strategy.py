@@ -24,7 +24,6 @@ from keras_fastnet.strategies.memory import keep_freed_memory, let_memory_grow
 from keras_fastnet.strategies.one_per_process import OnePerProcess
 from keras_fastnet.strategies.reduction_options import check_options
 from keras_fastnet.strategies.torus_extended import TorusExtended, describe
-from keras_fastnet.strategies.weights_check import INITIAL_WEIGHTS
 from keras_fastnet.text import count
 
 
@@ -67,10 +66,6 @@ class TorusStrategy(tf.distribute.MultiWorkerMirroredStrategy, metaclass=OnePerP
             TensorFlow's. Defaults to `"auto"`.
         scalar_losses: Meaning of a scalar that a loss function returns: the `"mean"`
             over its examples, or their `"sum"`. Defaults to `"mean"`.
-        initial_weights: `"equal"` if the weights and the optimizer's state must be
-            the same on all workers when `fit` begins; `"chief"` to give all workers
-            those of rank 0, for scripts that load weights there only. Defaults to
-            `"equal"`.
         start_timeout: Seconds within which all workers must have started.
             Defaults to `300.0`, which covers a container image being pulled.
         wait_timeout: Seconds that a worker waits for another one, for example in a
@@ -111,15 +106,11 @@ class TorusStrategy(tf.distribute.MultiWorkerMirroredStrategy, metaclass=OnePerP
         bucket_bytes: int | None = None,
         transport: Literal["auto", "mpi", "tensorflow"] = "auto",
         scalar_losses: Literal["mean", "sum"] = "mean",
-        initial_weights: Literal["equal", "chief"] = "equal",
         start_timeout: float = 300.0,
         wait_timeout: float = 600.0,
     ):
         scalar_losses = checked_choice("scalar_losses", scalar_losses, SCALAR_LOSSES)
         self.wait_timeout = checked_number("wait_timeout", wait_timeout, above=0.0)
-        initial_weights = checked_choice(
-            "initial_weights", initial_weights, INITIAL_WEIGHTS
-        )
         reduction = check_options(
             grid, wire_dtype, bucket_bytes, transport, communication_options
         )
@@ -130,7 +121,6 @@ class TorusStrategy(tf.distribute.MultiWorkerMirroredStrategy, metaclass=OnePerP
         settings = {
             **dataclasses.asdict(reduction),
             "scalar_losses": scalar_losses,
-            "initial_weights": initial_weights,
         }
         nodes = meet_workers(found, start_timeout, settings)
         recorder = None
@@ -149,8 +139,9 @@ class TorusStrategy(tf.distribute.MultiWorkerMirroredStrategy, metaclass=OnePerP
                 recorder,
             )
             upstream.strategy_with_extended(self, extended)
+        board = None
         if recorder is not None:
-            extended.board = Board(extended.rank, extended.workers, recorder)
+            board = Board(extended.rank, extended.workers, recorder)
         self.fit_support = FitSupport(
             self,
             super().run,
@@ -158,8 +149,7 @@ class TorusStrategy(tf.distribute.MultiWorkerMirroredStrategy, metaclass=OnePerP
             check_fit=self.check_unchanged,
             scalar_losses=scalar_losses,
             recorder=recorder,
-            board=extended.board,
-            initial_weights=initial_weights,
+            board=board,
         )
         if not any("GPU" in device for device in extended.worker_devices):
             keep_freed_memory()
@@ -184,22 +174,6 @@ class TorusStrategy(tf.distribute.MultiWorkerMirroredStrategy, metaclass=OnePerP
     def describe(self) -> str:
         """Returns the ranks, cluster source, hosts, grid and transport, as a text."""
         return describe(self.extended, self.membership.source, self.wait_timeout)
-
-    def explain_data(self, dataset: tf.data.Dataset) -> None:
-        """Prints, on the chief, what each stage of a pipeline costs a worker.
-
-        The cost is 1 if every worker runs the stage for all examples, as one device
-        does, and 1/N if each of N workers runs it for its share of the examples.
-
-        Args:
-            dataset: A dataset of global batches, as for `fit`.
-
-        Raises:
-            TypeError: If it is no `tf.data.Dataset`.
-        """
-        text = self.fit_support.data.explained(dataset)
-        if self.rank == 0:
-            print(text, flush=True)
 
     def check_unchanged(self) -> None:
         """Checks that the cluster is still as it was when the strategy was made.

@@ -7,9 +7,10 @@ from typing import Any, Literal
 import tensorflow as tf
 
 from keras_fastnet._keras import tensorflow as upstream
+from keras_fastnet._keras.active_strategy import MicroBatchOptimizer
 from keras_fastnet._keras.adapters import install_changes
 from keras_fastnet._keras.keras_api import keras, require_keras_3
-from keras_fastnet._keras.protocols import MicroBatchOptimizer, ModelStep
+from keras_fastnet._keras.replica_step import ModelStep
 from keras_fastnet._keras.training import TrainingData
 from keras_fastnet.arguments import checked_choice
 from keras_fastnet.batches.distributed_input import local_results, per_replica

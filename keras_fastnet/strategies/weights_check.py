@@ -12,21 +12,15 @@ import numpy as np
 from keras_fastnet._keras.adapters import values
 from keras_fastnet._keras.description import shared_state
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet._keras.protocols import WorkerExchange
 from keras_fastnet.batches.global_batch import local
 from keras_fastnet.errors import MismatchError
 from keras_fastnet.strategies.agreement import difference
+from keras_fastnet.strategies.worker_exchange import WorkerExchange
 from keras_fastnet.text import count
 
 # Processors of different kinds round differently: workers on them drift apart by this
 # part of a norm in an epoch, and are warned of.
 _ROUNDING = 1e-5
-
-INITIAL_WEIGHTS = {
-    "equal": "the same on all workers when `fit` begins",
-    "chief": "all get those of rank 0",
-}
-"""The values of a strategy's argument `initial_weights`."""
 
 
 class WeightsCheck:
@@ -35,19 +29,11 @@ class WeightsCheck:
     Args:
         strategy: The workers' strategy.
         workers: Exchanges values between the workers.
-        initial_weights: Whether those of all workers must be `"equal"` when `fit`
-            begins, or all get the `"chief"`'s.
     """
 
-    def __init__(
-        self,
-        strategy: Any,
-        workers: WorkerExchange,
-        initial_weights: Literal["equal", "chief"],
-    ):
+    def __init__(self, strategy: Any, workers: WorkerExchange):
         self._strategy = strategy
         self._workers = workers
-        self._initial_weights = initial_weights
         self._warned = False
 
     def begin(self, model: keras.Model, call: str) -> None:
@@ -58,22 +44,16 @@ class WeightsCheck:
             call: `"fit"`, `"evaluate"` or `"predict"`.
 
         Raises:
-            MismatchError: If they differ, and are not taken from the chief.
+            MismatchError: If they differ.
         """
         state = _State(model)
         purpose = f"the first step of `{call}`"
         if len(set(self._workers.gather(state.digest(), purpose))) == 1:
             return
-        different = self._differences(state, purpose)
-        if self._initial_weights == "chief" and call == "fit":
-            self._take_from_chief(state, different, purpose)
-            return
         self._refuse(
-            different,
+            self._differences(state, purpose),
             purpose,
-            "Load or set weights on all workers, outside of any condition on the rank, "
-            'or make the strategy with `initial_weights="chief"`, by which all get '
-            "the chief's when `fit` begins.",
+            "Load or set weights on all workers, outside of any condition on the rank.",
         )
 
     def end_epoch(self, model: keras.Model, epoch: int, stop: bool) -> bool:
@@ -138,18 +118,6 @@ class WeightsCheck:
             )
         self._warned = True
 
-    def _take_from_chief(
-        self, state: "_State", different: "list[_Difference]", purpose: str
-    ) -> None:
-        if any(d.kind == "shapes" for d in different):
-            self._refuse(different, purpose, "Make the same model on all workers.")
-        for variable, array in state.values():
-            content = self._workers.from_chief(array.tobytes())
-            variable.assign(np.frombuffer(content, array.dtype).reshape(array.shape))
-        if self._strategy.rank == 0:
-            number = count(len(different), "variable")
-            print(f"fastnet: {number} set to the chief's values", flush=True)
-
 
 class _Difference(NamedTuple):
     """A variable whose values differ between workers.
@@ -191,10 +159,6 @@ class _State:
             [path, list(array.shape), mark, _norms(array)]
             for (path, array), mark in zip(arrays, self._marks(), strict=True)
         ]
-
-    def values(self) -> list[tuple[Any, np.ndarray]]:
-        """Returns each variable with its value."""
-        return [(self._variables[path], array) for path, array in self._arrays.items()]
 
     def _marks(self) -> list[int]:
         return [

@@ -55,16 +55,6 @@ def test_another_backend_is_an_error(environment):
 
 
 @needs_both
-@pytest.mark.parametrize("wrap", ["{}", "fastnet.LargeBatchOptimizer({})"])
-def test_a_model_of_the_other_keras_is_refused(same_choice, wrap):
-    optimizer = wrap.format("fastnet.LARS(1.0)")
-    message = run(f"{MODEL}model.compile({optimizer}, 'mse')", same_choice)
-    assert "A model and its optimizer must be of one Keras" in message
-    assert f"for a model of {OTHER}" in message
-    assert "TF_USE_LEGACY_KERAS=1" in message
-
-
-@needs_both
 def test_a_strategy_refuses_to_train_it(same_choice):
     program = MODEL.replace("model =", "with fastnet.TorusStrategy().scope(): model =")
     program += (
@@ -79,7 +69,14 @@ def test_a_strategy_refuses_to_train_it(same_choice):
 
 @pytest.mark.parametrize(
     ("tensorflow", "chosen"),
-    [("2.17.1", "3.12.0"), ("2.16.2", "2.16.0"), ("2.18.0", "3.5.0"), ("2.14.0", "2")],
+    [
+        ("2.17.1", "3.12.0"),
+        ("2.16.2", "2.16.0"),
+        ("2.18.0", "3.5.0"),
+        ("2.14.0", "2"),
+        ("2.22.0", "3.15.0"),
+        ("2.21.0", "3.17.0"),
+    ],
 )
 def test_versions_that_do_not_go_together(same_choice, tensorflow, chosen):
     program = (

@@ -80,16 +80,9 @@ def test_allowed(fastnet, tmp_path, options, words):
     assert len(weights) == options[1]
 
 
-@pytest.mark.distributed
-def test_without_the_launcher_it_is_for_those_who_import_the_package(python, tmp_path):
-    refused = python(tmp_path, "import", TF_CONFIG=TF_CONFIG)
-    assert refused.returncode == 1
-    assert "several workers started by TF_CONFIG" in refused.stderr
-    variables = {"TF_CONFIG": TF_CONFIG, "FASTNET_INDEPENDENT": "1"}
-    assert python(tmp_path, "import", **variables).returncode == 0
-    assert python(tmp_path, TF_CONFIG=TF_CONFIG).returncode == 0
-    one = TF_CONFIG.replace(', "127.0.0.1:2"', "")
-    assert python(tmp_path, "import", TF_CONFIG=one).returncode == 0
+def test_without_the_launcher_nothing_is_refused(python, tmp_path):
+    """A sweep of independent trainings that imports the package for LARS."""
+    assert python(tmp_path, "import", TF_CONFIG=TF_CONFIG).returncode == 0
 
 
 @pytest.mark.parametrize("path", [None, "extra"])

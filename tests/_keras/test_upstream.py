@@ -77,6 +77,42 @@ def test_the_command_says_what_is_installed(options, environment):
     assert states == ["installed" if options else "not installed"] * len(CHANGES)
 
 
+UNCHANGED = """
+import sys
+import keras, numpy as np
+import keras_fastnet
+from keras_fastnet._keras.adapters import install_changes
+from keras_fastnet._keras.wrapping import CHANGES
+
+def functions():
+    return [getattr(change.owner, change.name) for change in CHANGES]
+
+before, hooks = functions(), list(sys.meta_path)
+import keras_fastnet.callbacks as callbacks
+model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+model.compile(keras_fastnet.LARS(0.1), "mse")
+watching = [callbacks.ThroughputMonitor(), callbacks.TrustRatioMonitor()]
+warm_up = callbacks.LearningRateWarmup(0.1, 2)
+x = np.ones((8, 2), "float32")
+model.fit(x, x[:, :1], epochs=3, verbose=0, callbacks=[*watching, warm_up])
+logs = model.history.history
+assert len(logs["updates_per_second"]) == 3 and len(logs["trust_ratio_max"]) == 3
+assert functions() == before and sys.meta_path == hooks
+keras_fastnet.TorusStrategy()
+assert functions() != before
+"""
+
+
+def test_nothing_is_changed_before_a_strategy_exists(environment):
+    done = subprocess.run(
+        [sys.executable, "-c", UNCHANGED],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def sparse(variable):
     one_row = tf.IndexedSlices(tf.ones((1, 3)), tf.constant([2]))
     variable.scatter_add(one_row)

@@ -1,6 +1,7 @@
 """Arrays of which each worker reads the rows of its shares, without replicas."""
 
 import importlib.util
+import random
 
 import keras
 import numpy as np
@@ -8,8 +9,8 @@ import pytest
 import tensorflow as tf
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 
+from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet._keras.keras3.arrays import dataset_of_rows
-from keras_fastnet._keras.tensorflow import EpochOrder
 from keras_fastnet.batches.fingerprints import fingerprint
 from keras_fastnet.batches.shares import shares_of
 
@@ -61,11 +62,9 @@ def union(shares):
     )
 
 
-def with_order(make):
+def seeded(make):
     keras.utils.set_random_seed(3)
-    order = EpochOrder()
-    with order.of_datasets(tf.random):
-        return make(), order
+    return make()
 
 
 @pytest.mark.parametrize(
@@ -87,10 +86,8 @@ def test_the_union_of_the_shares_is_the_batch_of_keras(
 ):
     x, y = arrays(tmp_path)
     adapter = ArrayDataAdapter(x, y, batch_size=size, shuffle=shuffle, **options)
-    expected, order = with_order(adapter.get_tf_dataset)
-    whole, own_order = with_order(
-        lambda: dataset_of_rows(ArrayDataAdapter.get_tf_dataset, adapter)
-    )
+    expected = seeded(adapter.get_tf_dataset)
+    whole = seeded(lambda: dataset_of_rows(ArrayDataAdapter.get_tf_dataset, adapter))
     assert whole.element_spec == expected.element_spec
     # Positions of the devices of each worker.
     clusters = [[[0], [1], [2]], [[0, 2], [1, 3]]]
@@ -98,9 +95,7 @@ def test_the_union_of_the_shares_is_the_batch_of_keras(
         [shares_of(whole, own, sum(map(len, cluster))).dataset for own in cluster]
         for cluster in clusters
     ]
-    for epoch in range(2):
-        order.begin(epoch)
-        own_order.begin(epoch)
+    for _ in range(2):
         batches = list(expected)
         for mine, theirs in zip(whole, batches, strict=True):
             assert_same(mine, theirs)
@@ -122,18 +117,13 @@ def test_the_union_of_the_shares_is_the_batch_of_keras(
 
 
 class Counted(np.memmap):
-    """A mapped array that counts the rows and elements which are read."""
+    """A mapped array that counts the rows which are read."""
 
-    rows = elements = 0
+    rows = 0
 
     def take(self, numbers, axis=None):
         Counted.rows += len(numbers)
         return np.asarray(self).take(numbers, axis)
-
-    def __getitem__(self, key):
-        if isinstance(key, tuple):
-            Counted.elements += len(key[0])
-        return np.asarray(self)[key]
 
 
 def test_a_worker_reads_the_rows_of_its_shares_once(tmp_path):
@@ -141,8 +131,32 @@ def test_a_worker_reads_the_rows_of_its_shares_once(tmp_path):
     adapter = ArrayDataAdapter(data.view(Counted), batch_size=30, shuffle=True)
     dataset = dataset_of_rows(ArrayDataAdapter.get_tf_dataset, adapter)
     assert len(list(shares_of(dataset, [1], 3).dataset)) == 3
-    # Of the first batch also what workers compare.
-    assert (Counted.rows, Counted.elements) == (30, 2 * 64)
+    # Of the first batch also the rows that workers compare.
+    assert Counted.rows == 30 + 30
+
+
+@pytest.mark.parametrize("shuffle", [True, "batch"])
+def test_without_a_seed_workers_agree_on_an_order_for_each_epoch(monkeypatch, shuffle):
+    def epochs():
+        monkeypatch.setattr(upstream, "_seeds", random.Random(5))
+        tf.random.set_seed(None)
+        adapter = ArrayDataAdapter(np.arange(ROWS), batch_size=8, shuffle=shuffle)
+        dataset = dataset_of_rows(ArrayDataAdapter.get_tf_dataset, adapter)
+        return [
+            [batch[0].tolist() for batch in dataset.as_numpy_iterator()]
+            for _ in range(3)
+        ]
+
+    one = epochs()
+    assert one == epochs()
+    assert len({str(epoch) for epoch in one}) == 3
+    for epoch in one:
+        assert [len(batch) for batch in epoch] == [8, 8, 8, 8, 5]
+        if shuffle == "batch":
+            epoch = map(sorted, epoch)
+        rows = [row for batch in epoch for row in batch]
+        assert sorted(rows) == list(range(ROWS))
+        assert (rows == sorted(rows)) == (shuffle == "batch")
 
 
 def megabytes_of_process():

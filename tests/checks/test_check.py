@@ -66,7 +66,7 @@ def test_all_invariants_hold(request, cluster):
             "TFEpochIterator.__init__", "several_steps", marks=pytest.mark.slow
         ),
         ("SeedGenerator.next", "distinct_masks"),
-        ("EpochOrder", "each_example_once"),
+        ("agreed_seed", "each_example_once"),
         pytest.param(
             "TFEpochIterator.__init__", "each_example_once", marks=pytest.mark.slow
         ),

@@ -52,7 +52,7 @@ def test_env_tells_versions_and_the_cluster_and_no_secret(monkeypatch, capsys):
     assert "secret" not in shown
 
 
-def test_recipe_prints_table_phases_and_chart_without_tensorflow():
+def test_recipe_prints_table_and_phases_without_tensorflow():
     code = (
         "import sys; from keras_fastnet.cli import main; "
         "main('recipe sony2018 --examples 50000 --workers 8'.split()); "
@@ -73,10 +73,6 @@ def test_recipe_prints_table_phases_and_chart_without_tensorflow():
     words = [line.split() for line in lines]
     assert [*phases[0], "0", "to", "6.633"] in words
     assert [*phases[1], "6.633", "to", "0"] in words
-    assert ["0", "1,408", "#" * 6, "0"] in words
-    assert ["5", "2,816", "#" * 12, "6.633", "#" * 40] in words
-    # (1 - 43 / 85)^2 x 40 is 9.8.
-    assert ["48", "2,816", "#" * 12, "1.62", "#" * 10] in words
 
 
 def test_recipe_draws_a_plot(capsys, tmp_path):

@@ -42,33 +42,21 @@ def assert_sums(results, specs, ranks, seed, rounding=0.0):
             )
 
 
-# A ring, a column, a square, and both kinds of rectangles.
-SUMS_IN_EVERY_RUN = [(1, 2), (3, 1), (2, 2), (2, 3), (4, 2), (3, 3)]
-
-
-def some_slow(grids, in_every_run):
-    """Marks the other grids as slow."""
-    return [
-        pytest.param(grid, marks=() if grid in in_every_run else pytest.mark.slow)
-        for grid in grids
-    ]
-
-
 @pytest.fixture(params=["nine_workers", "nine_mpi"])
 def nine(request):
     """Nine workers, on either transport."""
     return request.getfixturevalue(request.param)
 
 
-@pytest.fixture(
-    params=[pytest.param("four_workers", marks=pytest.mark.smoke), "four_mpi"]
-)
+@pytest.fixture(params=["four_workers", "four_mpi"])
 def four(request):
     """Four workers, on either transport."""
     return request.getfixturevalue(request.param)
 
 
-@pytest.mark.parametrize("grid", some_slow(GRIDS, SUMS_IN_EVERY_RUN), ids=str)
+# Nine workers take minutes to start on two cores.
+@pytest.mark.slow
+@pytest.mark.parametrize("grid", GRIDS, ids=str)
 def test_sums_on_every_grid(nine, grid):
     specs = [
         ((3, 5), "float32"),
@@ -83,14 +71,24 @@ def test_sums_on_every_grid(nine, grid):
         assert_sums(results, specs, grid[0] * grid[1], seed=1)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("eager", [False, True], ids=["graph", "eager"])
-def test_every_dtype(four, algorithm, eager):
+@pytest.mark.parametrize(
+    ("cluster", "algorithm"),
+    [
+        pytest.param("four_workers", "torus", marks=pytest.mark.smoke),
+        ("four_workers", "gather"),
+        ("four_workers", "ring"),
+        ("four_mpi", "torus"),
+        ("four_mpi", "gather"),
+        ("four_mpi", "ring"),
+    ],
+)
+def test_every_dtype(request, cluster, algorithm):
+    workers = request.getfixturevalue(cluster)
     specs = [((6, 3), name) for name in DTYPES]
-    results = four.run(
-        "sum_on_grid", grid=(2, 2), algorithm=algorithm, specs=specs, eager=eager
-    )
-    assert_sums(results, specs, 4, seed=1)
+    settings = {"grid": (2, 2), "algorithm": algorithm, "specs": specs}
+    for eager in (False, True):
+        results = workers.run("sum_on_grid", **settings, eager=eager)
+        assert_sums(results, specs, 4, seed=1)
 
 
 # 4 ranks: around multiples of the number of ranks and of a bucket's 8 elements.
@@ -197,7 +195,7 @@ CLUSTERS = {
             CLUSTERS[rows * columns],
             (rows, columns),
             # Larger clusters test the same code, and take longer to start.
-            marks=() if rows * columns in (2, 4) else pytest.mark.slow,
+            marks=() if (rows, columns) in ((1, 2), (2, 2)) else pytest.mark.slow,
         )
         for rows, columns in GRIDS
     ],

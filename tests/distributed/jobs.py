@@ -10,7 +10,6 @@ import functools
 import gc
 import io
 import resource
-from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
@@ -20,7 +19,6 @@ import tensorflow as tf
 import keras_fastnet
 from keras_fastnet._keras import adapters, scopes, wrapping
 from keras_fastnet._keras import callbacks as callback_lists
-from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet._keras.adapters import optimizers
 from keras_fastnet._keras.keras_api import IS_KERAS_2, keras
 from keras_fastnet.callbacks import ThroughputMonitor, TrustRatioMonitor
@@ -788,14 +786,9 @@ def fit_with_keras_backup(strategy: Any, *, folder: str) -> str:
 def _own_fixes() -> dict[str, tuple[Any, str, Any]]:
     """Returns fixes that no wrapper makes: where they are, and what to put there."""
 
-    @contextlib.contextmanager
-    def unordered(order: Any, random: Any) -> Iterator[None]:
-        yield
-
     fixes: dict[str, tuple[Any, str, Any]] = {
         "layer_state": (fit_steps.models, "layer_state", lambda model: []),
         "allowed_callbacks": (callback_lists, "_allowed", lambda _, given: given),
-        "EpochOrder": (upstream.EpochOrder, "of_datasets", unordered),
         # Two places ask: where `fit` begins, and at each update.
         "refusals outside the scope": (scopes, "_replicas", lambda: 1),
     }
@@ -804,6 +797,9 @@ def _own_fixes() -> dict[str, tuple[Any, str, Any]]:
         own = getattr(keras.callbacks.CallbackList, name)
         fixes[f"{callbacks.__name__}.{name}"] = callbacks, name, own
     if not IS_KERAS_2:
+        from keras_fastnet._keras.keras3 import arrays
+
+        fixes["agreed_seed"] = arrays, "agreed_seed", lambda: None
         data, kept = adapters.data, adapters.data.WorkersEpochIterator
         for name in ("_get_iterator",):
             own = getattr(data.tf_trainer.TFEpochIterator, name)

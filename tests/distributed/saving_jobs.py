@@ -1,18 +1,14 @@
 """What the workers of a `WorkerPool` are told to do about files of models."""
 
-import contextlib
-import io
 import os
 import time
 import zipfile
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import tensorflow as tf
 
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet.cluster import flight_recorder
 from tests.distributed.jobs import compiled_network, examples, scope
 
 _FILES = {
@@ -22,7 +18,6 @@ _FILES = {
     "h5": "model.h5",
     "folder": "model",
     "export": "exported",
-    "saved model": "saved",
 }
 
 
@@ -50,8 +45,6 @@ def save(model: keras.Model, kind: str, folder: str, **options: Any) -> str:
     path = os.path.join(folder, _FILES[kind])
     if kind == "export":
         model.export(path, verbose=False)
-    elif kind == "saved model":
-        tf.saved_model.save(model, path)
     elif kind == "weights":
         model.save_weights(path, **options)
     elif kind == "shards":
@@ -73,12 +66,6 @@ def damage(model: keras.Model, kind: str, path: str) -> str:
             # Outside of a strategy's scope it is loaded for this worker alone.
             loaded = tf.saved_model.load(path)
             same = np.allclose(loaded.serve(x), model(x), atol=1e-5)
-        elif kind == "saved model":
-            x = np.ones((3, 8), "float32")
-            serve = tf.saved_model.load(path).signatures["serving_default"]
-            _, (name,) = map(tuple, serve.structured_input_signature)
-            (answer,) = serve(**{name: x}).values()
-            same = np.allclose(answer, model(x), atol=1e-5)
         else:
             loaded = _copy(model)
             if kind == "folder":
@@ -124,34 +111,21 @@ def save_often(
     return found
 
 
-def save_checkpoints(strategy: Any, *, folder: str, chief_alone: bool) -> list[str]:
-    """Saves with `tf.train` on all workers, or the chief; returns what was wrong."""
+def save_checkpoints(strategy: Any, *, folder: str) -> list[str]:
+    """Saves with `tf.train` on the chief alone; returns what was wrong."""
     model = large_network(strategy)
-    with strategy.scope():
-        total = tf.Variable(
-            0.0,
-            synchronization=tf.VariableSynchronization.ON_READ,
-            aggregation=tf.VariableAggregation.SUM,
-        )
-    strategy.run(lambda: total.assign(strategy.rank + 1.0))
-    parts = {"model": model} if chief_alone else {"model": model, "total": total}
-    checkpoint = tf.train.Checkpoint(**parts)
-    manager = tf.train.CheckpointManager(checkpoint, folder, max_to_keep=2)
+    manager = tf.train.CheckpointManager(
+        tf.train.Checkpoint(model=model), folder, max_to_keep=1
+    )
     found = []
-    for _ in range(6):
-        strategy.fit_support.workers.any(False, "the test")
-        if strategy.rank and chief_alone:
-            continue
+    if strategy.rank == 0:
         manager.save()
         copy = _copy(model)
-        read = tf.Variable(0.0)
-        tf.train.Checkpoint(
-            **({"model": copy} if chief_alone else {"model": copy, "total": read})
-        ).restore(manager.latest_checkpoint).expect_partial()
+        tf.train.Checkpoint(model=copy).restore(
+            manager.latest_checkpoint
+        ).expect_partial()
         same = map(np.array_equal, copy.get_weights(), model.get_weights())
         found.append("" if all(same) else "other weights")
-        if not chief_alone and float(read) != 3.0:
-            found.append(f"a sum of {float(read)}")
     strategy.fit_support.workers.any(False, "the test")
     return found
 
@@ -246,21 +220,6 @@ def load_in_scope(strategy: Any, *, folder: str) -> list[bool]:
         each.fit(x, y, batch_size=32, shuffle=False, verbose=0)
     trained = all(map(np.array_equal, loaded.get_weights(), model.get_weights()))
     return [same, trained]
-
-
-def build_late(strategy: Any) -> str:
-    """Returns what a worker says that makes a variable long before the other does."""
-    said = io.StringIO()
-    with (
-        # Longer than the other's state takes to arrive, so that it is of this wait.
-        mock.patch.object(flight_recorder, "_PATIENCE_SECONDS", 4.0),
-        contextlib.redirect_stderr(said),
-        strategy.scope(),
-    ):
-        if strategy.rank:
-            time.sleep(8.0)
-        keras.Variable(0.0, name="late")
-    return said.getvalue()
 
 
 class Numbered(keras.utils.PyDataset):

@@ -7,9 +7,9 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
 
 import keras_fastnet
+from keras_fastnet._keras.keras3.trainers import TensorFlowTrainer
 from tests.distributed.jobs import scope, state
 
 

@@ -66,13 +66,13 @@ print("replicas agree")
 """
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.landing
 def test_replicas_stay_equal_and_agree_with_one_device():
     result = subprocess.run(
         [sys.executable, "-c", SCRIPT],
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=240,
         check=False,
     )
     assert result.returncode == 0, result.stderr[-4000:]

@@ -1,8 +1,8 @@
 """Training on N workers gives the same weight updates as training on one device.
 
-A table of ways to train and of clusters. `make test` runs its diagonal: every way on
-one cluster, every cluster with some ways. `make test-all` adds all ways on two workers,
-`make test-slow` the rest.
+A table of ways to train and of clusters. `make test` runs some ways on two workers and
+a few on the other clusters, `.ci/run` all ways on two workers, and `make test-all`
+the rest.
 """
 
 import functools
@@ -13,21 +13,20 @@ import pytest
 from keras_fastnet._keras.keras_api import IS_KERAS_2, keras
 from tests.distributed.worker_pool import POOLS
 from tests.equality.comparing import assert_equal
-from tests.equality.ways import CLUSTERS, WAYS
+from tests.equality.ways import CLUSTERS, QUICK, WAYS
 
 pytestmark = pytest.mark.distributed
 
 
 def cells():
-    """Yields each way on each of its clusters; the diagonal is marked `smoke`."""
-    for number, (name, way) in enumerate(WAYS.items()):
+    """Yields each way on each of its clusters, with the marks of its level."""
+    for name, way in WAYS.items():
         for cluster in way.clusters:
             marks = []
-            diagonal = cluster == CLUSTERS[number % len(CLUSTERS)] and not way.variant
-            if way.slow or not (diagonal or cluster == CLUSTERS[0]):
-                marks.append(pytest.mark.slow)
-            elif diagonal:
+            if name in QUICK.get(cluster, ()):
                 marks.append(pytest.mark.smoke)
+            elif way.slow or cluster != CLUSTERS[0]:
+                marks.append(pytest.mark.slow)
             if IS_KERAS_2 and (way.keras_3 or cluster == "two_mpi"):
                 reason = way.keras_3 or "MPI is tested with Keras 3"
                 marks.append(pytest.mark.skip(reason=reason))
@@ -59,7 +58,6 @@ def test_equals_one_device(request, one_device, name, cluster):
     assert_equal(on_one_device(name), several, way.rtol, apart=way.apart)
 
 
-@pytest.mark.smoke
 @pytest.mark.parametrize("through", ["option", "function"])
 def test_own_data_on_every_worker(one_device, two_workers, through):
     one = one_device.run("fit_own_data", through=through)

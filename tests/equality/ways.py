@@ -7,7 +7,7 @@ from keras_fastnet._keras.keras_api import IS_KERAS_2
 from tests.distributed import jobs
 
 CLUSTERS = ("two_workers", "one_by_two", "two_mpi")
-"""The clusters on which every way is run."""
+"""The clusters on which every way is run: the first before a change lands."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,9 +21,7 @@ class Way:
         apart: Names of results that are not compared.
         rtol: Relative tolerance of the weights.
         clusters: On what it is run.
-        variant: Whether it is so near to another way that the diagonal leaves it out,
-            and one cluster does for `make test-all`.
-        slow: Whether it is left to `make test-slow`.
+        slow: Whether it is left to `make test-all` on every cluster.
         keras_3: Why it is for Keras 3 alone. Defaults to `""`: it is not.
         activity: Whether a layer has an activity regularizer. Early Keras 3 does not
             divide it by the batch size (docs/traps.md).
@@ -35,7 +33,6 @@ class Way:
     apart: tuple[str, ...] = ()
     rtol: float = 1e-5
     clusters: tuple[str, ...] = CLUSTERS
-    variant: bool = False
     slow: bool = False
     keras_3: str = ""
     activity: bool = False
@@ -186,16 +183,12 @@ LOSSES = {
 }
 
 MICRO_BATCHES = {
-    "micro-batches, plain SGD": _micro_batches(optimizer="plain"),
-    "micro-batches, momentum": _micro_batches(optimizer="sgd"),
-    "micro-batches, Nesterov": _micro_batches(optimizer="nesterov"),
     "micro-batches, LARS": _micro_batches(optimizer="lars"),
     "micro-batches, Adam": _micro_batches(optimizer="adam"),
     "micro-batches, clipnorm": _micro_batches(optimizer_options={"clipnorm": 1e-2}),
     "micro-batches, global_clipnorm": _micro_batches(
         optimizer_options={"global_clipnorm": 1e-2}
     ),
-    "micro-batches, clipvalue": _micro_batches(optimizer_options={"clipvalue": 1e-3}),
     "micro-batches, EMA": _micro_batches(
         optimizer_options={"use_ema": True, "ema_overwrite_frequency": 2}
     ),
@@ -255,33 +248,30 @@ RECIPES = {
     "a recipe": Way("fit_by_recipe", apart=("optimizer",)),
 }
 
-_VARIANTS = [
-    "a dropped remainder",
-    "a generator",
-    "validation_split",
-    "SGD",
-    "2 steps in a call",
-    "50 steps in a call",
-    "a sum",
-    "an unreduced loss",
-    "an added loss",
-    "a batch that grows by micro-batches first",
-    "micro-batches, EMA",
-    "micro-batches, run_eagerly",
-    "own step by tf.function, eager",
-    "own step by attribute, eager",
-    "own step by trainer, eager",
-    "own test step, eager",
-    "values in callbacks",
-    "a stateful LSTM",
-    "callbacks of 1 steps, known",
-    "callbacks of 101 steps, known",
-    "callbacks of 3 steps, endless",
-    "a contrastive loss, eager",
-    "schedule made outside of the scope",
-    "loss scale made outside of the scope",
-    "plain made outside of the scope",
-]
+QUICK = {
+    "two_workers": [
+        "arrays",
+        "arrays that do not divide",
+        "a last batch of one example",
+        "an unknown length",
+        "a PyDataset",
+        "image files",
+        "a custom loop",
+        "Adam",
+        "global_clipnorm",
+        "batch normalization",
+        "7 steps in a call",
+        "a masked loss",
+        "an added loss",
+        "micro-batches, LARS",
+        "a batch that grows",
+        "two optimizers without a call",
+        "own test step, traced",
+    ],
+    "one_by_two": ["arrays that do not divide", "micro-batches, LARS"],
+    "two_mpi": ["arrays that do not divide", "micro-batches, LARS"],
+}
+"""What `make test` runs, by cluster."""
 
 # On three workers shares of 32 examples are unequal, and of few examples some empty.
 _MORE_CLUSTERS = {
@@ -316,8 +306,6 @@ _MORE_CLUSTERS = {
 }
 
 WAYS = {**DATA, **OPTIMIZERS, **LOSSES, **MICRO_BATCHES, **OWN_STEPS, **RECIPES}
-for _name in _VARIANTS:
-    WAYS[_name] = dataclasses.replace(WAYS[_name], variant=True)
 for _cluster, _names in _MORE_CLUSTERS.items():
     for _name in _names:
         _way = WAYS[_name]

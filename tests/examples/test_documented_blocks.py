@@ -13,6 +13,8 @@ from keras_fastnet import cli
 from tests.documentation import PAGES, ROOT, commands, name_of, run_blocks, scripts
 from tests.image_record_files import example, plain, write, write_split
 
+pytestmark = pytest.mark.landing
+
 # Those of benchmarks/ name the commands of measurements, which take hours.
 RUN_PAGES = [page for page in PAGES if "benchmarks" not in page.parts]
 # What is run, then what is not: output, diagrams and files.

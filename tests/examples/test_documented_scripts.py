@@ -35,7 +35,6 @@ def test_batch_growth_example(fastnet):
 
 
 @pytest.mark.distributed
-@pytest.mark.smoke
 def test_multi_worker_tutorial(fastnet):
     """TensorFlow's tutorial trains with the strategy replaced (keras#20585)."""
     script = ROOT / "benchmarks" / "multi_worker_tutorial" / "tutorial.py"

@@ -119,15 +119,6 @@ def test_schedules_count_updates():
     assert_same_weights(model, reference)
 
 
-def test_loss_scaling_does_not_change_float32_training():
-    x, y = jobs.examples(96)
-    scaled = small(LargeBatchOptimizer(LARS(1.0), 2, loss_scaling=True))
-    plain = small(LargeBatchOptimizer(LARS(1.0), 2))
-    for model in (scaled, plain):
-        model.fit(x, y, batch_size=16, shuffle=False, verbose=0)
-    assert_same_weights(scaled, plain)
-
-
 def test_keras_does_not_add_loss_scaling():
     set_policy = keras.mixed_precision.set_global_policy
     set_policy("mixed_float16")

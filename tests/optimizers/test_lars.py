@@ -34,14 +34,8 @@ def test_config_round_trip():
     copy = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
     assert type(copy) is LARS
     assert copy.get_config() == config
-    assert LARS.from_config(LARS().get_config()).get_config() == LARS().get_config()
-
-
-def test_config_with_zero_epsilon_and_no_decay():
     config = LARS(epsilon=0.0, weight_decay=None).get_config()
-    assert config["epsilon"] == 0.0
-    assert config["weight_decay"] == 0.0
-    assert LARS.from_config(config).epsilon == 0.0
+    assert (config["epsilon"], config["weight_decay"]) == (0.0, 0.0)
 
 
 def test_single_step():
@@ -77,18 +71,6 @@ def test_correctness_with_golden():
     np.testing.assert_allclose(seen, [0.9, 0.76, 0.614, 0.4796], rtol=1e-14)
 
 
-def test_clip_norm():
-    optimizer = LARS(clipnorm=1.0)
-    clipped = optimizer._clip_gradients([tf.constant([100.0, 100.0])])
-    np.testing.assert_allclose(clipped[0], [2**0.5 / 2, 2**0.5 / 2], rtol=1e-6)
-
-
-def test_clip_value():
-    optimizer = LARS(clipvalue=1.0)
-    clipped = optimizer._clip_gradients([tf.constant([100.0, -100.0])])
-    np.testing.assert_allclose(clipped[0], [1.0, -1.0])
-
-
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -110,20 +92,6 @@ def test_float16_and_bfloat16_weights_compute_in_float32(dtype, momentum, nester
     assert abs(wide - start).min() > 10
     precision = {"float16": 2**-10, "bfloat16": 2**-7}[dtype]
     np.testing.assert_allclose(narrow, wide, rtol=3 * precision)
-
-
-def test_gradient_is_cast_to_variable_dtype():
-    variable = new_variable(np.ones((2, 2)), dtype="float32")
-    LARS(1.0).apply([tf.ones((2, 2), tf.float16)], [variable])
-    assert variable.dtype == "float32"
-    np.testing.assert_allclose(variable, 0.999, rtol=1e-5)
-
-
-def test_zero_initialized_tensor_moves():
-    variable = new_variable(np.zeros((2, 2)))
-    optimizer = LARS(0.5)
-    optimizer.apply([tf.ones((2, 2))], [variable])
-    np.testing.assert_allclose(variable, -0.5)
 
 
 def test_variable_without_gradient_is_unchanged():
@@ -149,14 +117,6 @@ def test_buffers_have_keras_names():
     assert len(optimizer.variables) == 2
 
 
-def test_building_twice_keeps_buffers():
-    variable = new_variable([[1.0]])
-    optimizer = LARS()
-    optimizer.build([variable])
-    optimizer.build([variable])
-    assert len(optimizer.variables) == 3
-
-
 def test_constraints_are_applied():
     layer = keras.layers.Dense(1, kernel_constraint="non_neg", use_bias=False)
     layer.build((None, 2))
@@ -168,18 +128,12 @@ def test_constraints_are_applied():
     ("arguments", "error", "message"),
     [
         ({"momentum": 1.0}, ValueError, "`momentum` must be a number at least 0"),
-        ({"momentum": -0.1}, ValueError, "Received: momentum=-0.1"),
         ({"momentum": "0.9"}, TypeError, "`momentum` must be a number"),
         ({"weight_decay": -1e-4}, ValueError, "`weight_decay` must be a number"),
-        ({"weight_decay": float("inf")}, ValueError, "at least 0"),
         ({"trust_coefficient": 0.0}, ValueError, "a number above 0"),
-        ({"trust_coefficient": None}, TypeError, "a number above 0"),
         ({"epsilon": -1e-9}, ValueError, "`epsilon` must be a number at least 0"),
-        ({"epsilon": True}, TypeError, "`epsilon` must be a number"),
         ({"nesterov": 1}, TypeError, "`nesterov` must be a bool"),
-        ({"exclude_biases_and_norms": []}, TypeError, "must be a bool"),
         ({"learning_rate": "1"}, ValueError, "learning_rate"),
-        ({"learning_rate": float("nan")}, ValueError, "Received: learning_rate=nan"),
         ({"learning_rate": -1.0}, ValueError, "`learning_rate` must be a number at"),
         ({"clipnorm": -1}, ValueError, "Received: clipnorm=-1"),
         ({"clipvalue": float("nan")}, ValueError, "Received: clipvalue=nan"),
@@ -191,27 +145,3 @@ def test_constraints_are_applied():
 def test_invalid_arguments_raise(arguments, error, message):
     with pytest.raises(error, match=message):
         LARS(**arguments)
-
-
-def test_converges():
-    rng = np.random.default_rng(0)
-    inputs = rng.normal(size=(256, 8)).astype("float32")
-    labels = (inputs @ rng.normal(size=(8, 1)) > 0).astype("float32")
-    model = keras.Sequential(
-        [
-            keras.Input((8,)),
-            keras.layers.Dense(16, activation="relu", kernel_initializer=_glorot(1)),
-            keras.layers.Dense(1, kernel_initializer=_glorot(2)),
-        ]
-    )
-    schedule = keras.optimizers.schedules.PolynomialDecay(20.0, 90, 0.0, 2.0)
-    model.compile(
-        LARS(schedule, clipnorm=1.0),
-        keras.losses.BinaryCrossentropy(from_logits=True),
-    )
-    history = model.fit(inputs, labels, batch_size=64, epochs=25, verbose=0).history
-    assert history["loss"][-1] < 0.3 * history["loss"][0]
-
-
-def _glorot(seed):
-    return keras.initializers.GlorotUniform(seed=seed)

@@ -105,15 +105,11 @@ def rates(schedule=SCHEDULE):
         {},
         {"momentum": 0.0},
         {"momentum": 0.0, "weight_decay": 0.0},
-        {"momentum": 0.5, "weight_decay": 0.1},
         {"momentum": 1e-3, "weight_decay": 0.1},
-        {"weight_decay": 0.0},
         {"weight_decay": 0.05},
-        {"nesterov": True},
         {"nesterov": True, "weight_decay": 0.05},
         {"nesterov": True, "momentum": 0.0, "weight_decay": 0.05},
-        {"epsilon": 0.5},
-        {"trust_coefficient": 0.02},
+        {"epsilon": 0.5, "trust_coefficient": 0.02},
         {"nesterov": True, "epsilon": 1e-3, "trust_coefficient": 0.01},
     ],
     ids=str,
@@ -125,12 +121,6 @@ def test_every_option_agrees_with_algorithm_1(options, compiled):
     assert np.linalg.norm(expected[ZERO]) > 0
     optimizer = LARS(1.0 if compiled else SCHEDULE, **options)
     check(optimizer, expected, weights, gradients, compiled=compiled)
-
-
-def test_constant_rate():
-    weights, gradients = problem()
-    expected = reference(weights, gradients, [4.0] * STEPS, {BIAS, SCALAR})
-    check(LARS(4.0), expected, weights, gradients)
 
 
 def test_rate_set_between_updates():
@@ -157,14 +147,17 @@ def test_callable_rate():
 def test_exclusions(excluded):
     weights, gradients = problem()
     expected = reference(weights, gradients, rates(), excluded, weight_decay=0.05)
-    variables = [new_variable(w, dtype="float64") for w in weights]
-    chosen = {id(variables[i]) for i in excluded}
+    variables = [
+        new_variable(w, dtype="float64", name=f"weight{i}")
+        for i, w in enumerate(weights)
+    ]
+    patterns = [f"weight{i}" for i in excluded]
     optimizer = LARS(
         SCHEDULE,
         weight_decay=0.05,
         exclude_biases_and_norms=False,
-        exclude_from_weight_decay=lambda v: id(v) in chosen,
-        exclude_from_adaptation=lambda v: id(v) in chosen,
+        exclude_from_weight_decay=patterns,
+        exclude_from_adaptation=patterns,
     )
     for step in gradients:
         optimizer.apply([tf.constant(g) for g in step], variables)
@@ -194,12 +187,11 @@ def clip_global_norm(step):
     ],
     ids=["clipnorm", "clipvalue", "global_clipnorm"],
 )
-@pytest.mark.parametrize("epsilon", [0.0, 0.5])
-def test_clipping(option, clip, epsilon):
+def test_clipping(option, clip):
     weights, gradients = problem()
     clipped = [clip(step) for step in gradients]
-    expected = reference(weights, clipped, rates(), {BIAS, SCALAR}, epsilon=epsilon)
-    check(LARS(SCHEDULE, epsilon=epsilon, **option), expected, weights, gradients)
+    expected = reference(weights, clipped, rates(), {BIAS, SCALAR})
+    check(LARS(SCHEDULE, **option), expected, weights, gradients)
 
 
 @pytest.mark.parametrize(
@@ -239,12 +231,3 @@ def test_gradient_accumulation_updates_with_the_mean():
     ]
     expected = reference(weights, means, [4.0] * len(means), {BIAS, SCALAR})
     check(LARS(4.0, gradient_accumulation_steps=2), expected, weights, gradients)
-
-
-def test_keras_decoupled_decay_is_disabled():
-    variable = new_variable(np.ones((2, 2)), dtype="float64")
-    optimizer = LARS(1.0, weight_decay=0.5, momentum=0.0, trust_coefficient=0.01)
-    gradient = np.full((2, 2), 0.25)
-    optimizer.apply([tf.constant(gradient)], [variable])
-    ratio = 0.01 * 2 / (0.5 + 0.5 * 2)
-    np.testing.assert_allclose(variable.numpy(), 1 - ratio * 0.75, rtol=1e-14)

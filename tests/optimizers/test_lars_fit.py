@@ -93,13 +93,6 @@ def test_sparse_gradients_in_fit(jit_compile, option):
     assert_close(got, expected)
 
 
-def test_sparse_gradients_with_accumulation():
-    optimizer = LARS(2.0, gradient_accumulation_steps=2)
-    weights = fit(token_model(), optimizer, TOKENS)
-    assert int(optimizer.iterations) == 4
-    assert all(np.isfinite(w).all() for w in weights)
-
-
 def test_accumulation_equals_one_large_batch():
     # Without batch normalization, which would use the statistics of the small batch.
     plain = token_model()
@@ -122,11 +115,6 @@ def test_moving_average_of_weights():
         average = now if average is None else 0.5 * average + 0.5 * now
     optimizer.finalize_variable_values(layer.trainable_variables)
     np.testing.assert_allclose(layer.kernel, average, rtol=1e-6)
-
-
-def test_moving_average_overwrites_during_fit():
-    optimizer = LARS(schedule(), use_ema=True, ema_overwrite_frequency=2)
-    assert all(np.isfinite(w).all() for w in fit(image_model(), optimizer))
 
 
 @pytest.mark.parametrize(

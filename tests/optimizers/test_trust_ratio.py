@@ -34,24 +34,10 @@ def test_is_invariant_to_a_common_scale(w, g, scale):
     assert ratio(scale * w, scale * g, **options) == expected
 
 
-@given(w=norms, g=norms, beta=st.floats(1e-6, 1.0))
-def test_is_at_most_eta_over_beta(w, g, beta):
-    assert ratio(w, g, weight_decay=beta) <= 0.001 / beta * (1 + 1e-12)
-
-
 @given(norm=st.just(0.0) | norms, beta=small, epsilon=small)
 def test_is_one_if_a_norm_is_zero(norm, beta, epsilon):
     assert ratio(norm, 0.0, weight_decay=beta, epsilon=epsilon) == 1.0
     assert ratio(0.0, norm, weight_decay=beta, epsilon=epsilon) == 1.0
-
-
-def test_denominator_is_a_sum_of_norms():
-    # For g = -w and beta = 1 the norm of the sum would be 0.
-    assert ratio(2.0, 2.0, weight_decay=1.0) == pytest.approx(0.001 * 2 / 4)
-
-
-def test_epsilon_of_zero_stays_zero():
-    assert ratio(1e-12, 1e-12, epsilon=0.0) == pytest.approx(0.001, rel=1e-12)
 
 
 def test_takes_tensors_of_norms():
@@ -61,12 +47,6 @@ def test_takes_tensors_of_norms():
         trust_coefficient=0.5,
     )
     assert got.numpy().tolist() == [0.25, 1.0, 1.0]
-
-
-def test_keeps_the_dtype():
-    assert ratio(3.0, 4.0) == pytest.approx(0.00075, rel=1e-15)
-    single = trust_ratio(3.0, 4.0, trust_coefficient=0.001)
-    assert single.dtype == tf.float32
 
 
 def test_infinite_gradient_norm_gives_zero():

@@ -18,13 +18,14 @@ NAMES = {
     "layer's dtype": "dtype",
     "dropout": "rate",
     "layer's class": "GaussianNoise",
-    "a layer with a seed less": "seed_generator_state",
+    "a layer with a seed less": "Activation",
     "a layer more": "Dense on rank 1",
-    "schedule": "the making of a variable",
+    "schedule": "optimizer",
+    "learning_rate": "learning rate",
     "accumulation in Keras": "gradient_accumulation_steps",
     "LARS": "optimizer",
-    "LargeBatchOptimizer": "the making of a variable",
-    "loss scaling": "the making of a variable",
+    "LargeBatchOptimizer": "optimizer",
+    "loss scaling": "optimizer",
     "loss's reduction": "loss",
     "loss_weights": "loss weights",
     "weighted_metrics": "weighted metrics",
@@ -61,8 +62,6 @@ NAMES = {
     "examples of evaluate": "shape",
 }
 ALLOWED = {
-    # Of a number all workers get the chief's, as of every variable's first value.
-    "learning_rate",
     "verbose",
     "names of layers",
     "a callback that watches",
@@ -113,13 +112,13 @@ from keras_fastnet.errors import ClusterError
 task = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
 found = {}
 different = {"grid": "ring", "wire_dtype": "bfloat16", "bucket_bytes": 4096,
-             "scalar_losses": "sum", "initial_weights": "chief"}
+             "scalar_losses": "sum"}
 for name, value in different.items():
     try:
         keras_fastnet.TorusStrategy(**({name: value} if task else {}))
     except ClusterError as error:
         found[name] = str(error)
-strategy = keras_fastnet.TorusStrategy(initial_weights="chief")
+strategy = keras_fastnet.TorusStrategy()
 x = np.random.default_rng(0).normal(size=(12, 4)).astype("float32")
 with strategy.scope():
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])

@@ -6,7 +6,7 @@ import pytest
 from keras_fastnet._keras.keras_api import IS_KERAS_2
 from tests.distributed.jobs import examples
 
-pytestmark = [pytest.mark.distributed, pytest.mark.smoke]
+pytestmark = pytest.mark.distributed
 
 
 def test_replicas_drop_different_units(two_by_two):
@@ -30,6 +30,7 @@ def test_replica_0_draws_the_random_numbers_of_one_device(two_workers):
     np.testing.assert_array_equal(first[0, 0], expected)
 
 
+@pytest.mark.smoke
 def test_moving_statistics_are_weighed_by_examples(two_workers):
     x, _ = examples(7)
     shares = [x[:3], x[3:]]
@@ -40,6 +41,7 @@ def test_moving_statistics_are_weighed_by_examples(two_workers):
         np.testing.assert_allclose(result[1], variance, rtol=1e-4)
 
 
+@pytest.mark.smoke
 def test_overflow_on_one_replica_skips_the_update_on_all(two_workers):
     for result in two_workers.run("overflow"):
         for before, after in zip(result["before"], result["after"], strict=True):
@@ -54,6 +56,7 @@ def test_no_graph_of_a_fit_stays_in_memory(request, cluster):
     assert not any(request.getfixturevalue(cluster).run("graphs_kept"))
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("case", "words"),
     [
@@ -70,6 +73,7 @@ def test_unsupported_fits_raise_before_a_step(two_workers, case, words):
             assert word in text
 
 
+@pytest.mark.smoke
 def test_a_saved_model_continues_training_identically(two_workers, tmp_path):
     for result in two_workers.run("save_and_go_on", folder=str(tmp_path)):
         model, loaded = result["model"], result["loaded"]

@@ -14,74 +14,49 @@ pytestmark = pytest.mark.distributed
 EMA = {"use_ema": True, "ema_momentum": 0.8, "ema_overwrite_frequency": 2}
 
 
+BEFORE_LANDING = [
+    ("fit", {"normalization": "synchronized"}),
+    # A last batch with fewer examples than cores.
+    ("fit", {"optimizer": "adam", "count": 33}),
+    ("fit", {"accumulation_steps": 2, "count": 103, "batch_size": 13}),
+    ("fit_structures", {"count": 64}),
+]
+BEFORE_A_RELEASE = [
+    ("fit", {"optimizer_options": {"clipnorm": 1e-2}}),
+    ("fit", {"optimizer_options": {"global_clipnorm": 1e-2}}),
+    ("fit", {"optimizer_options": {"gradient_accumulation_steps": 3}}),
+    ("fit", {"optimizer_options": EMA}),
+    ("fit", {"compile_options": {"jit_compile": True}}),
+    ("fit", {"compile_options": {"steps_per_execution": 2}, "count": 128}),
+    ("fit", {"fit_options": {"class_weight": {0: 1.0, 1: 3.0}}}),
+    ("fit", {"optimizer": "lars", "accumulation_steps": 2}),
+    # Batches that cannot be dealt out evenly: as the last, and all.
+    ("fit", {"accumulation_steps": 1, "count": 70}),
+    ("fit", {"accumulation_steps": 2, "count": 103}),
+    # A program of static shapes is made for each size of a batch.
+    (
+        "fit",
+        {
+            "compile_options": {"steps_per_execution": 2},
+            "accumulation_steps": 1,
+            "count": 70,
+        },
+    ),
+    ("fit_iterables", {"kind": "generator", "count": 72}),
+    ("fit_loss", {"kind": "mean_with_sample_weight"}),
+    ("fit_loss", {"kind": "masked"}),
+    ("fit_growing", {}),
+    ("on_batch", {"count": 32}),
+    ("custom_loop", {"count": 96}),
+]
+
+
 @pytest.mark.parametrize(
     ("job", "settings"),
     [
         pytest.param("fit", {"optimizer": "lars"}, marks=pytest.mark.smoke),
-        pytest.param(
-            "fit", {"optimizer_options": {"clipnorm": 1e-2}}, marks=pytest.mark.slow
-        ),
-        pytest.param(
-            "fit",
-            {"optimizer_options": {"global_clipnorm": 1e-2}},
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            "fit",
-            {"optimizer_options": {"gradient_accumulation_steps": 3}},
-            marks=pytest.mark.slow,
-        ),
-        pytest.param("fit", {"optimizer_options": EMA}, marks=pytest.mark.slow),
-        ("fit", {"normalization": "synchronized"}),
-        pytest.param(
-            "fit", {"compile_options": {"jit_compile": True}}, marks=pytest.mark.slow
-        ),
-        pytest.param(
-            "fit",
-            {"compile_options": {"steps_per_execution": 2}, "count": 128},
-            marks=pytest.mark.slow,
-        ),
-        # A program of static shapes is made for each size of a batch.
-        pytest.param(
-            "fit",
-            {
-                "compile_options": {"steps_per_execution": 2},
-                "accumulation_steps": 1,
-                "count": 70,
-            },
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            "fit",
-            {"fit_options": {"class_weight": {0: 1.0, 1: 3.0}}},
-            marks=pytest.mark.slow,
-        ),
-        # A last batch with fewer examples than cores.
-        ("fit", {"optimizer": "adam", "count": 33}),
-        pytest.param(
-            "fit",
-            {"optimizer": "lars", "accumulation_steps": 2},
-            marks=pytest.mark.slow,
-        ),
-        # Batches that cannot be dealt out evenly: as the last, and all.
-        pytest.param(
-            "fit", {"accumulation_steps": 1, "count": 70}, marks=pytest.mark.slow
-        ),
-        pytest.param(
-            "fit", {"accumulation_steps": 2, "count": 103}, marks=pytest.mark.slow
-        ),
-        ("fit", {"accumulation_steps": 2, "count": 103, "batch_size": 13}),
-        ("fit_structures", {"count": 64}),
-        pytest.param(
-            "fit_iterables", {"kind": "generator", "count": 72}, marks=pytest.mark.slow
-        ),
-        pytest.param(
-            "fit_loss", {"kind": "mean_with_sample_weight"}, marks=pytest.mark.slow
-        ),
-        pytest.param("fit_loss", {"kind": "masked"}, marks=pytest.mark.slow),
-        pytest.param("fit_growing", {}, marks=pytest.mark.slow),
-        pytest.param("on_batch", {"count": 32}, marks=pytest.mark.slow),
-        pytest.param("custom_loop", {"count": 96}, marks=pytest.mark.slow),
+        *BEFORE_LANDING,
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in BEFORE_A_RELEASE),
     ],
     ids=str,
 )

@@ -318,35 +318,6 @@ def configuration(kit: Any) -> Seen:
     return f"an excluded weight of 1 is {weight:g} after loading", weight == 1.0
 
 
-def order_of_epochs(kit: Any) -> Seen:
-    """21: one order in every epoch, once a seed is set"""
-    keras.utils.set_random_seed(1)
-    seen: list[float] = []
-
-    class Notice(keras.layers.Layer):
-        def call(self, x: Any) -> Any:
-            tf.py_function(lambda v: seen.extend(v.numpy().ravel().tolist()), [x], [])
-            return x
-
-    with kit.strategy.scope():
-        notice = Notice()
-        model = keras.Sequential([keras.Input((1,)), notice, keras.layers.Dense(1)])
-        model.compile(SGD(0.0), "mse")
-    orders: list[list[float]] = []
-
-    class Cut(keras.callbacks.Callback):
-        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            orders.append(list(seen))
-            seen.clear()
-
-    x = column(*range(16))
-    model.fit(x, x, batch_size=8, epochs=3, verbose=0, callbacks=[Cut()])
-    # Replicas report in any order: compare the sets of each step.
-    steps = [[frozenset(o[:8]), frozenset(o[8:])] for o in orders]
-    different = len({tuple(step) for step in steps})
-    return f"{different} order(s) in 3 epochs", different == 3
-
-
 def own_test_step(kit: Any) -> Seen:
     """29: overridden `test_step` with one more log, unequal shares"""
 
@@ -434,7 +405,6 @@ ALL = (
     described_too_late,
     unknown_cardinality,
     configuration,
-    order_of_epochs,
     own_test_step,
     calls_of_several_steps,
     py_dataset_workers,

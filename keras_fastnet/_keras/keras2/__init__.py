@@ -7,9 +7,5 @@ from keras_fastnet._keras.keras_api import keras
 
 
 def internal(name: str) -> Any:
-    """Returns a module of the chosen Keras 2.
-
-    Args:
-        name: Its place below `src`.
-    """
+    """Returns a module of the chosen Keras 2, by its place below `src`."""
     return importlib.import_module(f"{keras.__name__}.src.{name}")

@@ -7,31 +7,65 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from keras.src import backend, tree
-from keras.src.trainers.data_adapters import array_slicing, data_adapter_utils
+from keras.src.trainers.data_adapters import array_slicing
 
-from keras_fastnet._keras.protocols import Rows
+from keras_fastnet._keras.tensorflow import agreed_seed
 
 
 def dataset_of_rows(make: Callable[[Any], tf.data.Dataset], adapter: Any) -> Any:
     """Returns the dataset of global batches that Keras makes of arrays.
 
-    Its attribute `fastnet_rows` is an `ArrayRows`, by which parts of batches are read.
+    If its attribute `fastnet_rows`, an `ArrayRows`, exists, it reads parts of batches.
     Keras's own pipeline chooses the rows, so that they are those of one device.
 
     Args:
         make: `ArrayDataAdapter.get_tf_dataset`.
         adapter: The `ArrayDataAdapter`.
     """
-    inputs = tree.lists_to_tuples(adapter._inputs)
-    if any(map(_has_rows_of_any_length, tree.flatten(inputs))):
-        return make(adapter)
     numbers = copy.copy(adapter)
     numbers._inputs = np.arange(adapter._num_samples)
-    arrays = ArrayRows(inputs, make(numbers))
-    dataset: Any = arrays.numbers.map(arrays.read, tf.data.AUTOTUNE)
-    dataset = dataset.prefetch(tf.data.AUTOTUNE)
-    dataset.fastnet_rows = arrays
+    seed = agreed_seed() if adapter._shuffle else None
+    rows = make(numbers) if seed is None else _rows_by_seed(make, numbers, seed)
+    arrays = ArrayRows(tree.lists_to_tuples(adapter._inputs), rows)
+    dataset: Any = rows.map(arrays.read, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+    specs = tf.nest.flatten(dataset.element_spec)
+    # Sparse and ragged arrays are gathered in whole batches.
+    if all(isinstance(spec, tf.TensorSpec | tf.NoneTensorSpec) for spec in specs):
+        dataset.fastnet_rows = arrays
     return dataset
+
+
+def _rows_by_seed(
+    make: Callable[[Any], tf.data.Dataset], numbers: Any, seed: int
+) -> tf.data.Dataset:
+    """Returns the rows of each batch in an order that follows from a seed.
+
+    Keras's own order is another one in each process where the program sets no seed.
+
+    Args:
+        make: `ArrayDataAdapter.get_tf_dataset`.
+        numbers: The `ArrayDataAdapter`, of the numbers of all rows.
+        seed: Equal on all workers. Each epoch has another order.
+    """
+    count, within_batches = numbers._num_samples, numbers._shuffle == "batch"
+    numbers._shuffle = False
+    batches = make(numbers)
+    epochs = tf.data.Dataset.random(seed, rerandomize_each_iteration=True)
+
+    @tf.autograph.experimental.do_not_convert
+    def shuffled(rows: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        return tf.random.experimental.stateless_shuffle(rows, [seed, seed])
+
+    @tf.autograph.experimental.do_not_convert
+    def in_order(seed: tf.Tensor) -> tf.data.Dataset:
+        order = shuffled(tf.range(count, dtype=tf.int64), seed)
+        return batches.map(lambda rows: tf.gather(order, rows))
+
+    if within_batches:
+        made = tf.data.Dataset.zip((batches, epochs)).map(shuffled)
+    else:
+        made = epochs.take(1).flat_map(in_order)
+    return made.with_options(batches.options())
 
 
 def head(inputs: Any, rows: int) -> Any:
@@ -55,14 +89,12 @@ class ArrayRows:
 
     Attributes:
         numbers: The same.
-        leaves: The arrays, in order; `None` for a missing one.
     """
 
     def __init__(self, inputs: Any, numbers: tf.data.Dataset):
         self.numbers = numbers
         with tf.device("/CPU:0"):
-            self._arrays = tree.map_structure(_rows_of, inputs)
-        self.leaves: list[Rows | None] = tf.nest.flatten(self._arrays)
+            self._readers = tree.map_structure(_reader, inputs)
 
     @tf.autograph.experimental.do_not_convert
     def read(self, numbers: tf.Tensor) -> Any:
@@ -72,21 +104,8 @@ class ArrayRows:
             numbers: The rows' numbers.
         """
         return tf.nest.map_structure(
-            lambda array: None if array is None else array.rows(numbers), self._arrays
+            lambda reader: None if reader is None else reader(numbers), self._readers
         )
-
-
-def _has_rows_of_any_length(array: Any) -> bool:
-    """Returns whether an array is sparse or ragged."""
-    return any(
-        test(array)
-        for test in (
-            data_adapter_utils.is_tensorflow_ragged,
-            data_adapter_utils.is_tensorflow_sparse,
-            data_adapter_utils.is_jax_sparse,
-            data_adapter_utils.is_scipy_sparse,
-        )
-    )
 
 
 def _is_mapped(array: Any) -> bool:
@@ -100,39 +119,22 @@ def _is_mapped(array: Any) -> bool:
     return False
 
 
-def _rows_of(array: Any) -> Rows | None:
+def _reader(array: Any) -> Callable[[tf.Tensor], Any] | None:
+    """Returns a function that reads some rows of an array, in a graph."""
     if array is None:
         return None
     if _is_mapped(array):
         return _MappedRows(array)
     made = array_slicing.convert_to_sliceable(array, target_backend="tensorflow")
-    return _TensorRows(tf.convert_to_tensor(made))
-
-
-class _TensorRows:
-    """Rows of an array in memory.
-
-    Args:
-        array: The array.
-    """
-
-    def __init__(self, array: tf.Tensor):
-        self._array = array
-        self.features = int(np.prod(array.shape[1:]))
-
-    def rows(self, numbers: tf.Tensor) -> tf.Tensor:
-        """Returns some rows, in a graph."""
-        return tf.gather(self._array, numbers)
-
-    def elements(self, numbers: tf.Tensor, columns: tf.Tensor) -> tf.Tensor:
-        """Returns single elements, by their rows and their places in the rows."""
-        table = tf.reshape(self._array, [self._array.shape[0], self.features])
-        return tf.gather_nd(table, tf.stack([numbers, columns], 1))
+    if isinstance(made, array_slicing.TensorflowSparseWrapper):
+        return lambda rows: array_slicing.slice_tensorflow_sparse_wrapper(made, rows)
+    table = made if tf.is_tensor(made) else tf.convert_to_tensor(made)
+    return lambda rows: tf.gather(table, rows)
 
 
 # TensorFlow would copy the whole array into memory.
 class _MappedRows:
-    """Rows of a memory-mapped array, which are read when they are needed.
+    """Reads rows of a memory-mapped array when they are needed.
 
     Args:
         array: The array.
@@ -140,7 +142,6 @@ class _MappedRows:
 
     def __init__(self, array: np.ndarray):
         self._array = array
-        self.features = int(np.prod(array.shape[1:]))
         # Whether `take` reads its rows alone: it copies other arrays as a whole.
         self._plain = array.flags.c_contiguous and array.flags.aligned
         name = backend.standardize_dtype(array.dtype)
@@ -149,15 +150,11 @@ class _MappedRows:
             backend.floatx() if backend.is_float_dtype(name) else name
         )
 
-    def rows(self, numbers: tf.Tensor) -> tf.Tensor:
+    def __call__(self, numbers: tf.Tensor) -> tf.Tensor:
         """Returns some rows, in a graph."""
         read = tf.numpy_function(self._read, [numbers], self._dtype)
         read.set_shape([numbers.shape[0], *self._array.shape[1:]])
         return read
-
-    def elements(self, numbers: tf.Tensor, columns: tf.Tensor) -> tf.Tensor:
-        """Returns single elements, by their rows and their places in the rows."""
-        return tf.numpy_function(self._look, [numbers, columns], self._dtype)
 
     def _read(self, numbers: np.ndarray) -> np.ndarray:
         if self._plain:
@@ -165,9 +162,3 @@ class _MappedRows:
         else:
             rows = self._array[numbers]
         return np.ascontiguousarray(rows, self._dtype)
-
-    def _look(self, numbers: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        places: tuple[np.ndarray, ...] = ()
-        if self._array.ndim > 1:
-            places = np.unravel_index(columns, self._array.shape[1:])
-        return np.asarray(self._array[(numbers, *places)], self._dtype)

@@ -1,6 +1,5 @@
 """The data of Keras 3's loops: shares of global batches, and epochs that end."""
 
-import contextvars
 import copy
 import functools
 from collections.abc import Iterator, Mapping
@@ -10,20 +9,20 @@ import keras
 import numpy as np
 import tensorflow as tf
 from keras.src.backend.tensorflow import trainer as tf_trainer
+from keras.src.trainers import epoch_iterator
 from keras.src.trainers.data_adapters import (
     array_data_adapter,
     get_data_adapter,
     py_dataset_adapter,
 )
 
+from keras_fastnet._keras.active_strategy import FastnetStrategy
 from keras_fastnet._keras.keras3.arrays import dataset_of_rows, head
 from keras_fastnet._keras.keras3.py_datasets import (
     dataset_of_parts,
     first_only,
     separate_iterators,
 )
-from keras_fastnet._keras.protocols import FastnetStrategy
-from keras_fastnet._keras.tensorflow import EpochOrder
 from keras_fastnet._keras.training import TrainingData, note_data
 from keras_fastnet._keras.wrapping import extend, extension, wrap
 
@@ -34,27 +33,25 @@ from keras_fastnet._keras.wrapping import extend, extension, wrap
     stock=(
         "Workers take the shares that TensorFlow deals out, as many steps as each "
         "has, and a step more than there are batches, which counts an empty update. "
-        "With a seed, arrays are shuffled in the same order in every epoch, also on "
-        "one device."
+        "Every worker makes whole batches, of arrays from a copy in memory."
     ),
     until="Keras's `fit` runs on several workers (keras#20585).",
 )
 def _make_iterator(original, iterator, *args, **kwargs):
-    strategy = kwargs.get("distribute_strategy")
-    if not isinstance(strategy, FastnetStrategy):
+    strategy: Any = kwargs.get("distribute_strategy")
+    is_ours = isinstance(strategy, FastnetStrategy)
+    if not is_ours:
         original(iterator, *args, **kwargs)
         return
-    order = EpochOrder()
-    token = _distributing.set(strategy)
-    try:
-        with order.of_datasets(tf.random):
-            original(iterator, *args, **kwargs)
-    finally:
-        _distributing.reset(token)
-    dataset = iterator._distributed_dataset
+    del kwargs["distribute_strategy"]
+    epoch_iterator.EpochIterator.__init__(iterator, *args, **kwargs)
+    dataset = _dataset_of(iterator.data_adapter, strategy.num_workers)
+    if not isinstance(dataset, tf.distribute.DistributedDataset):
+        dataset = strategy.experimental_distribute_dataset(dataset)
+    iterator._distribute_strategy = strategy
+    iterator._distributed_dataset = dataset
     support = strategy.fit_support.data
     data = support.epoch_data(dataset)
-    data.on_epoch = order.begin
     iterate_over(iterator, data)
     iterator.agreed_batches = support.agreed_batches(dataset, iterator._num_batches)
     iterator._num_batches = iterator.agreed_batches
@@ -101,37 +98,14 @@ class WorkersEpochIterator(tf_trainer.TFEpochIterator):
             self._num_batches = self.agreed_batches
 
 
-# Set while Keras makes a dataset of what `fit` was given.
-_distributing: contextvars.ContextVar[FastnetStrategy | None]
-_distributing = contextvars.ContextVar("_distributing", default=None)
-
-
-@wrap(
-    array_data_adapter.ArrayDataAdapter,
-    "get_tf_dataset",
-    stock=(
-        "Every worker gathers whole batches, from a copy of all arrays in memory, also "
-        "of memory-mapped ones."
-    ),
-    until="Keras reads memory-mapped arrays by rows, and `tf.distribute` shares rows.",
-)
-def _read_by_rows(original, adapter):
-    if _distributing.get() is None:
-        return original(adapter)
-    return dataset_of_rows(original, adapter)
-
-
-@wrap(
-    py_dataset_adapter.PyDatasetAdapter,
-    "get_tf_dataset",
-    stock="Every worker makes whole batches of a `PyDataset`.",
-    until="Keras asks a `PyDataset` for a worker's part of a batch.",
-)
-def _made_by_parts(original, adapter):
-    strategy = _distributing.get()
-    if strategy is None:
-        return original(adapter)
-    return dataset_of_parts(original, adapter, strategy.num_workers)
+def _dataset_of(adapter: Any, workers: int) -> Any:
+    """Returns the dataset of global batches of what `fit` was given."""
+    make = type(adapter).get_tf_dataset
+    if isinstance(adapter, array_data_adapter.ArrayDataAdapter):
+        return dataset_of_rows(make, adapter)
+    if isinstance(adapter, py_dataset_adapter.PyDatasetAdapter):
+        return dataset_of_parts(make, adapter, workers)
+    return make(adapter)
 
 
 def remember_data(model: Any, iterator: WorkersEpochIterator) -> None:

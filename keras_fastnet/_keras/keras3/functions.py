@@ -12,20 +12,22 @@ from typing import Any, Literal
 import keras
 import tensorflow as tf
 from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
-from keras.src.backend.tensorflow import trainer as tf_trainer
 
+from keras_fastnet._keras.active_strategy import (
+    FastnetStrategy,
+    compiles_itself,
+    counts_alone,
+)
+from keras_fastnet._keras.calls import BEFORE
 from keras_fastnet._keras.keras3.data import iterate_over, remember_data
 from keras_fastnet._keras.keras3.models import (
     build_by_step,
     is_overridden,
     model_step,
+    replaced_methods,
 )
 from keras_fastnet._keras.keras3.scope import move_own_into_scope
-from keras_fastnet._keras.protocols import (
-    FastnetStrategy,
-    compiles_itself,
-    counts_alone,
-)
+from keras_fastnet._keras.keras3.trainers import TensorFlowTrainer
 from keras_fastnet._keras.replica_step import compiled
 from keras_fastnet._keras.scopes import refuse_no_scope
 from keras_fastnet._keras.wrapping import wrap
@@ -93,12 +95,8 @@ def compiled_forward(model: keras.Model) -> Iterator[None]:
                 set_keras_mask(output, mask)
         return outputs
 
-    # Past Keras, which tracks what is set.
-    vars(model)["call"] = compiled_call
-    try:
+    with replaced_methods([(model, "call", compiled_call)]):
         yield
-    finally:
-        vars(model).pop("call", None)
 
 
 def _tensors(structure: Any) -> list[Any]:
@@ -115,27 +113,12 @@ def _refuse_synchronized(layers: list[keras.Layer]) -> None:
             )
 
 
-@wrap(
-    tf_trainer.TensorFlowTrainer,
-    "make_train_function",
-    stock=(
-        "A model made outside the scope trains on each worker alone, without an error."
-    ),
-    until="Keras raises an error for it.",
-)
-def _in_scope_only(original, model, force=False):
-    refuse_no_scope(model, model._distribute_strategy is not None)
-    if model.train_function is not None and not force:
-        vars(model).pop("_fastnet_first", None)
-    return original(model, force)
-
-
 # The first batch, which Keras takes to build the model and then drops; it also
 # averages it over the replicas, which fails for structures and unequal shares. It
 # builds by `call`, where one process leaves it to the first step: a model that has its
 # own step may have no `call`, and optimizers that only that step knows.
 @wrap(
-    tf_trainer.TensorFlowTrainer,
+    TensorFlowTrainer,
     "_maybe_symbolic_build",
     stock=(
         "The first batch is taken to build the model, averaged over the replicas "
@@ -204,17 +187,20 @@ def _build_for(model, step, kind):
 # holds, and when an epoch has no more of them. Several replicas are told by the step.
 # There Keras would also have XLA compile the step with the collectives in its middle.
 @wrap(
-    tf_trainer.TensorFlowTrainer,
+    TensorFlowTrainer,
     "_make_function",
     stock=(
         "The step is compiled by XLA with the collectives in it, and knows no "
         "shares of a batch; variables that a program's own step makes are unknown "
-        "until it runs on a replica."
+        "until it runs on a replica; a model made outside the scope trains on each "
+        "worker alone."
     ),
     until="Keras lets a strategy wrap and compile the step.",
 )
 def _make_step(original, model, step):
     kind: Literal["train", "test"] = "train" if step == model.train_step else "test"
+    if kind == "train":
+        refuse_no_scope(model, model._distribute_strategy is not None)
     _build_for(model, step, kind)
     with traced_for_strategy(model):
         function = original(model, _step(model, step, kind))
@@ -243,12 +229,10 @@ def _step(model, step, kind):
     return step
 
 
-@wrap(
-    tf_trainer.TensorFlowTrainer,
-    "make_predict_function",
-    stock="As in `_make_function`, for `predict`.",
-    until="As for `_make_function`.",
-)
-def _make_predict_step(original, model, *args, **kwargs):
+def _make_predict_function(model: keras.Model) -> None:
+    """Makes a model's predict function before Keras does, without its XLA."""
     with traced_for_strategy(model):
-        return original(model, *args, **kwargs)
+        model.make_predict_function()
+
+
+BEFORE["predict"] = _make_predict_function

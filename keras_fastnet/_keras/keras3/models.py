@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal
 
 import keras
@@ -11,9 +11,11 @@ from keras.src.backend.common import global_state
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.backend.tensorflow import trainer as tf_trainer
 
+from keras_fastnet._keras.active_strategy import MicroBatchOptimizer
 from keras_fastnet._keras.keras3 import values
-from keras_fastnet._keras.protocols import MicroBatchOptimizer, ModelStep
-from keras_fastnet._keras.replica_step import keras_step
+from keras_fastnet._keras.keras3.recurrent import call_with_own_rows
+from keras_fastnet._keras.keras3.trainers import TensorFlowTrainer
+from keras_fastnet._keras.replica_step import ModelStep, keras_step
 from keras_fastnet._keras.tensorflow import converted, scratch_graph
 from keras_fastnet._keras.training import metric_variables, named
 from keras_fastnet._keras.wrapping import unwrapped
@@ -64,13 +66,15 @@ def all_metric_variables(model: keras.Model) -> list[keras.Variable]:
 
 
 def _all_metrics(model: keras.Model) -> list[keras.Metric]:
-    known = tf_trainer.TensorFlowTrainer.metrics.fget(model)
+    known = TensorFlowTrainer.metrics.fget(model)
     return list({id(m): m for m in [*model.metrics, *known]}.values())
 
 
 @contextlib.contextmanager
 def results_over_replicas(model: keras.Model) -> Iterator[None]:
-    """Has a model's metrics return results over all replicas, where a step asks so.
+    """Adapts a model's metrics and stateful layers to steps of several replicas.
+
+    Metrics return results over all replicas, where a step asks for them.
 
     Args:
         model: A compiled model, whose step is run on all replicas in this context.
@@ -86,18 +90,38 @@ def results_over_replicas(model: keras.Model) -> Iterator[None]:
         with keras.StatelessScope(state_mapping=mapping):
             return _read(result())
 
-    metrics = _all_metrics(model)
-    before = [vars(metric).get("result") for metric in metrics]
-    for metric in metrics:
-        # Past Keras, which tracks what is set.
-        vars(metric)["result"] = functools.partial(over_replicas, metric, metric.result)
-    try:
+    methods: list[tuple[Any, str, Callable[..., Any]]] = [
+        (metric, "result", functools.partial(over_replicas, metric, metric.result))
+        for metric in _all_metrics(model)
+    ]
+    methods += [
+        (layer, "call", functools.partial(call_with_own_rows, layer, layer.call))
+        for layer in model._flatten_layers()
+        if isinstance(layer, keras.layers.RNN) and layer.stateful
+    ]
+    with replaced_methods(methods):
         yield
-    finally:
-        for metric, own in zip(metrics, before, strict=True):
-            vars(metric)["result"] = own
-            if own is None:
-                del vars(metric)["result"]
+
+
+@contextlib.contextmanager
+def replaced_methods(
+    methods: Iterable[tuple[Any, str, Callable[..., Any]]],
+) -> Iterator[None]:
+    """Gives objects of Keras other methods in this context.
+
+    Args:
+        methods: An object, the name of a method, and the function in its place.
+    """
+    with contextlib.ExitStack() as restored:
+        for thing, name, function in methods:
+            # Past Keras, which tracks what is set.
+            own = vars(thing)
+            if name in own:
+                restored.callback(own.__setitem__, name, own[name])
+            else:
+                restored.callback(own.pop, name)
+            own[name] = function
+        yield
 
 
 def _read(results: Any) -> Any:
@@ -112,7 +136,7 @@ def is_overridden(model: keras.Model, name: str) -> bool:
         model: The model.
         name: Of the method.
     """
-    keras_own = getattr(tf_trainer.TensorFlowTrainer, name)
+    keras_own = getattr(TensorFlowTrainer, name)
     return name in vars(model) or getattr(type(model), name) is not keras_own
 
 
@@ -143,13 +167,13 @@ def step_of(function: Callable[..., Any]) -> ModelStep | None:
     owner = getattr(plain, "__self__", None)
     # A `tf.function` holds its object through another one.
     owner = getattr(owner, "target", owner)
-    if isinstance(owner, tf_trainer.TensorFlowTrainer):
+    if isinstance(owner, TensorFlowTrainer):
         trains = plain.__name__ == "train_step"
         return model_step(owner, function, "train" if trains else "test")
     if getattr(plain, "__module__", "") != tf_trainer.__name__:
         return None
     for cell in getattr(plain, "__closure__", None) or ():
-        if isinstance(cell.cell_contents, tf_trainer.TensorFlowTrainer):
+        if isinstance(cell.cell_contents, TensorFlowTrainer):
             return ModelStep(cell.cell_contents, function, "predict")
     return None
 

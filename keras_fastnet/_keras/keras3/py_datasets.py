@@ -1,6 +1,7 @@
 """`PyDataset`s: a queue for each iterator, and parts of batches for each worker."""
 
 import contextlib
+import functools
 import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -10,7 +11,6 @@ import numpy as np
 import tensorflow as tf
 from keras.src.trainers.data_adapters import data_adapter_utils, py_dataset_adapter
 
-from keras_fastnet._keras.wrapping import wrap
 from keras_fastnet.errors import ShardingError
 
 _PART, _EXAMPLES = "part_of_batch", "examples_in_batch"
@@ -25,28 +25,23 @@ _Bounds = Callable[[int], list[tuple[int, int]]]
 def separate_iterators(adapter: Any) -> None:
     """Gives each iterator over a `PyDataset` a queue of its own.
 
+    With one for all of them some batches come twice, others never.
+
     Args:
         adapter: The `PyDatasetAdapter`.
     """
     adapter.enqueuer = None
     adapter._fastnet_first_only = False
+    adapter._get_iterator = functools.partial(
+        _separate_iterator, type(adapter)._get_iterator, adapter
+    )
 
 
-@wrap(
-    py_dataset_adapter.PyDatasetAdapter,
-    "_get_iterator",
-    stock=(
-        "All iterators of a `PyDataset` with `workers` share one queue: some "
-        "batches come twice, others never."
-    ),
-    until="Each iterator has a queue.",
-)
 def _separate_iterator(original, adapter):
-    first_only = getattr(adapter, "_fastnet_first_only", None)
     dataset = adapter.py_dataset
-    if first_only:
+    if adapter._fastnet_first_only:
         return iter([adapter._standardize_batch(dataset[0])])
-    if first_only is None or not _in_parallel(dataset):
+    if not _in_parallel(dataset):
         return original(adapter)
     return map(
         adapter._standardize_batch, _prepared_in_parallel(dataset, adapter.shuffle)

@@ -1,52 +1,21 @@
-"""Models in the scope of a strategy: `compile`, and objects made outside the scope."""
+"""Optimizers and metrics that were made outside of the scope of a strategy."""
 
-import inspect
 from collections.abc import Iterator
 from typing import Any
 
 import keras
-import tensorflow as tf
-from keras.src.backend.tensorflow import core as tf_core
-from keras.src.trainers import trainer as base_trainer
 
 from keras_fastnet._keras.keras3 import values
-from keras_fastnet._keras.protocols import FastnetStrategy
-from keras_fastnet._keras.scopes import (
-    outside_of_run,
-    refuse_compiled_in_scope,
-)
-from keras_fastnet._keras.wrapping import wrap
 
 _HAVE_VARIABLES = (keras.Optimizer, keras.Metric, keras.Loss)
-
-
-# Guides for one device make the optimizer before the model, and compile again to
-# fine-tune.
-@wrap(
-    base_trainer.Trainer,
-    "compile",
-    stock=(
-        "Optimizers and metrics that were made outside the scope have variables "
-        "that are not the strategy's."
-    ),
-    until="Keras moves them into the scope, or raises an error.",
-)
-def _compile_in_scope(original, model, *args, **kwargs):
-    strategy: Any = getattr(model, "_distribute_strategy", None)
-    if not isinstance(strategy, FastnetStrategy):
-        refuse_compiled_in_scope(model, strategy)
-        return original(model, *args, **kwargs)
-    with model.distribute_strategy.scope():
-        given = inspect.signature(original).bind(model, *args, **kwargs).arguments
-        move_into_scope(strategy, list(given.values()))
-        return original(model, *args, **kwargs)
 
 
 def move_own_into_scope(model: keras.Model) -> None:
     """Moves a model's optimizers and metrics into the scope that it was made in.
 
-    A `compile` of a subclass, and assignments after it, make them anywhere. It looks
-    once after each `compile`: attributes may be as large as a replay buffer.
+    Guides for one device make the optimizer before the model, and compile outside of
+    the scope. It looks once after each `compile`: attributes may be as large as a
+    replay buffer.
 
     Args:
         model: A compiled model of a keras_fastnet strategy.
@@ -129,22 +98,3 @@ def _refuse_foreign_state(strategy: Any, optimizer: keras.Optimizer) -> None:
             f"{len(foreign)} variables outside of the scope. Pass a new one: "
             f"`{kind}.from_config(optimizer.get_config())`."
         )
-
-
-@wrap(
-    tf_core.Variable,
-    "handle",
-    stock=(
-        "A gradient outside `strategy.run` raises an error that names TensorFlow's "
-        "handles."
-    ),
-    until="TensorFlow's error says what to do.",
-)
-def _of_a_replica(original, variable):
-    try:
-        return original(variable)
-    except ValueError:
-        ours = isinstance(tf.distribute.get_strategy(), FastnetStrategy)
-        if ours and tf.distribute.in_cross_replica_context():
-            raise outside_of_run(f"the gradient of {variable.path!r}") from None
-        raise

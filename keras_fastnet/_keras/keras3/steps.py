@@ -2,32 +2,30 @@
 
 import keras
 import tensorflow as tf
-from keras.src import tree
-from keras.src.backend.tensorflow import optimizer as tf_optimizer
-from keras.src.backend.tensorflow import trainer as tf_trainer
-from keras.src.layers.rnn import rnn
 from keras.src.losses import loss as keras_loss
 from keras.src.metrics import reduction_metrics
 from keras.src.optimizers import base_optimizer, loss_scale_optimizer
 from keras.src.random import seed_generator
 
+from keras_fastnet._keras.active_strategy import in_replica, in_scope_only
+from keras_fastnet._keras.keras3.trainers import TensorFlowTrainer
 from keras_fastnet._keras.losses import (
     mean_over_weights,
-    of_added,
+    of_elements,
     of_scalar,
     of_sum,
     scaled_to_valid,
 )
-from keras_fastnet._keras.protocols import in_replica, in_scope_only
 from keras_fastnet._keras.replica_step import (
     compiled,
     gradients_are_sums,
-    holds_sums,
     keras_step,
     summed_gradients,
 )
 from keras_fastnet._keras.scopes import refuse_lone_update
 from keras_fastnet._keras.wrapping import wrap
+
+_MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
 
 
 # Keras gives every replica's loss the weight 1/N, however few examples it has. Here
@@ -35,45 +33,41 @@ from keras_fastnet._keras.wrapping import wrap
 # are weighed. Outside of any replica they are means over the whole batch.
 @wrap(
     keras_loss,
-    "scale_loss_for_distribution",
+    "reduce_values",
     stock=(
-        "Every replica's loss has the weight 1/N, however few examples the replica has."
+        "Every replica's loss has the weight 1/N, however few examples the replica "
+        "has; sums, scalars and weighted means are added up as if they were means over "
+        "equal shares."
     ),
     until="Keras weighs each replica's loss by its examples.",
 )
+def _reduce_exactly(original, values, sample_weight=None, reduction=_MEANS[0]):
+    step = keras_step()
+    plain = (step is None and in_scope_only() is None) or 0 in values.shape
+    if plain or reduction not in (*_MEANS, "sum"):
+        return original(values, sample_weight, reduction)
+    total = keras.ops.sum(values)
+    if reduction == "sum":
+        return total if step is None else of_sum(total)
+    if values.shape.rank == 0:
+        return values if step is None else of_scalar(values)
+    count = keras.ops.cast(tf.size(values), total.dtype)
+    if reduction == "mean_with_sample_weight" and sample_weight is not None:
+        count = keras.ops.cast(keras.ops.sum(sample_weight), total.dtype)
+        if step is not None:
+            return mean_over_weights(total, count)
+    return keras.ops.divide_no_nan(total, count)
+
+
 @wrap(
     keras_loss,
     "unscale_loss_for_distribution",
-    stock="Undoes `scale_loss_for_distribution`, in logs.",
+    stock="Logs multiply every replica's loss by N, as if it had the weight 1/N.",
     until="Keras weighs each replica's loss by its examples.",
 )
 def _as_on_one_device(original, value):
     plain = keras_step() is not None or in_scope_only() is not None
     return value if plain else original(value)
-
-
-_MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
-
-
-@wrap(
-    keras_loss,
-    "reduce_values",
-    stock=(
-        "Sums, scalars and weighted means are those of a replica, and are added up "
-        "as if they were means over equal shares."
-    ),
-    until="Keras weighs each replica's loss by its examples.",
-)
-def _reduce_exactly(original, values, sample_weight=None, reduction="mean"):
-    step = keras_step()
-    if step is None or reduction not in (*_MEANS, "sum"):
-        return original(values, sample_weight, reduction)
-    if values.shape.rank == 0 and reduction in _MEANS:
-        return of_scalar(values)
-    if reduction == "mean_with_sample_weight" and sample_weight is not None:
-        return mean_over_weights(tf.reduce_sum(values), tf.reduce_sum(sample_weight))
-    reduced_values = original(values, sample_weight, reduction)
-    return of_sum(reduced_values) if reduction == "sum" else reduced_values
 
 
 @wrap(
@@ -93,17 +87,19 @@ def _mask_exactly(original, sample_weight, mask, dtype, reduction):
 
 
 @wrap(
-    tf_trainer.TensorFlowTrainer,
+    TensorFlowTrainer,
     "_aggregate_additional_loss",
     stock=(
-        "Losses given to `add_loss` with a value for each example count once for "
-        "each replica."
+        "Losses given to `add_loss` have the weight 1/N, also sums over a replica's "
+        "examples."
     ),
     until="Keras weighs each replica's loss by its examples.",
 )
 def _add_exactly(original, model, loss):
-    total = original(model, loss)
-    return total if keras_step() is None else of_added(loss, total)
+    if keras_step() is None and in_scope_only() is None:
+        return original(model, loss)
+    total = keras.ops.sum(loss)
+    return total if keras_step() is None else of_elements(loss, total)
 
 
 # A step that the user has written gives the mean of each batch to a metric. On one
@@ -166,18 +162,6 @@ def _reduce_scaled_first(original, optimizer, grads, trainable_variables=None):
     strategy.run(update, args=(grads,))
 
 
-@wrap(
-    tf_optimizer.TFOptimizer,
-    "_all_reduce_sum_gradients",
-    stock="Gradients are summed over the replicas, also where they are sums already.",
-    until="`apply` can be told that gradients are sums.",
-)
-def _reduce_once(original, optimizer, grads_and_vars):
-    if holds_sums():
-        return list(grads_and_vars)
-    return original(optimizer, grads_and_vars)
-
-
 # All replicas hold the same seed state.
 @wrap(
     seed_generator.SeedGenerator,
@@ -189,68 +173,3 @@ def _own_stream(original, generator, *args, **kwargs):
     seed = original(generator, *args, **kwargs)
     strategy = in_replica()
     return seed if strategy is None else strategy.fit_support.replica_seed(seed)
-
-
-# What a stateful recurrent layer remembers is of a whole batch; a replica keeps and
-# changes the rows of its share, in its own copy.
-@wrap(
-    rnn.RNN,
-    "call",
-    stock=(
-        "The state of a stateful recurrent layer has a row for each example of the "
-        "global batch; a replica has its share only."
-    ),
-    until="Keras divides such states among the replicas.",
-)
-def _remember_own_rows(original, layer, sequences, initial_state=None, **kwargs):
-    strategy = in_replica()
-    remembers = layer.stateful and layer.states is not None
-    batch = tree.flatten(layer.states)[0].shape[0] if remembers else None
-    if (
-        strategy is None
-        or keras_step() is None
-        or batch is None
-        or sequences.shape[0] == batch
-    ):
-        return original(layer, sequences, initial_state, **kwargs)
-    start, stop = strategy.fit_support.own_rows(batch)
-    states = layer.states
-    # Past Keras, which tracks what is set; before 3.11 it does not compare sizes.
-    changed = {
-        "states": tree.map_structure(lambda v: _Rows(v, start, stop), states),
-        "_expected_batch_size": stop - start,
-    }
-    vars(layer).update(changed)
-    try:
-        return original(layer, sequences, initial_state, **kwargs)
-    finally:
-        vars(layer).update(states=states, _expected_batch_size=batch)
-
-
-class _Rows:
-    """Some rows of a variable, as Keras reads and assigns its variables.
-
-    Args:
-        variable: Keras's.
-        start: The first row.
-        stop: The one after the last.
-    """
-
-    def __init__(self, variable, start, stop):
-        self._variable = variable
-        self._rows = slice(start, stop)
-
-    def __tf_tensor__(self, dtype=None, name=None):
-        return tf.convert_to_tensor(self._variable[self._rows], dtype, name=name)
-
-    def assign(self, value):
-        """Sets the rows.
-
-        Args:
-            value: Their values.
-        """
-        before, after = slice(self._rows.start), slice(self._rows.stop, None)
-        value = tf.cast(value, self._variable.dtype)
-        self._variable.assign(
-            tf.concat([self._variable[before], value, self._variable[after]], 0)
-        )

@@ -17,9 +17,9 @@ from keras_fastnet._keras.description import (
     first_difference,
     without_addresses,
 )
-from keras_fastnet._keras.keras_api import IS_KERAS_2, keras
+from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.training import TrainingData
-from keras_fastnet.batches.input_costs import OWN
+from keras_fastnet.batches.shares import OWN
 from keras_fastnet.callbacks.batch_growth import BatchGrowth
 from keras_fastnet.callbacks.learning_rate_warmup import LearningRateWarmup
 from keras_fastnet.callbacks.progress import updates_of
@@ -93,7 +93,7 @@ def identity_of(
         "TensorFlow": tf.__version__,
         "keras_fastnet": __version__,
     }
-    parts["Keras"] = 2 if IS_KERAS_2 else 3
+    parts["Keras"] = 3
     strategy = model.distribute_strategy
     parts["replicas"] = strategy.num_replicas_in_sync
     parts["workers"] = getattr(strategy, "num_workers", 1)

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet._keras.adapters import models as keras_models
+from keras_fastnet._keras.adapters import values
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.training import TrainingData
 from keras_fastnet.callbacks.backups.callback_states import restore_states
@@ -127,7 +129,8 @@ class Restoring:
         """
         variables = keras_models.whole_state(self._model)
         for name, value in self._metrics.items():
-            variables[name].assign(value)
+            variable = values.tensorflow_variable(variables[name])
+            upstream.assign_total(variable, value)
         restore_states(callbacks, self._callbacks, self._note)
 
 

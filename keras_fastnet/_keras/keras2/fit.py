@@ -1,0 +1,215 @@
+"""Reports to optimizers and callbacks from Keras 2's own `fit`.
+
+The loop is Keras's: it divides each replica's loss by the number of replicas, and
+TensorFlow runs its steps. So replicas have equal weights, and so have the batches of an
+update. `fit` prints a line where they hold different numbers of examples.
+"""
+
+from typing import Any
+
+import tensorflow as tf
+
+from keras_fastnet._keras.active_strategy import (
+    MicroBatchOptimizer,
+    in_replica,
+    strategy_of,
+)
+from keras_fastnet._keras.keras2 import internal
+from keras_fastnet._keras.keras_api import keras
+from keras_fastnet._keras.replica_step import seed_offset
+from keras_fastnet._keras.scopes import refuse_no_scope
+from keras_fastnet._keras.tensorflow import global_seed
+from keras_fastnet._keras.training import data_of, note_data
+from keras_fastnet._keras.wrapping import wrap
+
+_adapters = internal("engine.data_adapter")
+_NEVER = "Never: Keras 2 has ended; goes with its support."
+
+
+@wrap(
+    _adapters.DataHandler,
+    "__init__",
+    stock="Callbacks cannot find the batch size; workers shuffle arrays differently.",
+    until=_NEVER,
+)
+def _note_data(original, handler, *args, **kwargs):
+    original(handler, *args, **kwargs)
+    # `Layer.adapt` passes no model.
+    model = kwargs.get("model")
+    if model is not None:
+        _check_order(strategy_of(model), handler._adapter)
+        handler._fastnet_data = HandlerData(handler, model.distribute_strategy)
+        note_data(model, handler._fastnet_data)
+
+
+def _check_order(strategy: Any, adapter: Any) -> None:
+    """Raises an error if the workers would shuffle arrays in different orders."""
+    if strategy is None or strategy.num_workers < 2:
+        return
+    if not getattr(adapter, "_shuffle", False):
+        return
+    workers = strategy.fit_support.workers
+    seeds = workers.gather(str(global_seed()), "the seeds at the beginning of `fit`")
+    if len(set(seeds)) > 1 or seeds[0] == "None":
+        raise ValueError(
+            "With Keras 2 all workers must set the same seed to shuffle arrays in the "
+            f"same order. Received: `fit` with shuffle=True, and seeds {seeds} by "
+            "rank. Call `keras.utils.set_random_seed(0)` on all workers before `fit`, "
+            "or pass `shuffle=False`."
+        )
+
+
+class HandlerData:
+    """The data behind Keras 2's `DataHandler`, for callbacks."""
+
+    first_batch = 0
+    batches_per_step = 1
+
+    def __init__(self, handler: Any, strategy: tf.distribute.Strategy):
+        # Not the handler, which has this object as an attribute.
+        self._adapter = handler._adapter
+        self._strategy = strategy
+        self._first: int | None = None
+
+    def set_batches_per_step(self, batches: int) -> None:
+        """Does nothing: a step takes one batch."""
+
+    def sizes(self) -> tuple[int | None, int | None]:
+        """Returns the examples in a batch and in the last one of an epoch, if known."""
+        adapter = self._adapter
+        if isinstance(adapter, _adapters.DatasetAdapter):
+            rows = self._static_rows()
+            return rows, rows
+        batch = adapter.batch_size()
+        if batch is None:
+            return None, None
+        last = adapter.partial_batch_size() or batch
+        return (last if adapter.get_size() == 1 else batch), last
+
+    def examples_of_first_batch(self) -> int:
+        """Returns the number of examples in the first batch, over all replicas.
+
+        All workers must call it.
+        """
+        if self._first is None:
+            self._first = self.sizes()[0] or self._counted()
+        return self._first
+
+    def _counted(self) -> int:
+        adapter = self._adapter
+        if not isinstance(adapter, _adapters.DatasetAdapter):
+            return int(adapter.representative_batch_size())
+        batch = next(iter(adapter._dataset))
+        if not self._is_distributed:
+            return int(_rows(batch))
+        counts = self._strategy.run(_rows, (batch,))
+        return int(self._strategy.reduce("SUM", counts, axis=None))
+
+    @property
+    def _is_distributed(self) -> bool:
+        return _adapters._is_distributed_dataset(self._adapter._dataset)
+
+    def _static_rows(self) -> int | None:
+        """Returns the global batch size by the shapes of a dataset's elements."""
+        first = tf.nest.flatten(self._adapter._dataset.element_spec)[0]
+        rows = _shape(getattr(first, "_value_specs", [first])[0])
+        if rows is None or not self._is_distributed:
+            return rows
+        return rows * self._strategy.num_replicas_in_sync
+
+
+def _shape(spec: Any) -> int | None:
+    shape = tf.TensorShape(spec.shape)
+    return shape[0] if shape.rank else None
+
+
+def _rows(batch: Any) -> Any:
+    return tf.shape(tf.nest.flatten(batch)[0], out_type=tf.int64)[0]
+
+
+# `fit` makes this list. The callback is first, so that an epoch's last update is made
+# before other callbacks save or validate the model.
+@wrap(
+    keras.callbacks.CallbackList,
+    "__init__",
+    stock="Optimizers are not told when an epoch ends.",
+    until=_NEVER,
+)
+def _add_report(original, callbacks, *args, **kwargs):
+    original(callbacks, *args, **kwargs)
+    model = kwargs.get("model")
+    if model is not None and data_of(model) is not None:
+        report = _Report()
+        report.set_model(model)
+        callbacks.callbacks.insert(0, report)
+
+
+class _Report(keras.callbacks.Callback):
+    """Tells a `LargeBatchOptimizer` when epochs begin and end."""
+
+    _in_epoch = False
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        refuse_no_scope(self.model, self.model._distribution_strategy is not None)
+        text = _uneven(self.model)
+        if text and getattr(self.model.distribute_strategy, "rank", 0) == 0:
+            print(f"fastnet: {text}", flush=True)
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        if isinstance(self.model.optimizer, MicroBatchOptimizer):
+            self._in_epoch = True
+            self.model.optimizer.begin_epoch()
+
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        # Validation within `fit` calls the same list.
+        self._end_epoch()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._end_epoch()
+
+    def _end_epoch(self) -> None:
+        if self._in_epoch:
+            self._in_epoch = False
+            self.model.optimizer.end_epoch()
+
+
+def _uneven(model: Any) -> str:
+    """Returns a text about examples that get more weight than others; empty if none."""
+    replicas = model.distribute_strategy.num_replicas_in_sync
+    accumulates = isinstance(model.optimizer, MicroBatchOptimizer)
+    data: Any = data_of(model)
+    batch, last = data.sizes()
+    equal = batch is not None and last is not None and not batch % replicas
+    if equal and not last % replicas and (batch == last or not accumulates):
+        return ""
+    if replicas == 1 and not accumulates:
+        return ""
+    sizes = (
+        "of unknown sizes" if batch is None else f"of {batch:,}, the last of {last:,}"
+    )
+    return (
+        "with Keras 2 all replicas have the same weight, and all batches of an update, "
+        f"also if they hold fewer examples. This data has batches {sizes}, on "
+        f"{replicas} replicas. Use `drop_remainder=True` for equal sizes"
+    )
+
+
+# Dropout masks: with one seed all replicas would drop the same units.
+@wrap(
+    internal("backend").RandomGenerator,
+    "make_legacy_seed",
+    stock="All replicas draw the same dropout masks if they set the same seed.",
+    until=_NEVER,
+)
+def _own_stream(original, generator):
+    seed = original(generator)
+    if in_replica() is None:
+        return seed
+    context = tf.distribute.get_replica_context()
+    replica = int(tf.get_static_value(context.replica_id_in_sync_group))
+    if replica == 0 or (seed is None and tf.executing_eagerly()):
+        return seed
+    if seed is None:
+        # TensorFlow seeds an operation by its place in the graph.
+        seed = len(tf.compat.v1.get_default_graph().get_operations())
+    return (seed + seed_offset(replica)) % 2**31

@@ -1,0 +1,406 @@
+"""The published trainings: a row of values for each, every value with its source."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from keras_fastnet.recipes.recipe import SETTINGS, Recipe
+from keras_fastnet.recipes.settings import Setting, chosen, paper
+from keras_fastnet.recipes.sizes import IMAGENET, Sizes
+from keras_fastnet.schedules import (
+    Polynomial,
+    ScaledRate,
+    Steps,
+    linear_scaling,
+    square_root_scaling,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Published:
+    """A published training. Calling it returns the `Recipe` for your sizes.
+
+    Attributes:
+        name: The recipe's name.
+        result: The result that the authors published, with batch and hardware.
+        batch: The global batch, for ImageNet.
+        settings: Settings that hold for every batch.
+        by_batch: Settings that differ between batches. A batch between them takes
+            those of the nearest one, and its rate is scaled.
+        scaling: How the rate is scaled with the batch.
+        scaling_is_published: Whether the authors state that scaling.
+        steps: Factors of the peak by epoch, for a decay in steps. Empty for a
+            polynomial decay of power 2.
+        end_rate: The rate at the end of a polynomial decay.
+        growth: The factor by which the batch grows after the warm-up.
+        device_batch: Per-replica batch, if neither you nor the data state one.
+
+    Example:
+
+    >>> from keras_fastnet.recipes import facebook2017, mlperf, sony2018
+    >>> recipe = facebook2017(ranks=256)
+    >>> [round(recipe.rate_at(epoch), 4) for epoch in (0, 2.5, 5, 30, 60, 80)]
+    [0.1, 1.65, 3.2, 0.32, 0.032, 0.0032]
+    >>> recipe = sony2018(ranks=2176)
+    >>> recipe.phases, [recipe.updates_per_epoch(epoch) for epoch in (0, 5)]
+    ({0: 34816, 5: 69632}, [37, 19])
+    >>> recipe = mlperf(global_batch=65_536, ranks=2048)
+    >>> recipe.peak, recipe.warmup_epochs, recipe.momentum, recipe.epochs
+    (24.7, 31, 0.952, 85)
+    """
+
+    name: str
+    result: str
+    batch: Setting
+    settings: Mapping[str, Setting]
+    by_batch: Mapping[int, Mapping[str, Setting]]
+    scaling: Callable[[float, int, int], ScaledRate] = square_root_scaling
+    scaling_is_published: bool = True
+    steps: Mapping[float, float] = dataclasses.field(default_factory=dict)
+    end_rate: float = 0.0
+    growth: int = 1
+    device_batch: int = 32
+
+    def __call__(
+        self,
+        strategy: Any = None,
+        data: Any = None,
+        *,
+        epochs: int | None = None,
+        global_batch: int | None = None,
+        device_batch: int | None = None,
+        ranks: int | None = None,
+        precision: str | None = None,
+    ) -> Recipe:
+        """Returns the recipe for a strategy and data.
+
+        Args:
+            strategy: The strategy that trains. Defaults to `None`: `ranks` replicas.
+            data: The training data: arrays as for `fit`, batches (a `tf.data.Dataset`,
+                a `PyDataset`), `ImageRecords`, or the number of examples. Defaults to
+                `None`: ImageNet's.
+            epochs: Number of epochs; warm-up and steps keep their fractions of them.
+                Defaults to `None`: the published number.
+            global_batch: Examples of an update in the first phase, to which the rate is
+                scaled. Defaults to `None`: the published batch; for smaller datasets,
+                the batch that gives as many updates per epoch.
+            device_batch: Per-replica batch: examples of one replica in one step.
+                Defaults to `None`: a replica's share of the data's batches, otherwise
+                32, as in Goyal et al. (arXiv 1706.02677, section 2.1), or 16 for
+                `sony2018`.
+            ranks: Number of replicas, without a strategy. Defaults to `None`: 1.
+            precision: The dtype policy. Defaults to `None`: the recipe's.
+
+        Raises:
+            TypeError: If an argument is of the wrong type.
+            ValueError: If the sizes do not fit each other, or the number of examples is
+                not known.
+        """
+        sizes = Sizes.read(
+            strategy,
+            data,
+            epochs=epochs,
+            global_batch=global_batch,
+            device_batch=device_batch,
+            ranks=ranks,
+            usual_device_batch=self.device_batch,
+        )
+        settings = self._settings(sizes)
+        own = settings["precision"].value
+        if precision not in (None, own):
+            why = f"as passed; the recipe has {own}"
+            settings["precision"] = chosen(precision, why)
+        values = {name: setting.value for name, setting in settings.items()}
+        return Recipe(self.name, self.result, sizes, settings, strategy, **values)
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.result}"
+
+    def _settings(self, sizes: Sizes) -> dict[str, Setting]:
+        """Returns all settings for the sizes, in the order of `Recipe`'s attributes."""
+        batch = self._batch(sizes)
+        near = min(self.by_batch, key=lambda b: max(b / batch.value, batch.value / b))
+        base = {**self.settings, **self.by_batch[near]}
+        peak, start = base["peak"], base["warmup_start"]
+        if batch.value != near:
+            rate = self.scaling(peak.value, batch.value, near)
+            why = f"{rate.derivation}; {peak.source}"
+            published = self.scaling_is_published
+            peak = peak.adapted(rate, why) if published else chosen(rate, why)
+        if peak.value <= start.value:
+            start = chosen(0.0, f"the peak is not above the paper's {start.value:g}")
+        epochs, warm_up, decay = base["epochs"], base["warmup_epochs"], base["decay"]
+        scale = 1.0
+        if sizes.epochs not in (None, epochs.value):
+            scale = sizes.epochs / epochs.value
+            why = f"{warm_up.value:g} of {epochs.value} epochs, {warm_up.source}"
+            warm_up = warm_up.adapted(warm_up.value * scale, why)
+            decay = decay.adapted(None)
+            why = f"as passed; the recipe has {epochs.value}"
+            epochs = chosen(sizes.epochs, why)
+        if self.steps:
+            after = {e * scale - warm_up.value: f for e, f in self.steps.items()}
+            decay = decay._replace(value=Steps(after))
+        else:
+            end = min(1.0, self.end_rate / peak.value)
+            fall = Polynomial(epochs.value - warm_up.value, end=end)
+            decay = decay._replace(value=fall)
+        phases = batch._replace(value={0: batch.value})
+        if self.growth > 1:
+            grown = {max(1, round(warm_up.value)): self.growth * batch.value}
+            why = f"{batch.source}; {self.growth} times that after the warm-up"
+            phases = batch._replace(value={0: batch.value, **grown}, source=why)
+        base |= {"epochs": epochs, "phases": phases, "peak": peak, "decay": decay}
+        base |= {"warmup_start": start, "warmup_epochs": warm_up}
+        return {name: base[name] for name in SETTINGS}
+
+    def _batch(self, sizes: Sizes) -> Setting:
+        """Returns the global batch, a multiple of the global micro-batch."""
+        if sizes.global_batch is not None:
+            return chosen(sizes.global_batch, "as passed")
+        published = self.batch.value
+        wanted = published * min(1.0, sizes.train_size / IMAGENET)
+        batch = max(1, round(wanted / sizes.micro_batch)) * sizes.micro_batch
+        if batch == published:
+            return self.batch
+        if sizes.train_size < IMAGENET:
+            part = f"{published:,} of {IMAGENET:,} examples"
+            why = f"{part}, {self.batch.source}: as many updates per epoch"
+        else:
+            why = f"{published:,}, {self.batch.source}"
+            why += f", as a multiple of {sizes.micro_batch:,}"
+        return self.batch.adapted(batch, why)
+
+
+_GOYAL_5 = "section 5.1"
+_YOU = "the group's PyTorch settings for ResNet-50"
+_CAFFE = "NVIDIA Caffe's settings for AlexNet-BN"
+_MLPERF = "reference convergence points of MLPerf training 4.0, ResNet-50"
+_REFERENCE = "MLPerf's reference code"
+_HERE = "tuned on CIFAR-10, benchmarks/large_batch_accuracy"
+
+# Values that hold for most rows, which state others where they differ.
+_COMMON = {
+    "warmup_start": chosen(0.0, "as MLPerf's reference"),
+    "nesterov": chosen(False, "the source names none"),
+    "momentum_correction": chosen(False, "LARS's Algorithm 1 has none"),
+    "weight_decay": chosen(1e-4, "as facebook2017"),
+    "trust_coefficient": chosen(0.001, "as MLPerf's reference"),
+    "epsilon": chosen(0.0, "LARS's Algorithm 1"),
+    "label_smoothing": chosen(0.0, "the source names none"),
+    "zero_gamma": chosen(True, "as facebook2017"),
+    "precision": chosen("float32", "the source names no other"),
+}
+_SGD = {
+    "trust_coefficient": chosen(0.001, "not used by SGD"),
+    "epsilon": chosen(0.0, "not used by SGD"),
+}
+
+facebook2017 = Published(
+    "facebook2017",
+    "76.3 % top-1, ResNet-50 on ImageNet, batch 8,192, 256 P100, 1 h",
+    batch=paper(8_192, _GOYAL_5),
+    settings={
+        **_COMMON,
+        **_SGD,
+        "model": paper("resnet50", _GOYAL_5),
+        "epochs": paper(90, _GOYAL_5),
+        "method": paper("sgd", f"{_GOYAL_5}, momentum without Nesterov"),
+        "warmup_start": paper(0.1, "section 2.2: from the rate of batch 256"),
+        "warmup_epochs": paper(5, "section 2.2"),
+        "decay": paper(None, "a tenth from epochs 30, 60, 80 of 90; section 5.1"),
+        "momentum": paper(0.9, _GOYAL_5),
+        "nesterov": paper(False, _GOYAL_5),
+        "momentum_correction": paper(True, "section 3.1, remark 3"),
+        "weight_decay": paper(1e-4, f"{_GOYAL_5}; not on batch normalization"),
+        "zero_gamma": paper(True, _GOYAL_5),
+    },
+    by_batch={256: {"peak": paper(0.1, "section 2.1")}},
+    scaling=linear_scaling,
+    steps={30: 0.1, 60: 0.01, 80: 0.001},
+)
+"""SGD with linear scaling and gradual warm-up (Goyal et al., arXiv 1706.02677)."""
+
+
+def _as_facebook(settings: Mapping[str, Setting]) -> dict[str, Setting]:
+    return {
+        name: chosen(setting.value, f"as facebook2017: {setting.source}")
+        for name, setting in settings.items()
+    }
+
+
+ibm2017 = Published(
+    "ibm2017",
+    "33.8 % top-1, ResNet-101 on ImageNet-22K, 256 P100, 7 h; ResNet-50 on ImageNet-1K "
+    "in 50 min; 95 % efficiency",
+    batch=chosen(8_192, "as facebook2017: section 5.1"),
+    settings={
+        **_as_facebook(facebook2017.settings),
+        "model": paper("resnet101", "abstract"),
+        "epochs": paper(90, "abstract, for ResNet-50"),
+    },
+    by_batch={256: _as_facebook(facebook2017.by_batch[256])},
+    scaling=linear_scaling,
+    steps=facebook2017.steps,
+)
+"""ResNet-101 on a grid set by hand (Cho et al., arXiv 1708.02188).
+
+The paper is about communication: it states model, data and machines. Its numerics
+follow Goyal et al., and so does this recipe. `TorusStrategy(grid=(64, 4))` is its grid,
+one row per server.
+"""
+
+berkeley2017 = Published(
+    "berkeley2017",
+    "90 epochs of ResNet-50 on ImageNet, batch 32,768, in 20 min on 2,048 KNL; batch "
+    "32K loses 0.6 points",
+    batch=paper(32_768, "arXiv 1709.05011"),
+    settings={
+        **_COMMON,
+        "model": paper("resnet50", "arXiv 1709.05011"),
+        "epochs": paper(90, "arXiv 1709.05011, abstract"),
+        "method": paper("lars", "arXiv 1708.03888, Algorithm 1"),
+        "warmup_epochs": paper(14, f"at 32,768, {_YOU}"),
+        "decay": paper(None, "arXiv 1708.03888, Algorithm 1: polynomial, power 2"),
+        "momentum": paper(0.9, _YOU),
+        "weight_decay": paper(1e-4, _YOU),
+        "epsilon": paper(0.0, _YOU),
+    },
+    by_batch={32_768: {"peak": paper(32.0, _YOU)}},
+)
+"""LARS with polynomial decay (You et al., arXiv 1708.03888 and 1709.05011)."""
+
+berkeley2017_alexnet = dataclasses.replace(
+    berkeley2017,
+    name="berkeley2017_alexnet",
+    result="100 epochs of AlexNet-BN on ImageNet, batch 32,768, in 11 min on 1,024 "
+    "Skylake",
+    settings={
+        **berkeley2017.settings,
+        "model": paper("alexnet_bn", "arXiv 1709.05011"),
+        "epochs": paper(100, "arXiv 1709.05011, abstract"),
+        "momentum": paper(0.9, _CAFFE),
+        "weight_decay": paper(5e-4, _CAFFE),
+        "epsilon": chosen(0.0, "LARS's Algorithm 1"),
+        "zero_gamma": chosen(False, "AlexNet has no residual blocks"),
+    },
+    by_batch={
+        batch: {
+            "peak": paper(rate, f"{_CAFFE}, at {batch:,}"),
+            "warmup_epochs": paper(epochs, f"{_CAFFE}, at {batch:,}"),
+        }
+        for batch, rate, epochs in (
+            (8_192, 10.0, 4),
+            (16_384, 24.0, 5),
+            (32_768, 32.0, 10),
+        )
+    },
+    scaling_is_published=False,
+)
+"""LARS for AlexNet with batch normalization (You et al., arXiv 1709.05011)."""
+
+sony2018 = Published(
+    "sony2018",
+    "75.03 % top-1, ResNet-50 on ImageNet, batch 34K to 68K, 2,176 V100, 224 s",
+    # 34K and 68K on 2,176 GPUs, with K = 1,024: 16 and 32 examples per GPU.
+    batch=paper(34_816, "34K, reported of the paper"),
+    settings={
+        **_COMMON,
+        "model": paper("resnet50", "abstract"),
+        "epochs": chosen(
+            90, "as the other systems; the paper's number was not available"
+        ),
+        "method": paper("lars", "section 2.1"),
+        "warmup_epochs": paper(5, "reported of the paper"),
+        "decay": chosen(None, "as LARS's Algorithm 1: power 2"),
+        "momentum": chosen(0.9, "as berkeley2017"),
+        "label_smoothing": chosen(0.1, "the abstract names it; 0.1 as MLPerf"),
+        "precision": paper("mixed_float16", "forward and backward in float16"),
+    },
+    by_batch={32_768: {"peak": chosen(32.0, "as berkeley2017")}},
+    growth=2,
+    device_batch=16,
+)
+"""Batch-size control, 2-D torus, mixed precision (Mikami et al., arXiv 1811.05233).
+
+The paper's table of batches by epoch, its rates and its coefficients were not available
+when this was written. The paper is reported to state the two batches, a warm-up of five
+epochs at the smaller one, float16 in the forward and backward pass, LARS, label
+smoothing and the torus. All other values are chosen, as the table says.
+"""
+
+mlperf = Published(
+    "mlperf",
+    "75.9 % top-1, ResNet-50 on ImageNet, in 40 to 84.5 epochs at batch 4K to 64K",
+    batch=paper(32_768, _MLPERF),
+    settings={
+        **_COMMON,
+        "model": paper("resnet50", _MLPERF),
+        "method": paper("lars", _MLPERF),
+        "warmup_start": paper(0.0, _REFERENCE),
+        "decay": paper(None, f"{_MLPERF}: power 2, to 1e-4"),
+        "momentum_correction": paper(False, _REFERENCE),
+        "trust_coefficient": paper(0.001, _REFERENCE),
+        "epsilon": paper(0.0, _REFERENCE),
+        "label_smoothing": paper(0.1, _REFERENCE),
+    },
+    by_batch={
+        batch: {
+            "epochs": paper(-int(-epochs // 1), f"{_MLPERF}, at {batch:,}: {epochs:g}"),
+            "peak": paper(rate, f"{_MLPERF}, at {batch:,}"),
+            "warmup_epochs": paper(warm_up, f"{_MLPERF}, at {batch:,}"),
+            "momentum": paper(momentum, f"{_MLPERF}, at {batch:,}"),
+            "weight_decay": paper(decay, f"{_MLPERF}, at {batch:,}"),
+        }
+        for batch, epochs, rate, warm_up, momentum, decay in (
+            (4_096, 40, 10.0, 5, 0.9, 2e-4),
+            (8_192, 42, 17.0, 5, 0.9, 2e-4),
+            (32_768, 56, 21.2, 16, 0.94, 2.5e-5),
+            (65_536, 84.5, 24.7, 31, 0.952, 1e-4),
+        )
+    },
+    scaling_is_published=False,
+    end_rate=1e-4,
+)
+"""LARS with MLPerf's reference hyperparameters, for batches of 4K to 64K."""
+
+google2021 = Published(
+    "google2021",
+    "75.92 % top-1, ResNet-50 on ImageNet, batch 32,768, in 2,512 updates, as LARS",
+    batch=paper(32_768, "arXiv 2102.06356"),
+    settings={
+        **_COMMON,
+        **_SGD,
+        "model": paper("resnet50", "arXiv 2102.06356"),
+        "epochs": Setting(63, "rule", "2,512 updates, 40 an epoch"),
+        "method": paper("sgd", "arXiv 2102.06356, abstract: no trust ratio"),
+        "warmup_epochs": chosen(18, "16 of 56 epochs, as mlperf at 32,768"),
+        "decay": chosen(None, "power 2, as mlperf"),
+        "momentum": chosen(0.9, f"{_HERE}; the paper's was not available"),
+        "nesterov": paper(True, "arXiv 2102.06356, abstract"),
+        "momentum_correction": chosen(False, "as mlperf"),
+        "label_smoothing": chosen(0.1, "as mlperf"),
+    },
+    by_batch={1_280: {"peak": chosen(1.6, f"{_HERE}; tune it on your data")}},
+)
+"""Tuned Nesterov momentum without a trust ratio (Nado et al., arXiv 2102.06356).
+
+The paper shows that it matches LARS at batch 32,768 if it is tuned as carefully. The
+values that the paper's search found were not available when this was written: those
+marked `chosen` are not the paper's, and do not promise its accuracy. Try half and twice
+the rate before you compare.
+"""
+
+RECIPES = {
+    row.name: row
+    for row in (
+        facebook2017,
+        berkeley2017,
+        berkeley2017_alexnet,
+        ibm2017,
+        sony2018,
+        mlperf,
+        google2021,
+    )
+}
+"""All published trainings, by name."""

@@ -1,0 +1,248 @@
+"""What the documents mention exists: paths, links, names, commands and messages."""
+
+import argparse
+import ast
+import importlib
+import importlib.util
+import inspect
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import keras_fastnet
+from keras_fastnet.cli import make_parser
+from tests.documentation import PAGES, ROOT, blocks, name_of
+
+pytestmark = pytest.mark.landing
+
+FOLDERS = "keras_fastnet|tests|benchmarks|examples|docs"
+MAKEFILE = (ROOT / "Makefile").read_text()
+EXTRAS = set(
+    re.findall(r"^(\S+) = \[", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+)
+# Packages of other environments, and those from which the pages lead away.
+FOREIGN = {"horovod", "official", "ray", "tensorflow_addons", "tf_keras"}
+
+
+def anchors(page: Path) -> set[str]:
+    """Returns the anchors that GitHub gives to a page's headings."""
+    text = re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.S)
+    headings = re.findall(r"^#+ (.*)$", text, re.M)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
+
+
+def resolve(name: str) -> Any:
+    """Returns the object of a dotted name."""
+    first, *rest = name.split(".")
+    found = importlib.import_module(first)
+    for depth, part in enumerate(rest, 2):
+        if not hasattr(found, part):
+            importlib.import_module(".".join(name.split(".")[:depth]))
+        found = getattr(found, part)
+    return found
+
+
+def missing_paths(page: Path) -> Iterator[str]:
+    text = page.read_text("utf-8")
+    for path in re.findall(rf"(?<![\w/.:-])(?:{FOLDERS})/[\w./-]*\w/?", text):
+        if not (ROOT / path).exists():
+            yield path
+    for name in re.findall(r"-m ((?:tests|benchmarks)[\w.]*\w)", text):
+        path = ROOT / name.replace(".", "/")
+        if not (path.with_suffix(".py").exists() or (path / "__main__.py").exists()):
+            yield name
+
+
+def broken_links(page: Path) -> Iterator[str]:
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")):
+        if re.match(r"\w+://", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            yield link
+
+
+def missing_names(page: Path) -> Iterator[str]:
+    """Yields the dotted names of the package that cannot be imported."""
+    names = re.findall(
+        r"(?<![\w./\"-])(?:keras_)?fastnet(?:\.[A-Za-z_]\w*)+", page.read_text("utf-8")
+    )
+    for name in sorted(set(names)):
+        try:
+            resolve(re.sub("^fastnet", "keras_fastnet", name))
+        except (AttributeError, ImportError) as error:
+            yield f"{name}: {error}"
+
+
+def commands(page: Path) -> Iterator[list[str]]:
+    """Yields the words of each command in a page's blocks, without variables."""
+    for block in blocks(page, "", "bash", "console"):
+        for line in block.text.replace("\\\n", " ").splitlines():
+            try:
+                words = shlex.split(line.strip().removeprefix("$ "), comments=True)
+            except ValueError:  # a line of output
+                continue
+            while words and re.match(r"[A-Z_]+=", words[0]):
+                del words[0]
+            if words and words[0] in ("mpiexec", "srun", "sbatch"):
+                while words and words[0] not in ("python", "fastnet"):
+                    del words[0]
+            if words:
+                yield words
+
+
+def options(words: list[str]) -> Iterator[str]:
+    """Yields the options before a script, or all where there is none."""
+    for word in words:
+        if re.fullmatch(r".*\.py|-m|\[options\]", word):
+            return
+        if re.match("--?[a-z]", word):
+            yield word.partition("=")[0]
+
+
+def parser_of(command: str) -> argparse.ArgumentParser:
+    (subparsers,) = [
+        action
+        for action in make_parser()._actions
+        if isinstance(action, argparse._SubParsersAction)
+    ]
+    return subparsers.choices[command]
+
+
+def wrong_commands(page: Path) -> Iterator[str]:
+    """Yields options, targets and extras that do not exist."""
+    for program, *words in commands(page):
+        if program == "fastnet" and words and words[0].isalpha():
+            known = parser_of(words[0])._option_string_actions
+            yield from (f"{words[0]} {o}" for o in options(words[1:]) if o not in known)
+        elif program == "python" and words and (ROOT / words[0]).is_file():
+            script = ROOT / words[0]
+            code = "".join(path.read_text() for path in script.parent.glob("*.py"))
+            yield from (o for o in options(words[1:]) if f'"{o}"' not in code)
+        elif program == "make":
+            targets = [target for target in words if "=" not in target]
+            yield from (t for t in targets if not re.search(f"^{t}:", MAKEFILE, re.M))
+        elif program == "pip" and any("." in w[:1] or "keras-f" in w for w in words):
+            extras = ",".join(re.findall(r"\[(.*?)\]", " ".join(words))).split(",")
+            yield from (extra for extra in extras if extra and extra not in EXTRAS)
+
+
+def dotted(node: ast.AST) -> list[str]:
+    """Returns the words of `a.b.c`, or none for another expression."""
+    if isinstance(node, ast.Attribute):
+        before = dotted(node.value)
+        return [*before, node.attr] if before else []
+    return [node.id] if isinstance(node, ast.Name) else []
+
+
+def names_in(tree: ast.AST) -> dict[str, Any]:
+    """Returns what the names of a block stand for, where it is the package's."""
+    names = {"keras_fastnet": keras_fastnet, "fastnet": keras_fastnet}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and "keras_fastnet" in (node.module or ""):
+            module = importlib.import_module(node.module)
+            for alias in node.names:
+                names[alias.asname or alias.name] = getattr(module, alias.name)
+    return names
+
+
+def wrong_call(node: ast.Call, names: dict[str, Any]) -> str:
+    """Returns why a call of the package does not fit its signature, or `""`."""
+    first, *rest = dotted(node.func) or [""]
+    if first not in names:
+        return ""
+    called = names[first]
+    for name in rest:
+        called = getattr(called, name)
+    given = {word.arg: None for word in node.keywords if word.arg}
+    # The signature of a class may be its metaclass's.
+    of_class = inspect.isclass(called)
+    signature = inspect.signature(called.__init__ if of_class else called)
+    try:
+        signature.bind_partial(*[None] * of_class, *node.args, **given)
+    except TypeError as error:
+        return f"{ast.unparse(node)}: {error}"
+    return ""
+
+
+def wrong_python(page: Path) -> Iterator[str]:
+    """Yields calls that do not fit and imports that do not exist."""
+    for block in blocks(page, "python"):
+        tree = ast.parse(block.text)
+        names = names_in(tree)
+        imported = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and (wrong := wrong_call(node, names)):
+                yield wrong
+            elif isinstance(node, ast.Import):
+                imported |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                imported.add(node.module.split(".")[0])
+        yield from (n for n in imported - FOREIGN if not importlib.util.find_spec(n))
+
+
+KINDS = (missing_paths, broken_links, missing_names, wrong_commands, wrong_python)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_what_a_page_mentions_exists(page):
+    assert {kind.__name__: found for kind in KINDS if (found := [*kind(page)])} == {}
+
+
+@pytest.mark.parametrize(
+    ("command", "page"),
+    [
+        *(("run", "launcher"), ("check", "check"), ("bench", "bench")),
+        *(("plan", "plan"), ("recipe", "recipes")),
+    ],
+)
+def test_every_option_is_on_its_page(command, page):
+    text = (ROOT / "docs" / f"{page}.md").read_text("utf-8")
+    words = set(re.findall("--[a-z-]+", text)) | {"--help"}
+    known = parser_of(command)._option_string_actions
+    assert {option for option in known if option.startswith("--")} <= words
+
+
+def test_every_page_can_be_found():
+    """From the site's contents, and but for the reference from the README."""
+    pages = {path.stem for path in (ROOT / "docs").glob("*.md")} - {"index"}
+    contents = (ROOT / "docs" / "index.md").read_text("utf-8")
+    assert pages <= set(re.findall(r"^(\w+)$", contents, re.M))
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert pages <= set(re.findall(r"\(docs/(\w+)\.md", readme))
+
+
+def text_of(node: ast.AST) -> str:
+    """Returns a string or f-string, with a marker in the place of every value."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(map(text_of, node.values))
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    return "\0"
+
+
+def test_messages_of_troubleshooting():
+    """Each that the page quotes is one of the code, with `…` for what differs."""
+    strings = [
+        text_of(node).replace("`", "")
+        for path in sorted((ROOT / "keras_fastnet").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.JoinedStr | ast.Constant)
+    ]
+
+    def is_in_the_code(message: str) -> bool:
+        parts = [re.escape(part.strip()) for part in message.split("…")]
+        pattern = re.compile(".*".join(parts), re.S)
+        return any(pattern.search(string) for string in strings)
+
+    page = (ROOT / "docs" / "troubleshooting.md").read_text("utf-8")
+    # The last table is of what is seen without a message.
+    tables = page.partition("## No error")[0]
+    messages = re.findall(r"^\| `(.*?)` \|", tables, re.M)
+    assert len(messages) > 20
+    assert [m for m in messages if not is_in_the_code(m)] == []
