@@ -15,6 +15,7 @@ from types import CodeType
 from typing import Any, ClassVar, Literal
 
 from keras_fastnet.launcher import launcher
+from keras_fastnet.launcher.supervisor import SIGNALS
 
 
 def notebook_launcher(
@@ -86,14 +87,13 @@ def notebook_launcher(
                 log_dir=log_dir,
             )
         result = Path(folder, "result")
-        if not exit_code and result.exists():
-            return pickle.loads(result.read_bytes())
-    if messages.getvalue():
-        raise RuntimeError(messages.getvalue().strip())
-    if exit_code > 128:
+        if not exit_code:
+            return pickle.loads(result.read_bytes()) if result.exists() else None
+    number = exit_code - 128
+    if number in SIGNALS and "failed first" not in messages.getvalue():
         # The signal that ended the workers was meant for this process, too.
-        signal.raise_signal(exit_code - 128)
-    return None
+        signal.raise_signal(number)
+    raise RuntimeError(messages.getvalue().strip())
 
 
 def _task(function: Callable[..., Any], args: Sequence[Any]) -> bytes:

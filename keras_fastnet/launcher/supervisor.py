@@ -12,7 +12,8 @@ from types import FrameType
 
 from keras_fastnet.launcher.worker_process import WorkerProcess, living_groups
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""The signals that end the workers."""
 _LOOK_SECONDS = 0.1
 # Between SIGTERM and SIGKILL. After a failure the others wait in a collective, and
 # close files at most. After a signal to the launcher `BackupAndRestore` ends the update
@@ -39,7 +40,7 @@ class Signals:
         """A context in which Ctrl-C, SIGTERM and SIGHUP are noted."""
         in_main_thread = threading.current_thread() is threading.main_thread()
         previous = {}
-        for number in _SIGNALS if in_main_thread else ():
+        for number in SIGNALS if in_main_thread else ():
             # A signal that is ignored, as by nohup, stays ignored.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 previous[number] = signal.signal(number, self._note)

@@ -43,13 +43,6 @@ def in_a_string(message, strings):
     return any(pattern.search(string) for string in strings)
 
 
-def test_errors_of_a_cluster(strings):
-    cells = table("cluster.md", "## Errors")
-    messages = [message for cell in cells for message in re.findall("`(.*?)`", cell)]
-    assert len(messages) > 20
-    assert [m for m in messages if not in_a_string(m, strings)] == []
-
-
 def test_messages_of_troubleshooting(strings):
     page = (ROOT / "docs" / "troubleshooting.md").read_text("utf-8")
     # The last table is of what is seen without a message.

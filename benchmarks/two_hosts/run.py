@@ -1,0 +1,114 @@
+"""Predicts, then times, sums over two hosts whose links have a limit.
+
+    python benchmarks/two_hosts/run.py           # needs root, ip and tc
+    python benchmarks/two_hosts/run.py --measured    # only the tables
+
+The hosts are network namespaces of this machine with a core each, joined by links of
+1 and 10 Gbit/s in each direction. Two ranks run on each. Predictions take the costs
+within a host from `../all_reduce/ranks-4.json`, and the links' bandwidth as stated.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+HERE = pathlib.Path(__file__).parent
+sys.path.insert(0, str(HERE.parents[1]))
+
+from keras_fastnet.scaling.bench_results import (  # noqa: E402
+    as_text,
+    read_measurements,
+)
+from keras_fastnet.scaling.cost_fit import fit_costs  # noqa: E402
+from tests.cluster.network import Network  # noqa: E402
+
+GBITS = (1, 10)
+WIRES = ("float32", "bfloat16")
+HOSTS = (0, 0, 1, 1)
+SIZES = "64KiB,1MiB,16MiB,100MB"
+
+
+def file_of(gbits: int, wire: str) -> pathlib.Path:
+    """Returns the result file of a link and a dtype."""
+    return HERE / f"{gbits}-gbits-{wire}.json"
+
+
+def measure(gbits: int, wire: str, repeats: int) -> None:
+    """Measures with one link and dtype, and writes the result file."""
+    network = Network(2, 1000 * gbits)
+    processes = []
+    try:
+        places = network.places(HOSTS)
+        addresses = places["addresses"]
+        for rank, host in enumerate(HOSTS):
+            cluster = {"cluster": {"worker": addresses}}
+            task = {"task": {"type": "worker", "index": rank}}
+            command = [*network.wrapper(host), "taskset", "-c", str(host)]
+            command += [sys.executable, "-m", "keras_fastnet.cli", "bench"]
+            command += ["--sizes", SIZES, "--repeats", str(repeats)]
+            command += ["--transport", "tensorflow", "--wire-dtype", wire]
+            command += ["--output", str(file_of(gbits, wire))]
+            processes.append(
+                subprocess.Popen(
+                    command,
+                    env={
+                        **os.environ,
+                        "PYTHONPATH": str(HERE.parents[1]),
+                        "TF_CONFIG": json.dumps({**cluster, **task}),
+                        "TF_NUM_INTRAOP_THREADS": "1",
+                        "TF_NUM_INTEROP_THREADS": "2",
+                    },
+                    stdout=subprocess.DEVNULL,
+                    stderr=None if rank == 0 else subprocess.DEVNULL,
+                )
+            )
+        codes = [process.wait(timeout=1200) for process in processes]
+        if any(codes):
+            sys.exit(f"The benchmark failed at {gbits} Gbit/s.")
+    finally:
+        for process in processes:
+            process.kill()
+        network.remove()
+
+
+def predictions(gbits: int, wire: str) -> list[str]:
+    """Returns rows of measured and predicted milliseconds."""
+    costs = fit_costs(read_measurements(HERE.parent / "all_reduce" / "ranks-4.json"))
+    costs = dataclasses.replace(costs, network_byte=8e-9 / gbits)
+    rows = []
+    for measured in read_measurements(file_of(gbits, wire)):
+        predicted = costs.seconds(measured.work)
+        rows.append(
+            f"| {gbits} Gbit/s, {wire} | {measured.nbytes:,.0f} | "
+            f"{measured.algorithm} {measured.grid} | {1e3 * predicted:.1f} | "
+            f"{1e3 * measured.seconds:.1f} | {predicted / measured.seconds:.2f} |"
+        )
+    return rows
+
+
+def main() -> None:
+    """Measures and prints the tables."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--measured", action="store_true", help="measure nothing")
+    arguments = parser.parse_args()
+    rows = []
+    for gbits in GBITS:
+        for wire in WIRES:
+            if not arguments.measured:
+                measure(gbits, wire, arguments.repeats)
+            document = json.loads(file_of(gbits, wire).read_text())
+            print(f"{gbits} Gbit/s: {as_text(document)}")
+            rows += predictions(gbits, wire)
+    print("| link | bytes sent as | algorithm | predicted, ms | measured, ms | ratio |")
+    print("| --- | --- | --- | --- | --- | --- |", *rows, sep="\n")
+
+
+if __name__ == "__main__":
+    main()
