@@ -52,7 +52,10 @@ class Failure:
     @property
     def launch_code(self) -> int:
         """The exit code of the launch."""
-        return self.exit_code if self.exit_code > 0 else 128 - self.exit_code
+        if self.exit_code > 0:
+            return self.exit_code
+        # A worker that does not end after its exception is killed.
+        return 1 if self.recorded is not None else 128 - self.exit_code
 
     @property
     def repeatable(self) -> tuple[str, int | None] | None:
@@ -73,13 +76,11 @@ class Failure:
                 f"{listed('worker', self.suspended)} {were} suspended, as by SIGSTOP, "
                 f"and worker {self.rank} has ended"
             )
-        hint = ""
-        if self.exit_code == -signal.SIGKILL:
-            hint = " (the kernel does this when memory runs out)"
-        ending = f"{describe_exit(self.exit_code)}{hint}"
         if self.recorded is not None:
-            ending += f": {self.recorded.error.partition(chr(10))[0]}"
-        return f"worker {self.rank} failed first, with {ending}"
+            reason = self.recorded.error.partition("\n")[0]
+        else:
+            reason = describe_exit(self.exit_code)
+        return f"worker {self.rank} failed first: {reason}"
 
     def repetition(self) -> str:
         """Returns why a second failure of this kind ends the launch."""
@@ -94,9 +95,12 @@ def describe_exit(code: int) -> str:
     """Returns how a process ended, as text. A negative `code` is a signal."""
     if code >= 0:
         return f"exit code {code}"
+    hint = ""
+    if code == -signal.SIGKILL:
+        hint = " (the kernel does this when memory runs out)"
     with contextlib.suppress(ValueError):
-        return f"signal {signal.Signals(-code).name}"
-    return f"signal {-code}"
+        return f"killed by {signal.Signals(-code).name}{hint}"
+    return f"killed by signal {-code}"
 
 
 def find_failure(

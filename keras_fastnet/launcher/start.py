@@ -80,6 +80,7 @@ class Start:
         environment["PYTHONPATH"] = (
             f"{_AT_START}{os.pathsep}{others}" if others else _AT_START
         )
+        environment["FASTNET_LAUNCHER"] = str(os.getpid())
         environment["FASTNET_FAILURE"] = str(record)
         if not index:
             environment["FASTNET_IS_SHOWN"] = "1"

@@ -4,13 +4,10 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
-
-_BOOTSTRAP = str(Path(__file__).with_name("bootstrap.py"))
 
 
 class WorkerProcess:
@@ -45,8 +42,7 @@ class WorkerProcess:
         self.ended = False
         self._kill_at: float | None = None
         self._process = subprocess.Popen(
-            # -I -S: the bootstrap needs neither site packages nor the user's settings.
-            [sys.executable, "-I", "-S", _BOOTSTRAP, str(os.getpid()), *words],
+            words,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

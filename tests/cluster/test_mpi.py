@@ -131,8 +131,8 @@ def test_tf_config_that_contradicts_mpi_raises(python):
     ("action", "code", "words"),
     [
         ("end", 0, ""),
-        ("raise", 1, "worker 1 failed first, with exit code 1"),
-        ("kill", 137, "worker 1 failed first, with signal SIGKILL"),
+        ("raise", 1, "worker 1 failed first: ValueError: on purpose"),
+        ("kill", 137, "worker 1 failed first: killed by SIGKILL"),
     ],
 )
 def test_fastnet_run_starts_mpi_ranks(fastnet, tmp_path, action, code, words):

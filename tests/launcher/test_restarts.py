@@ -39,9 +39,9 @@ def test_training_that_fails_in_three_ways_ends_with_the_same_weights(
     orders = ("1:7:kill", "1:12:stop", "0:15:raise")
     done = run("--transport", transport, TRAIN, tmp_path, *orders)
     assert done.returncode == 0, done.stderr
-    assert "worker 1 failed first, with signal SIGKILL" in done.stderr
+    assert "worker 1 failed first: killed by SIGKILL" in done.stderr
     assert "worker 1 was suspended, as by SIGSTOP" in done.stderr
-    assert "with exit code 1: RuntimeError: no data" in done.stderr
+    assert "failed first: RuntimeError: no data" in done.stderr
     assert "restart 3 of 4" in done.stderr
     # The callback that kills comes before the one that backs up.
     assert "resuming at epoch 2, batch 4, after 11 updates" in done.stdout

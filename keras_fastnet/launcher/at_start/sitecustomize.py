@@ -2,15 +2,19 @@
 
 Python imports this module before the script, because the launcher puts its folder first
 in `PYTHONPATH`. The module undoes that and runs the environment's own `sitecustomize`,
-so that the script finds everything as `python script.py` makes it. It then does two
-things: training without a strategy raises an error, and the exception that ends the
-program is written to a file, from which the launcher shows that of the first failure.
+so that the script finds everything as `python script.py` makes it. It does three
+things: the kernel kills the process with the launcher, training without a strategy
+raises an error, and the exception that ends the program is written to a file, from
+which the launcher shows that of the first failure.
 """
 
+import contextlib
+import ctypes
 import importlib.machinery
 import importlib.util
 import json
 import os
+import signal
 import sys
 import time
 import traceback
@@ -20,6 +24,17 @@ _FOLDER = os.path.dirname(os.path.abspath(__file__))
 _WATCH = os.path.join(
     os.path.dirname(os.path.dirname(_FOLDER)), "_keras", "lone_fit.py"
 )
+
+
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+
+
+def _die_with(launcher: int) -> None:
+    """Makes the kernel kill this process when the launcher ends, even by SIGKILL."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != launcher:
+        # It ended before the kernel got the request.
+        os._exit(1)
 
 
 def _leave_path() -> None:
@@ -82,12 +97,12 @@ def _updates(trace: TracebackType | None) -> int | None:
     while trace is not None:
         known = trace.tb_frame.f_locals
         # Keras hides its own frames, but for a wrapper of `fit(*args)`.
-        for owner in (known.get("self"), *list(known.get("args") or ())[:1]):
-            if hasattr(owner, "fit") and hasattr(owner, "optimizer"):
-                try:
-                    return int(owner.optimizer.iterations.numpy())
-                except Exception:
-                    return None
+        args = known.get("args")
+        owners = [known.get("self"), *(args[:1] if isinstance(args, tuple) else ())]
+        # Most objects have no optimizer, and some raise errors of their own.
+        with contextlib.suppress(Exception):
+            (model,) = [owner for owner in owners if hasattr(owner, "optimizer")]
+            return int(model.optimizer.iterations.numpy())
         trace = trace.tb_next
     return None
 
@@ -101,10 +116,12 @@ def _run_the_next() -> None:
 
 
 _leave_path()
+# Variables of the launcher, which are not for child processes.
+if "FASTNET_LAUNCHER" in os.environ:
+    _die_with(int(os.environ.pop("FASTNET_LAUNCHER")))
 if os.environ.pop("FASTNET_NEEDS_STRATEGY", None):
     _refuse_lone_fit()
 if "FASTNET_FAILURE" in os.environ:
-    # Not for child processes.
     _record_failure(
         os.environ.pop("FASTNET_FAILURE"),
         is_shown=bool(os.environ.pop("FASTNET_IS_SHOWN", None)),
