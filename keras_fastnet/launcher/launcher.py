@@ -107,8 +107,8 @@ def run(
     words = interpreter_command(command)
     signals = Signals()
     with ExitStack() as stack:
-        variables = stack.enter_context(
-            _variables(workers, placement, independent, environment)
+        variables, mpi = stack.enter_context(
+            _planned(workers, placement, transport, independent, environment)
         )
         temporary = tempfile.TemporaryDirectory(prefix="fastnet-")
         start = Start(
@@ -117,7 +117,7 @@ def run(
             first_rank=first_rank(placement.hosts, placement.node_rank),
             folder=Path(stack.enter_context(temporary)),
             log_dir=None if log_dir is None else _made(Path(log_dir)),
-            mpi=_uses_mpi(workers, placement, transport, independent, environment),
+            mpi=mpi,
             signals=signals,
         )
         for index in range(1, workers):
@@ -150,10 +150,10 @@ def describe(
     """
     environment = os.environ if environment is None else environment
     words = interpreter_command(command)
-    mpi = _uses_mpi(workers, placement, transport, independent, environment)
-    parts = ["# plus the variables that `mpiexec` sets\n"] if mpi else []
     first = first_rank(placement.hosts, placement.node_rank)
-    with _variables(workers, placement, independent, environment) as variables:
+    planned = _planned(workers, placement, transport, independent, environment)
+    with planned as (variables, mpi):
+        parts = ["# plus the variables that `mpiexec` sets\n"] if mpi else []
         for rank, worker in enumerate(variables, first):
             parts.append(f"# worker {rank}\n")
             parts += [f"{key}={shlex.quote(text)} \\\n" for key, text in worker.items()]
@@ -162,13 +162,19 @@ def describe(
 
 
 @contextmanager
-def _variables(
+def _planned(
     workers: int,
     placement: Placement,
+    transport: Transport,
     independent: bool,
     environment: Mapping[str, str],
-) -> Iterator[list[dict[str, str]]]:
-    """Reserves the ports, and yields the variables to add for each worker here."""
+) -> Iterator[tuple[list[dict[str, str]], bool]]:
+    """Reserves the ports, and plans the start.
+
+    Yields:
+        The variables to add for each worker of this machine, and whether the workers
+        are ranks of MPI.
+    """
     checked_integer("workers", workers, at_least=1)
     cluster = environment.get("TF_CONFIG")
     if cluster:
@@ -178,15 +184,20 @@ def _variables(
             f"Received: TF_CONFIG={shown}. If a cluster manager sets it, run "
             "`python script.py` instead of `fastnet run`; otherwise `unset TF_CONFIG`."
         )
+    gpus = visible_gpus(environment)
+    mpi = transport == "mpi"
+    if transport == "auto" and workers > 1 and not placement.hosts and not independent:
+        on_cpus = not gpus or placement.gpus_per_worker == 0
+        mpi = on_cpus and can_start_ranks(environment)
     port = placement.port
     if placement.hosts and port is None:
         port = FIRST_PORT
     with reserved_ports(workers, port) as ports:
-        found = worker_environments(
+        variables = worker_environments(
             ports,
             environment,
             cpus=available_cpus(),
-            gpus=visible_gpus(environment),
+            gpus=gpus,
             threads_per_worker=placement.threads_per_worker,
             gpus_per_worker=placement.gpus_per_worker,
             independent=independent,
@@ -194,22 +205,9 @@ def _variables(
         if placement.hosts:
             addresses = addresses_of(placement.hosts, ports[0])
             first = first_rank(placement.hosts, placement.node_rank)
-            for rank, variables in enumerate(found, first):
-                variables["TF_CONFIG"] = cluster_configuration(addresses, rank)
-        yield found
-
-
-def _uses_mpi(
-    workers: int,
-    placement: Placement,
-    transport: Transport,
-    independent: bool,
-    environment: Mapping[str, str],
-) -> bool:
-    if transport != "auto" or workers == 1 or placement.hosts or independent:
-        return transport == "mpi"
-    on_cpus = placement.gpus_per_worker == 0 or not visible_gpus(environment)
-    return on_cpus and can_start_ranks(environment)
+            for rank, worker in enumerate(variables, first):
+                worker["TF_CONFIG"] = cluster_configuration(addresses, rank)
+        yield variables, mpi
 
 
 def _start_repeatedly(start: Start, max_restarts: int, signals: Signals) -> int:
