@@ -21,7 +21,6 @@ from keras_fastnet.callbacks.backups import backup_file
 from keras_fastnet.callbacks.backups.backup_folder import BackupFolder, folder_at
 from keras_fastnet.callbacks.backups.backup_writer import (
     BackupWriter,
-    described,
     wait_for_writers,
 )
 from keras_fastnet.callbacks.backups.callback_states import states_of
@@ -34,7 +33,6 @@ from keras_fastnet.callbacks.progress import (
     updates_of,
 )
 from keras_fastnet.callbacks.termination import EXIT_CODE, Termination
-from keras_fastnet.cluster import events
 from keras_fastnet.text import count
 
 # Marks an error message in place of a backup. As long as the checksum with which the
@@ -169,7 +167,6 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
         self._writer = BackupWriter(self._folder, self.keep, self._note)
         self._identity = identity_of(self.model, self._data, self.siblings)
         content = self._from_chief(self._open() if is_chief(self.model) else b"")
-        backup = None
         try:
             if content.startswith(_ERROR_MARK):
                 raise ValueError(content.removeprefix(_ERROR_MARK).decode())
@@ -180,14 +177,10 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
                     arrays, about, self._data, self._identity, self.may_differ
                 )
                 self._restoring = restoring
-                updates = updates_of(self.model.optimizer)
-                backup = described(self._folder, about, updates)
-                self._note_repeated(about, updates)
+                self._note_repeated(about, updates_of(self.model.optimizer))
         except BaseException:
             self._folder.close()
             raise
-        if is_chief(self.model):
-            events.tell("fit", backup=backup)
         self._updates_saved = updates_of(self.model.optimizer)
         self._termination.listen()
 
@@ -241,8 +234,6 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
         if is_chief(self.model):
             self._folder.remove_record()
             self._folder.close(delete=self.delete_checkpoint)
-            if self.delete_checkpoint:
-                events.tell("removed")
 
     def _check(self) -> None:
         # Looked up now, since validation replaces the model's data by its own.

@@ -82,8 +82,8 @@ class Board:
         # A thread, as a suspended chief never answers.
         threading.Thread(target=exchange, daemon=True).start()
         begun = time.monotonic()
-        waiting = self._recorder.waiting(f"for the others at {purpose}", exchange=True)
-        with self._recorder.named_errors(), waiting:
+        waiting = self._recorder.waiting(f"for the others at {purpose}")
+        with waiting, self._recorder.named_errors():
             while not concurrent.futures.wait([texts], _TICK_SECONDS).done:
                 self._recorder.poll(time.monotonic() - begun)
             return texts.result()

@@ -21,7 +21,6 @@ from typing import Literal, NamedTuple
 import tensorflow as tf
 
 from keras_fastnet._keras import tensorflow as upstream
-from keras_fastnet.cluster import events
 from keras_fastnet.cluster.cluster_spec import Cluster
 from keras_fastnet.cluster.watchdog import silent_ranks
 from keras_fastnet.errors import ClusterError
@@ -42,6 +41,8 @@ _DOING = "keras_fastnet/doing"
 _END = "keras_fastnet/end"
 # What Keras's loop notes while a step runs.
 _IN_A_STEP = "epoch {}, step {}"
+# In the error of MPI ranks that are about to sum different tensors.
+_OTHER_SUMS = "All ranks must sum the same tensors"
 # Errors of TensorFlow that another worker may be the cause of.
 _OF_PEERS = (
     tf.errors.AbortedError,
@@ -60,14 +61,14 @@ class _Note(NamedTuple):
         text: A text, with `{}` for each number.
         numbers: The numbers.
         since: When it began, in seconds since 1970.
-        waits: Where it has waited for some seconds: in a `"sum"`, or for the texts of
-            an `"exchange"`; empty if it does not wait.
+        waits: Where it has waited for some seconds: in a sum of a `"step"`, or
+            `"outside"` of steps; empty if it does not wait.
     """
 
     text: str
     numbers: list[int]
     since: float
-    waits: Literal["", "sum", "exchange"]
+    waits: Literal["", "step", "outside"]
 
     @property
     def doing(self) -> str:
@@ -109,11 +110,11 @@ class FlightRecorder:
         self._wait_timeout = wait_timeout
         self._failed_at = 0.0
         self._clocks: list[Callable[[], float]] = []
-        self._waits: list[tuple[str, float, bool]] = []
+        self._waits: list[tuple[str, float]] = []
         self._polled: tuple[float, float] = (0.0, 0.0)
         self._seen: dict[int, _Note] = {}
         self._stop = threading.Event()
-        self._waiting: Literal["", "sum", "exchange"] = ""
+        self._waiting: Literal["", "step", "outside"] = ""
         self.note("the start of the strategy")
 
     def note(self, text: str, *numbers: int) -> None:
@@ -129,14 +130,13 @@ class FlightRecorder:
         self._doing = text, numbers, time.time()
 
     @contextlib.contextmanager
-    def waiting(self, text: str, *, exchange: bool = False) -> Iterator[None]:
-        """A context in which this worker waits for all others.
+    def waiting(self, text: str) -> Iterator[None]:
+        """A context in which this worker waits for all others, outside of steps.
 
         Args:
             text: What for: completes "worker 0 has waited 30 seconds".
-            exchange: Whether it waits for texts, and in no sum. Defaults to `False`.
         """
-        self._waits.append((text, time.monotonic(), exchange))
+        self._waits.append((text, time.monotonic()))
         try:
             yield
         finally:
@@ -227,6 +227,9 @@ class FlightRecorder:
                 self._fail(end.message)
             elif silent:
                 self._fail(self._gone(silent))
+            elif self._waits and _OTHER_SUMS in str(error):
+                rank, own = self._cluster.rank, self._own()
+                self._fail(self._unequal_steps([rank], own, self._notes()))
         if self.failure is not None:
             # Not the recorder's own object, which has no traceback.
             time.sleep(max(0.0, self._failed_at + _LINGER_SECONDS - time.monotonic()))
@@ -251,7 +254,6 @@ class FlightRecorder:
                 end would wait without end.
         """
         doing = self._own().doing
-        events.tell("position", text=doing)
         named: BaseException = error
         if isinstance(error, tf.errors.OpError):
             # Of a program's own loop.
@@ -275,7 +277,7 @@ class FlightRecorder:
         """Returns for how many seconds this worker has waited for others."""
         now = time.monotonic()
         waits = [clock() for clock in self._clocks]
-        waits += [now - since for _, since, _ in self._waits]
+        waits += [now - since for _, since in self._waits]
         since, polled = self._polled
         if now - polled < 2 * _TICK_SECONDS:
             waits.append(now - since)
@@ -287,8 +289,7 @@ class FlightRecorder:
             waited = self._waited()
             self._waiting = ""
             if waited > _TICK_SECONDS:
-                exchanges = [exchange for *_, exchange in self._waits]
-                self._waiting = "exchange" if any(exchanges) else "sum"
+                self._waiting = "outside" if self._waits else "step"
             if waited < min(_LONG_SECONDS, _PATIENCE_SECONDS, self._wait_timeout):
                 printed, look_after = False, _LONG_SECONDS
                 continue
@@ -320,7 +321,6 @@ class FlightRecorder:
         """Ends this worker's waits, and passes the message to the other workers."""
         self._failed_at = time.monotonic()
         self.failure = ClusterError(message)
-        events.tell("verdict", text=message)
         _post_soon(_END, json.dumps(_End(self._cluster.rank, True, message)))
         upstream.abort_collectives(message)
 
@@ -374,7 +374,7 @@ class FlightRecorder:
         )
 
     def _deadlock(self) -> str | None:
-        """Returns the message if some workers wait in sums, the others elsewhere.
+        """Returns the message if some workers wait in a step, the others elsewhere.
 
         The chief looks, for which no note is far away, and twice: notes are up to two
         seconds old.
@@ -382,22 +382,33 @@ class FlightRecorder:
         if self._cluster.rank:
             return None
         before, self._seen = self._seen, self._notes()
-        exchanging = [r for r, note in self._seen.items() if note.waits == "exchange"]
-        summing = [r for r, note in self._seen.items() if note.waits == "sum"]
-        all_wait = len(exchanging) + len(summing) == self._cluster.size
-        if not (all_wait and exchanging and summing and self._seen == before):
+        outside = [r for r, note in self._seen.items() if note.waits == "outside"]
+        inside = [r for r, note in self._seen.items() if note.waits == "step"]
+        all_wait = len(outside) + len(inside) == self._cluster.size
+        if not (all_wait and outside and inside and self._seen == before):
             return None
-        note = self._seen[summing[0]]
-        found = f"{listed('rank', exchanging)} left the loop of the others"
+        return self._unequal_steps(outside, self._seen[inside[0]], self._seen)
+
+    def _unequal_steps(
+        self, ranks: list[int], note: _Note, notes: dict[int, _Note]
+    ) -> str:
+        """Returns the message about workers that have left the loop of the others.
+
+        Args:
+            ranks: Those workers.
+            note: What the step was in which they were missing.
+            notes: Of all workers.
+        """
+        found = f"{listed('rank', ranks)} left the loop of the others"
         if note.text == _IN_A_STEP:
             found = (
-                f"the data of {listed('rank', exchanging)} ended after "
+                f"the data of {listed('rank', ranks)} ended after "
                 f"{count(note.numbers[1] - 1, 'batch', 'batches')}"
             )
         return (
             "All workers must take equally many steps. Received: "
-            f"{found}. {_last_seen(self._seen, self._cluster)}. Give all workers data "
-            "of the same length, or state `steps_per_epoch`, and look for code that "
+            f"{found}. {_last_seen(notes, self._cluster)}. Give all workers data of "
+            "the same length, or state `steps_per_epoch`, and look for code that "
             "depends on the rank."
         )
 
@@ -428,7 +439,6 @@ class FlightRecorder:
             stopped = self._stop.is_set()
             own = self._own()
             if own != last:
-                events.tell_position(own.text.format(*own.numbers))
                 # Blocks while the chief is suspended, so it has a thread of its own.
                 if last is not None:
                     upstream.remove_text(key)

@@ -19,7 +19,6 @@ import tensorflow as tf
 
 from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet.cluster import events
 from keras_fastnet.cluster.cluster_spec import Cluster, hosts_of
 from keras_fastnet.cluster.discovery import Membership, check_nothing_ran
 from keras_fastnet.cluster.loopback import kept_to_loopback
@@ -54,7 +53,6 @@ def meet_workers(
     cluster = membership.cluster
     if cluster is None:
         return hosts_of(None)
-    events.tell_errors()
     check_nothing_ran()
     seed = upstream.global_seed()
     facts = {

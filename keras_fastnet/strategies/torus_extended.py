@@ -234,6 +234,14 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
         if self.recorder is not None:
             self.recorder.watch(clock)
 
+    def _reduce_to(self, *args, **kwargs):
+        if self.recorder is None or not tf.executing_eagerly():
+            return super()._reduce_to(*args, **kwargs)
+        # Such as the metrics at the end of an epoch.
+        purpose = "for the others in a sum outside of steps"
+        with self.recorder.waiting(purpose), self.recorder.named_errors():
+            return super()._reduce_to(*args, **kwargs)
+
     def _get_variable_creator_initial_value(
         self, replica_id, device, primary_var, **kwargs
     ):

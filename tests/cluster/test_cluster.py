@@ -51,7 +51,9 @@ def test_one_worker_is_a_cluster():
     assert (cluster.size, cluster.rank) == (1, 0)
 
 
-@pytest.mark.parametrize("text", ["{}", '{"cluster": {}}', '{"task": {}}'])
+@pytest.mark.parametrize(
+    "text", ["{}", '{"cluster": {}}', '{"task": {"type": "worker", "index": 0}}']
+)
 def test_configuration_without_a_cluster_is_none(text):
     assert read(text) is None
 
@@ -75,6 +77,9 @@ def test_without_tf_config_there_is_no_cluster():
         '{"cluster": ["host0:1"]}',
         '{"cluster": {"worker": ["a:1"]}, "task": "worker"}',
         '{"cluster": {"worker": ["a:1"]}, "task": null}',
+        # Of N such tasks each would train alone.
+        '{"task": {"type": "worker", "index": 1}}',
+        '{"sparseCluster": {"worker": {"0": "a:1"}}, "task": {"index": 0}}',
     ],
     ids=lambda text: text[:20] or "empty",
 )
@@ -92,6 +97,7 @@ def test_malformed_tf_config_raises(text):
         ({"worker": TWO}, ["worker"], 0, '"type" must be'),
         ({"worker": TWO, "ps": ["a:1"]}, "worker", 0, r"jobs \['ps'\]"),
         ({"worker": TWO, "evaluator": ["a:1"]}, "evaluator", 0, "'evaluator'.*Leave"),
+        ({"master": ["a:1"], "worker": TWO}, "master", 0, "called `chief`"),
         ({"worker": TWO}, "worker", 2, "from 0 to 1.*Received: 2"),
         ({"worker": TWO}, "worker", -1, "from 0 to 1.*Received: -1"),
         ({"worker": TWO}, "worker", None, "must be an integer.*Received: None"),

@@ -1,5 +1,6 @@
 """Clusters are read from the variables of Slurm and Kubernetes."""
 
+import os
 import subprocess
 import sys
 
@@ -18,6 +19,7 @@ from keras_fastnet.cluster.kubernetes import (
     kubernetes_addresses,
     kubernetes_rank,
 )
+from keras_fastnet.cluster.mpi import started_by_mpi
 from keras_fastnet.cluster.ports import slurm_ports
 from keras_fastnet.cluster.slurm import (
     expand_counts,
@@ -29,6 +31,7 @@ from keras_fastnet.cluster.slurm import (
 from keras_fastnet.cluster.variables import ProcessRank
 from keras_fastnet.errors import ClusterError
 
+PATIENCE = 120.0  # against hangs only
 # As Slurm 22.05 gave them to the last of four tasks.
 STEP = {
     "SLURM_JOB_ID": "2",
@@ -195,6 +198,8 @@ def test_ports_of_the_user_and_of_slurm_take_precedence():
     # Too few.
     assert slurm_ports(reserved, 5)[0] == 20_000
     assert slurm_ports({**reserved, "FASTNET_PORT": "7000"}, 2) == [7000, 7001]
+    # As Kubernetes sets it for a Service with the name `fastnet`.
+    assert slurm_ports({"FASTNET_PORT": "tcp://10.0.0.1:80"}, 1) == [20_000]
 
 
 @pytest.mark.parametrize("text", ["", "http", "0", "65536", "-1", "65535"])
@@ -213,6 +218,7 @@ def test_malformed_fastnet_port_raises(text):
         ("2", "4", {0: None}),
         ("0,1", "8", {0: None}),
         ("", "0", {0: None}),
+        ("NoDevFiles", "1", {0: None}),
     ],
 )
 def test_slurm_tasks_divide_the_gpus_of_a_node(visible, on_node, own):
@@ -283,12 +289,46 @@ def test_inherited_scheduler_variables_are_ignored():
     assert scheduler_ranks({**STEP, "PMI_RANK": "3", "PMI_SIZE": "4"})
 
 
+def test_pmix_of_one_slurm_task_is_no_cluster():
+    """As in an interactive `srun --pty bash`."""
+    task = {"PMIX_RANK": "0", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}
+    assert not in_a_cluster(task)
+    assert started_by_mpi({**task, "SLURM_STEP_NUM_TASKS": "2"})
+
+
+def test_pmix_that_mpich_does_not_know_leaves_the_cluster_to_slurm():
+    program = """
+import os, sys
+from keras_fastnet.cluster.discovery import find_cluster
+transport = sys.argv[1]
+found = find_cluster(None, transport)
+print(found.source, found.cluster.addresses, found.mpi)
+"""
+    environment = {**os.environ, **STEP, "PMIX_RANK": "3", "FASTNET_PORT": "7000"}
+    environment.pop("TF_CONFIG", None)
+
+    def run(transport):
+        return subprocess.run(
+            [sys.executable, "-c", program, transport],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
+
+    done = run("auto")
+    assert "'fast1:7000', 'fast1:7001'" in done.stdout, done.stderr
+    assert "None" in done.stdout
+    assert "`srun --mpi=pmi2`" in run("mpi").stderr
+
+
 def test_environment_readers_and_the_rendezvous_do_not_import_tensorflow():
     names = ("environment", "gpus", "mpi", "ports", "rendezvous")
     program = "import sys; from keras_fastnet.cluster import {}; {}".format(
         ", ".join(names), "sys.exit('tensorflow' in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
+    done = subprocess.run([sys.executable, "-c", program], timeout=PATIENCE)
+    assert done.returncode == 0
 
 
 def test_resolver_states_the_number_of_gpus(monkeypatch):

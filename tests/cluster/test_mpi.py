@@ -67,18 +67,11 @@ def test_failed_rank_is_named_and_ends_the_others(python):
     assert done.stderr.count("Traceback") == 1
 
 
-@pytest.mark.slow
 def test_ranks_that_fail_alike_print_one_traceback(python):
     done = python(SCRIPT, "raise-on-all", ranks=3)
     assert done.returncode != 0
     assert done.stderr.count("Traceback") == 1
-    assert done.stderr.count("failed too: ValueError: on purpose") >= 1
-
-
-def test_rank_that_exits_early_is_named(python):
-    done = python(SCRIPT, "leave", ranks=2)
-    assert done.returncode != 0
-    assert "rank 1 has left the program" in done.stderr
+    assert "fails, too: ValueError: on purpose" in done.stderr
 
 
 def test_killed_rank_is_named_by_its_process(python):
@@ -107,7 +100,7 @@ REFUSED = {
     "no mpi4py": (
         {"PMI_RANK": "0", "PMI_SIZE": "2", "MPI4PY_LIBMPI": "/nowhere/libmpi.so"},
         "{}",
-        "pip install 'keras-fastnet[mpi]'",
+        "pip install mpi4py mpich",
     ),
 }
 

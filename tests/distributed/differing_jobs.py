@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 import keras_fastnet as fastnet
+from keras_fastnet._keras.description import described_call, described_model
 from keras_fastnet.errors import ClusterError, MismatchError, ShardingError
 from tests.distributed.jobs import scope
 
@@ -306,27 +307,49 @@ def kinds() -> list[str]:
     return [*_CHANGES, *_PAIRS]
 
 
+def describe_differing(kind: str | None, *, last: bool) -> dict[str, Any]:
+    """Returns what a worker tells the others of itself when `fit` begins.
+
+    Args:
+        kind: The difference.
+        last: Whether it is the worker that differs.
+    """
+    plan = _plan(kind, last)
+    keras.utils.set_random_seed(plan.seed)
+    model = _model(plan)
+    return described_model(model) | described_call(keras.Model.fit, model, (), plan.fit)
+
+
 def train_differing(strategy: Any, *, kind: str | None) -> tuple[str, Any]:
     """Trains, differing on the last worker.
 
     Returns:
         `"refused"` and the message, or `"trained"` and the weights.
     """
+    plan = _plan(kind, strategy.rank == strategy.num_workers - 1)
+    keras.utils.set_random_seed(plan.seed)
+    try:
+        with scope(strategy):
+            model = _model(plan)
+        for call in plan.calls:
+            model.fit(**plan.fit) if call is None else call(model)
+    except (MismatchError, ClusterError, ShardingError, ValueError) as error:
+        return "refused", f"{type(error).__name__}: {error}"
+    return "trained", model.get_weights()
+
+
+def _plan(kind: str | None, last: bool) -> Plan:
     plan = Plan()
     common = change = _unchanged
     if kind in _PAIRS:
         common, change = _PAIRS[kind]
     elif kind is not None:
         common, change = _COMMON.get(kind, common), _CHANGES[kind]
-    last = strategy is not None and strategy.rank == strategy.num_workers - 1
     (change if last else common)(plan)
-    keras.utils.set_random_seed(plan.seed)
-    try:
-        with scope(strategy):
-            model = keras.Sequential([make() for make in plan.layers])
-            model.compile(plan.optimizer(), **plan.compiled)
-        for call in plan.calls:
-            model.fit(**plan.fit) if call is None else call(model)
-    except (MismatchError, ClusterError, ShardingError, ValueError) as error:
-        return "refused", f"{type(error).__name__}: {error}"
-    return "trained", model.get_weights()
+    return plan
+
+
+def _model(plan: Plan) -> Any:
+    model = keras.Sequential([make() for make in plan.layers])
+    model.compile(plan.optimizer(), **plan.compiled)
+    return model

@@ -1,13 +1,18 @@
 """Workers that differ in one thing: refused by name, or trained right."""
 
+import concurrent.futures
 import functools
 import json
+import threading
+import types
 
 import keras
 import numpy as np
 import pytest
 
-from tests.distributed.differing_jobs import kinds
+from keras_fastnet.errors import MismatchError
+from keras_fastnet.strategies.agreement import compare_calls
+from tests.distributed.differing_jobs import describe_differing, kinds
 from tests.distributed.worker_pool import POOLS
 
 # What the message names, where that is not the name of the difference.
@@ -69,6 +74,68 @@ ALLOWED = {
     "a list for an array",
     "own data of unequal length",
 }
+# With real workers: those that no description shows, and one that a description does.
+TRAINED = (
+    "units",
+    "order of data",
+    "evaluate for fit",
+    "evaluate first",
+    "predict of other batches",
+    "examples of evaluate",
+    "evaluate in a callback",
+    "learning rate in a callback",
+    "weights in a callback",
+    "weights after a fit",
+    "weights before evaluate",
+    "own data of unequal length",
+    "names of layers",
+)
+DESCRIBED = [kind for kind in kinds() if kind not in TRAINED[1:-1]]
+
+
+class Exchange:
+    """Texts of two threads of one process; the strategy's are those of workers."""
+
+    def __init__(self):
+        self._texts = {}
+        self._both = threading.Barrier(2)
+
+    def of(self, rank):
+        def gather(own, purpose, *, last=False):
+            self._texts[rank] = own
+            self._both.wait()
+            texts = [self._texts[each] for each in range(2)]
+            self._both.wait()
+            return texts
+
+        return types.SimpleNamespace(gather=gather)
+
+
+def compare(parts):
+    """Returns the message of both ranks; empty if they agree."""
+    exchange = Exchange()
+
+    def outcome(rank):
+        try:
+            compare_calls(exchange.of(rank), "fit", parts[rank])
+        except MismatchError as error:
+            return str(error)
+        return ""
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(outcome, range(2))
+    assert first == second
+    return first
+
+
+@pytest.mark.parametrize("kind", DESCRIBED)
+def test_description_names_what_differs(kind):
+    parts = [describe_differing(kind, last=last) for last in (False, True)]
+    text = compare(parts)
+    if kind in ALLOWED:
+        assert text == ""
+    else:
+        assert NAMES.get(kind, kind) in text
 
 
 @functools.cache
@@ -77,7 +144,7 @@ def weights_without_difference(cluster):
     return weights
 
 
-@pytest.mark.parametrize("kind", kinds())
+@pytest.mark.parametrize("kind", TRAINED)
 @pytest.mark.parametrize(
     "cluster", ["two_workers", pytest.param("two_mpi", marks=pytest.mark.slow)]
 )

@@ -12,7 +12,6 @@ import numpy as np
 
 from keras_fastnet.callbacks.backups import backup_file
 from keras_fastnet.callbacks.backups.backup_folder import BackupFolder
-from keras_fastnet.cluster import events
 
 # A checksum is computed in such pieces, and so long only in idle time.
 _BYTES_OF_A_SUM = 4 << 20
@@ -97,23 +96,6 @@ def wait_for_writers() -> None:
             thread.finish()
 
 
-def described(folder: BackupFolder, about: dict[str, Any], updates: int) -> Any:
-    """Returns what the launcher is told about a backup.
-
-    Args:
-        folder: Its folder.
-        about: What the backup states about itself.
-        updates: Number of updates made.
-    """
-    name = backup_file.file_name(about["epoch"], about["batch"])
-    return {
-        "file": f"{folder.path}/{name}",
-        "epoch": about["epoch"],
-        "batch": about["batch"],
-        "updates": updates,
-    }
-
-
 class _Writing(threading.Thread):
     """Writes one backup.
 
@@ -138,7 +120,6 @@ class _Writing(threading.Thread):
         self._snapshot: Any = snapshot
         self._values = dict(values)
         self._about = about
-        self._described = described(folder, about, updates)
         self._hurried = threading.Event()
         self.ends_epoch = about["batch"] == 0
         self.error: BaseException | None = None
@@ -149,8 +130,6 @@ class _Writing(threading.Thread):
             self._copy()
             pieces = self._snapshot.pieces(self._about, self._checksums())
             self._folder.write(name, pieces, self._keep)
-            # At once: the launcher hears of it even if the process is killed then.
-            events.tell("backup", backup=self._described)
         # Raised in the training thread.
         except BaseException as error:
             self.error = error
