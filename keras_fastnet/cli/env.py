@@ -8,7 +8,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-from keras_fastnet.cluster.environment import in_a_cluster, who_started
+from keras_fastnet.cluster.environment import who_started
 from keras_fastnet.errors import ClusterError
 from keras_fastnet.launcher.machine import available_cpus, visible_gpus
 from keras_fastnet.launcher.mpiexec import mpi_is_installed
@@ -95,11 +95,10 @@ def _changes() -> str:
 
 def _cluster() -> str:
     try:
-        if not in_a_cluster():
-            return "none is described"
+        source = who_started()
     except ClusterError as error:
         return f"described wrongly: {error}"
-    return f"described by {who_started() or 'TF_CONFIG, of one worker'}"
+    return f"described by {source}" if source else "none is described"
 
 
 def _variables() -> list[str]:

@@ -1,6 +1,5 @@
 """Tells from environment variables whether this process is one of several workers."""
 
-import json
 import os
 from collections.abc import Mapping
 
@@ -8,7 +7,6 @@ from keras_fastnet.cluster.kubernetes import kubernetes_rank
 from keras_fastnet.cluster.mpi import mpi_rank, mpi_size, started_by_mpi
 from keras_fastnet.cluster.slurm import slurm_rank
 from keras_fastnet.cluster.variables import ProcessRank
-from keras_fastnet.errors import ClusterError
 
 # Set in the processes that Ray starts.
 _RAY = "RAY_RAYLET_PID"
@@ -30,10 +28,30 @@ def scheduler_ranks(environment: Mapping[str, str]) -> list[ProcessRank]:
     if _RAY in environment:
         return []
     slurm = slurm_rank(environment)
-    if slurm is not None and not _agrees_with_mpi(environment, slurm):
+    if slurm is not None and (
+        mpi_rank(environment) not in (None, slurm.rank)
+        or mpi_size(environment) not in (None, slurm.size)
+    ):
         slurm = None
     stated = (slurm, kubernetes_rank(environment))
     return [rank for rank in stated if rank is not None]
+
+
+def who_started(environment: Mapping[str, str] = os.environ) -> str | None:
+    """Returns the name of the source that describes a cluster; `None` if none does.
+
+    Args:
+        environment: The environment variables.
+
+    Raises:
+        ClusterError: If a variable is wrong.
+    """
+    if environment.get("TF_CONFIG"):
+        return "TF_CONFIG"
+    if started_by_mpi(environment):
+        return "MPI"
+    ranks = scheduler_ranks(environment)
+    return ranks[0].source if ranks else None
 
 
 def in_a_cluster(environment: Mapping[str, str] = os.environ) -> bool:
@@ -45,41 +63,4 @@ def in_a_cluster(environment: Mapping[str, str] = os.environ) -> bool:
     Raises:
         ClusterError: If a variable is wrong.
     """
-    return (
-        bool(environment.get("TF_CONFIG"))
-        or started_by_mpi(environment)
-        or bool(scheduler_ranks(environment))
-    )
-
-
-def who_started(environment: Mapping[str, str] = os.environ) -> str | None:
-    """Returns the name of the source that describes several workers; `None` if none.
-
-    Unlike `in_a_cluster` it never raises, and ignores a `TF_CONFIG` of one worker.
-
-    Args:
-        environment: The environment variables.
-    """
-    if _workers_of_tf_config(environment) > 1:
-        return "TF_CONFIG"
-    try:
-        ranks = scheduler_ranks(environment)
-    except ClusterError:
-        return None
-    if ranks:
-        return ranks[0].source
-    return "MPI" if started_by_mpi(environment) else None
-
-
-def _workers_of_tf_config(environment: Mapping[str, str]) -> int:
-    try:
-        jobs = json.loads(environment.get("TF_CONFIG", "{}"))["cluster"]
-        return sum(len(jobs.get(job, ())) for job in ("chief", "worker"))
-    except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
-        # The strategy reports what is wrong.
-        return 0
-
-
-def _agrees_with_mpi(environment: Mapping[str, str], stated: ProcessRank) -> bool:
-    rank, size = mpi_rank(environment), mpi_size(environment)
-    return rank in (None, stated.rank) and size in (None, stated.size)
+    return who_started(environment) is not None

@@ -16,15 +16,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from keras_fastnet._keras import tensorflow as upstream
+from keras_fastnet.cluster import notes
 from keras_fastnet.cluster.cluster_spec import Cluster
+from keras_fastnet.cluster.notes import Note
 from keras_fastnet.cluster.watchdog import silent_ranks
 from keras_fastnet.errors import ClusterError
-from keras_fastnet.text import count, listed
 
 _TICK_SECONDS = 1.0
 # How often a worker leaves what it is doing for the others.
@@ -39,8 +40,6 @@ _LINGER_SECONDS = 3.0
 _READ_SECONDS = 1.0
 _DOING = "keras_fastnet/doing"
 _END = "keras_fastnet/end"
-# What Keras's loop notes while a step runs.
-_IN_A_STEP = "epoch {}, step {}"
 # In the error of MPI ranks that are about to sum different tensors.
 _OTHER_SUMS = "All ranks must sum the same tensors"
 # Errors of TensorFlow that another worker may be the cause of.
@@ -52,29 +51,6 @@ _OF_PEERS = (
     tf.errors.UnavailableError,
     tf.errors.UnknownError,
 )
-
-
-class _Note(NamedTuple):
-    """What a worker is doing.
-
-    Attributes:
-        text: A text, with `{}` for each number.
-        numbers: The numbers.
-        since: When it began, in seconds since 1970.
-        waits: Where it has waited for some seconds: in a sum of a `"step"`, or
-            `"outside"` of steps; empty if it does not wait.
-    """
-
-    text: str
-    numbers: list[int]
-    since: float
-    waits: Literal["", "step", "outside"]
-
-    @property
-    def doing(self) -> str:
-        """The text with its numbers."""
-        doing = self.text.format(*self.numbers)
-        return f"{doing}, waiting for others" if self.waits else doing
 
 
 class _End(NamedTuple):
@@ -112,9 +88,9 @@ class FlightRecorder:
         self._clocks: list[Callable[[], float]] = []
         self._waits: list[tuple[str, float]] = []
         self._polled: tuple[float, float] = (0.0, 0.0)
-        self._seen: dict[int, _Note] = {}
+        self._seen: dict[int, Note] = {}
         self._stop = threading.Event()
-        self._waiting: Literal["", "step", "outside"] = ""
+        self._waiting: notes.Waits = ""
         self.note("the start of the strategy")
 
     def note(self, text: str, *numbers: int) -> None:
@@ -228,8 +204,10 @@ class FlightRecorder:
             elif silent:
                 self._fail(self._gone(silent))
             elif self._waits and _OTHER_SUMS in str(error):
-                rank, own = self._cluster.rank, self._own()
-                self._fail(self._unequal_steps([rank], own, self._notes()))
+                known = self._notes()
+                ranks, own = [self._cluster.rank], known[self._cluster.rank]
+                workers = self._cluster.size
+                self._fail(notes.unequal_steps(ranks, own, known, workers))
         if self.failure is not None:
             # Not the recorder's own object, which has no traceback.
             time.sleep(max(0.0, self._failed_at + _LINGER_SECONDS - time.monotonic()))
@@ -310,9 +288,10 @@ class FlightRecorder:
                 printed = True
                 # The outermost says most to a reader.
                 purpose = f" {self._waits[0][0]}" if self._waits else ""
+                seen = notes.last_seen(self._notes(), self._cluster.size)
                 print(
                     f"fastnet: worker {self._cluster.rank} has waited {waited:.0f} "
-                    f"seconds{purpose}. {_last_seen(self._notes(), self._cluster)}.",
+                    f"seconds{purpose}. {seen}.",
                     file=sys.stderr,
                     flush=True,
                 )
@@ -327,12 +306,8 @@ class FlightRecorder:
     def _post_end(self, how: str, *, failed: bool) -> None:
         """Tells the other workers that this one ends, unless another one ends first."""
         rank = self._cluster.rank
-        message = (
-            f"All workers must run until the training has ended. Received: rank {rank} "
-            f"{how}. Look at its output, and for what depends on the rank in the "
-            "script."
-        )
-        _post_soon(_END, json.dumps(_End(rank, failed, message)))
+        end = _End(rank, failed, notes.ended(rank, how))
+        _post_soon(_END, json.dumps(end))
 
     def _read_end(self) -> _End | None:
         """Returns which worker ended first; `None` if none has, or the chief has."""
@@ -344,34 +319,12 @@ class FlightRecorder:
         silent = self._silent()
         if silent:
             return self._gone(silent)
-        notes = self._notes()
-        late = [r for r in range(self._cluster.size) if r not in notes]
-        late += [rank for rank, note in notes.items() if not note.waits]
-        if late:
-            found = f"{listed('rank', late)} {'is' if len(late) == 1 else 'are'} late"
-            look = f"Look at the output of {listed('rank', late)}"
-        else:
-            found = "the workers wait for one another in different calls"
-            look = "Look at what each was doing"
-        return (
-            f"No worker may let others wait for longer than `wait_timeout` = "
-            f"{self._wait_timeout:g} s. Received: {found}. "
-            f"{_last_seen(notes, self._cluster)}. {look}, and for code that depends on "
-            "the rank: all workers must make the same calls. If one of them needs more "
-            "time, as for saving or reading data, pass a larger `wait_timeout` to the "
-            "strategy."
-        )
+        return notes.late(self._notes(), self._cluster.size, self._wait_timeout)
 
     def _gone(self, silent: list[int]) -> str:
         """Returns the message about workers that do not answer."""
-        verb = "does" if len(silent) == 1 else "do"
-        notes = {self._cluster.rank: self._own()} if 0 in silent else self._notes()
-        return (
-            "All workers must run until the training has ended. Received: "
-            f"{listed('rank', silent)} {verb} not answer: ended, suspended, or cut off "
-            f"from the network. {_last_seen(notes, self._cluster)}. Look at the output "
-            f"of {listed('rank', silent)}, and start all workers again."
-        )
+        known = {self._cluster.rank: self._own()} if 0 in silent else self._notes()
+        return notes.gone(silent, known, self._cluster.size)
 
     def _deadlock(self) -> str | None:
         """Returns the message if some workers wait in a step, the others elsewhere.
@@ -387,54 +340,32 @@ class FlightRecorder:
         all_wait = len(outside) + len(inside) == self._cluster.size
         if not (all_wait and outside and inside and self._seen == before):
             return None
-        return self._unequal_steps(outside, self._seen[inside[0]], self._seen)
-
-    def _unequal_steps(
-        self, ranks: list[int], note: _Note, notes: dict[int, _Note]
-    ) -> str:
-        """Returns the message about workers that have left the loop of the others.
-
-        Args:
-            ranks: Those workers.
-            note: What the step was in which they were missing.
-            notes: Of all workers.
-        """
-        found = f"{listed('rank', ranks)} left the loop of the others"
-        if note.text == _IN_A_STEP:
-            found = (
-                f"the data of {listed('rank', ranks)} ended after "
-                f"{count(note.numbers[1] - 1, 'batch', 'batches')}"
-            )
-        return (
-            "All workers must take equally many steps. Received: "
-            f"{found}. {_last_seen(notes, self._cluster)}. Give all workers data of "
-            "the same length, or state `steps_per_epoch`, and look for code that "
-            "depends on the rank."
-        )
+        step = self._seen[inside[0]]
+        return notes.unequal_steps(outside, step, self._seen, self._cluster.size)
 
     def _silent(self) -> list[int]:
         return silent_ranks(self._cluster.addresses, self._cluster.rank)
 
-    def _notes(self) -> dict[int, _Note]:
+    def _notes(self) -> dict[int, Note]:
         """Returns what is known of the workers, by rank."""
         found = {}
         for rank in range(self._cluster.size):
             if rank == self._cluster.rank:
                 found[rank] = self._own()
             elif (text := self._read(f"{_DOING}/{rank}")) is not None:
-                found[rank] = _Note(*json.loads(text))
+                found[rank] = Note(*json.loads(text))
         return found
 
-    def _own(self) -> _Note:
+    def _own(self) -> Note:
         text, numbers, since = self._doing
-        return _Note(text, list(numbers), since, self._waiting)
+        return Note(text, list(numbers), since, self._waiting)
 
     def _read(self, key: str) -> str | None:
         return upstream.text_within(key, _READ_SECONDS)
 
     def _post_often(self) -> None:
         key = f"{_DOING}/{self._cluster.rank}"
-        last: _Note | None = None
+        last: Note | None = None
         while True:
             stopped = self._stop.is_set()
             own = self._own()
@@ -448,20 +379,6 @@ class FlightRecorder:
             if stopped:
                 return
             self._stop.wait(_POST_SECONDS)
-
-
-def _last_seen(notes: dict[int, _Note], cluster: Cluster) -> str:
-    """Returns what each worker was doing last, as a text."""
-    ranks: dict[str, list[int]] = {}
-    for rank, note in notes.items():
-        ranks.setdefault(note.doing, []).append(rank)
-    told = []
-    for doing, alike in ranks.items():
-        seconds = max(time.time() - notes[rank].since for rank in alike)
-        told.append(f"{listed('rank', alike)}: {doing}, for {seconds:.0f} s")
-    if len(notes) < cluster.size:
-        told.append("not known of the others")
-    return f"Last seen: {'; '.join(told)}"
 
 
 def _post(key: str, text: str) -> bool:

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from keras_fastnet.cluster.environment import who_started
-
 SCRIPTS = Path(__file__).parents[1] / "launcher_scripts"
 TRAIN = str(SCRIPTS / "train_without_strategy.py")
 TF_CONFIG = json.dumps(
@@ -101,29 +99,3 @@ def test_the_script_finds_the_environment_as_it_was(fastnet, tmp_path, path):
     result = fastnet("--workers", 2, script, PYTHONPATH=value)
     own = None if path is None else folder / "sitecustomize.py"
     assert result.stdout == f"[0] {value} {own}\n[0] []\n"
-
-
-@pytest.mark.parametrize(
-    ("variables", "expected"),
-    [
-        ({}, None),
-        ({"TF_CONFIG": TF_CONFIG}, "TF_CONFIG"),
-        ({"TF_CONFIG": "{}"}, None),
-        ({"TF_CONFIG": "[1"}, None),
-        ({"TF_CONFIG": '{"cluster": {"worker": 3}}'}, None),
-        ({"PMI_RANK": "0", "PMI_SIZE": "2"}, "MPI"),
-        ({"PMI_RANK": "0", "PMI_SIZE": "1"}, None),
-        (
-            {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"},
-            "Slurm (job ?, step ?)",
-        ),
-        (
-            {"JOB_COMPLETION_INDEX": "0", "FASTNET_WORKERS": "2"},
-            "a Kubernetes Indexed Job",
-        ),
-        ({"JOB_COMPLETION_INDEX": "3", "FASTNET_WORKERS": "2"}, None),
-    ],
-    ids=str,
-)
-def test_who_started(variables, expected):
-    assert who_started(variables) == expected

@@ -12,7 +12,11 @@ from tensorflow.python.distribute.cluster_resolver import slurm_cluster_resolver
 
 from keras_fastnet.cluster.cluster_spec import Cluster
 from keras_fastnet.cluster.discovery import resolver_of
-from keras_fastnet.cluster.environment import in_a_cluster, scheduler_ranks
+from keras_fastnet.cluster.environment import (
+    in_a_cluster,
+    scheduler_ranks,
+    who_started,
+)
 from keras_fastnet.cluster.gpus import slurm_task_gpus
 from keras_fastnet.cluster.kubernetes import (
     check_workers_are_counted,
@@ -287,6 +291,23 @@ def test_inherited_scheduler_variables_are_ignored():
     assert not scheduler_ranks({**STEP, "PMI_RANK": "1", "PMI_SIZE": "8"})
     # `srun --mpi=pmi2` has started the ranks themselves.
     assert scheduler_ranks({**STEP, "PMI_RANK": "3", "PMI_SIZE": "4"})
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, None),
+        ({"TF_CONFIG": "{}"}, "TF_CONFIG"),
+        ({"PMI_RANK": "0", "PMI_SIZE": "2"}, "MPI"),
+        ({"PMI_RANK": "0", "PMI_SIZE": "1"}, None),
+        (STEP, "Slurm (job 2, step 0)"),
+        (POD, "a Kubernetes Indexed Job"),
+    ],
+    ids=str,
+)
+def test_who_started(variables, expected):
+    assert who_started(variables) == expected
+    assert in_a_cluster(variables) == bool(expected)
 
 
 def test_pmix_of_one_slurm_task_is_no_cluster():
