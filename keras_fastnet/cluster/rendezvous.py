@@ -18,7 +18,6 @@ it, and raises it only if a worker is missing in the end.
 """
 
 import contextlib
-import json
 import logging
 import math
 import secrets
@@ -26,17 +25,24 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from keras_fastnet.cluster import rendezvous_errors as errors
 from keras_fastnet.cluster.cluster_spec import Cluster, split_address
 from keras_fastnet.cluster.ports import listen
+from keras_fastnet.cluster.rendezvous_messages import (
+    ANSWER_SECONDS,
+    Hello,
+    Introduction,
+    parse_hello,
+    read,
+    read_introduction,
+    send,
+)
 from keras_fastnet.errors import ClusterError
 
 _LOG = logging.getLogger(__name__)
 
-# A worker answers at once: during the rendezvous it does nothing else.
-ANSWER_SECONDS = 5.0
 RETRY_SECONDS = 0.2
 # A worker waits this much longer than `timeout` for rank 0 to say what is wrong.
 VERDICT_SECONDS = 15.0
@@ -45,8 +51,6 @@ LINGER_SECONDS = 5.0
 # When rank 0 logs which ranks it waits for: first, and then repeatedly.
 FIRST_LOG_SECONDS = 10.0
 LOG_SECONDS = 60.0
-# Enough for the addresses of some 30,000 workers.
-LONGEST_LINE_BYTES = 1 << 20
 # Further connections are closed; a worker among them connects again.
 MOST_STRANGERS = 512
 _TICK_SECONDS = 0.1
@@ -89,76 +93,6 @@ def meet(
             return follower.follow()
     with _Leader(cluster, facts, timeout, node) as leader:
         return leader.lead(proposal)
-
-
-class _Introduction(NamedTuple):
-    """What a worker sends to each process that connects."""
-
-    rank: int
-    id: str
-
-
-class _Hello(NamedTuple):
-    """What a rank sends to rank 0; `patience` is its rest of `timeout`, in seconds."""
-
-    rank: int
-    id: str
-    facts: dict[str, Any]
-    node: str
-    patience: float
-
-
-def _send(opened: socket.socket, message: Mapping[str, Any]) -> None:
-    opened.sendall(json.dumps(message).encode() + b"\n")
-
-
-def _read(opened: socket.socket, seconds: float) -> dict[str, Any]:
-    """Returns the next message.
-
-    Raises:
-        OSError: If the connection ends, or nothing has come in time.
-        ValueError: If something else than a message has come.
-    """
-    end = time.monotonic() + seconds
-    line = b""
-    while not line.endswith(b"\n"):
-        opened.settimeout(max(1e-3, end - time.monotonic()))
-        chunk = opened.recv(1 << 16)
-        line += chunk
-        if not chunk:
-            raise ConnectionError("it closed the connection")
-        if len(line) > LONGEST_LINE_BYTES:
-            raise ValueError("what answers there is not that worker")
-    with contextlib.suppress(ValueError, RecursionError):
-        message = json.loads(line)
-        if isinstance(message, dict):
-            return message
-    raise ValueError("what answers there is not that worker")
-
-
-def _introduction(opened: socket.socket) -> _Introduction:
-    try:
-        message = _read(opened, ANSWER_SECONDS)
-    except TimeoutError:
-        raise TimeoutError("it accepts connections, but does not answer") from None
-    match message:
-        case {"rank": int(rank), "id": str(number)}:
-            return _Introduction(rank, number)
-    raise ValueError("what answers there is not that worker")
-
-
-def _hello(message: Mapping[str, Any]) -> _Hello:
-    match message:
-        case {
-            "rank": int(rank),
-            "id": str(number),
-            "facts": {"workers": list(workers)} as facts,
-            "node": str(node),
-            "patience": int() | float() as patience,
-            # NaN, which Python's JSON allows, is not in the range.
-        } if 0 < rank < len(workers) and 0 <= patience < 1e9:
-            return _Hello(rank, number, facts, node, patience)
-    raise ValueError("this is no worker")
 
 
 class _Worker:
@@ -220,7 +154,7 @@ class _Worker:
     def _answer(self, opened: socket.socket, peer: str) -> None:
         with contextlib.suppress(OSError, ValueError), opened:
             opened.settimeout(ANSWER_SECONDS)
-            _send(opened, {"rank": self._cluster.rank, "id": self._id})
+            send(opened, {"rank": self._cluster.rank, "id": self._id})
             self._talk(opened, peer)
 
     def _talk(self, opened: socket.socket, peer: str) -> None:
@@ -241,7 +175,7 @@ class _Follower(_Worker):
         while True:
             try:
                 with socket.create_connection(leader, ANSWER_SECONDS) as opened:
-                    found = _introduction(opened)
+                    found = read_introduction(opened)
                     if found.rank:
                         # Until the others have found out, too.
                         time.sleep(LINGER_SECONDS)
@@ -265,13 +199,13 @@ class _Follower(_Worker):
 
     def _greet(self, leader: socket.socket) -> None:
         rest = max(0.0, self._deadline - time.monotonic())
-        hello = _Hello(self._cluster.rank, self._id, self._facts, self._node, rest)
-        _send(leader, hello._asdict())
+        hello = Hello(self._cluster.rank, self._id, self._facts, self._node, rest)
+        send(leader, hello._asdict())
 
     def _verdict(self, leader: socket.socket) -> tuple[Any, list[str]]:
         rest = self._deadline - time.monotonic() + VERDICT_SECONDS
         try:
-            message = _read(leader, rest)
+            message = read(leader, rest)
         except TimeoutError:
             self._lost("it gave no verdict")
         except (OSError, ValueError):
@@ -365,7 +299,7 @@ class _Leader(_Worker):
         )
 
     def _talk(self, opened: socket.socket, peer: str) -> None:
-        hello = _hello(_read(opened, ANSWER_SECONDS))
+        hello = parse_hello(read(opened, ANSWER_SECONDS))
         error = self._mistake(hello, peer)
         with self._changed:
             if error is not None or self._error is not None:
@@ -385,7 +319,7 @@ class _Leader(_Worker):
                 del self._followers[hello.rank]
                 self._came.pop(hello.rank, None)
 
-    def _mistake(self, hello: _Hello, peer: str) -> str | None:
+    def _mistake(self, hello: Hello, peer: str) -> str | None:
         """Returns what is wrong with a worker; `None` if it may take part."""
         difference = errors.difference(self._facts, hello.facts, hello.rank)
         rank = hello.rank
@@ -409,13 +343,13 @@ class _Leader(_Worker):
             self._refusals[refusal] = None
         return difference
 
-    def _process_at(self, rank: int, once: bool = False) -> _Introduction | None:
+    def _process_at(self, rank: int, once: bool = False) -> Introduction | None:
         """Returns who answers at a rank's address; `None` if no worker does in time."""
         address = split_address(self._cluster.addresses[rank])
         while not self._left and self._error is None:
             try:
                 with socket.create_connection(address, ANSWER_SECONDS) as opened:
-                    return _introduction(opened)
+                    return read_introduction(opened)
             except (OSError, ValueError) as error:
                 self._came[rank] = str(error)
             if once:
@@ -441,7 +375,7 @@ class _Leader(_Worker):
 
     def _tell(self, opened: socket.socket, rank: int, message: dict[str, Any]) -> None:
         with contextlib.suppress(OSError):
-            _send(opened, message)
+            send(opened, message)
             # Closing at once may discard the message before it is read.
             opened.shutdown(socket.SHUT_WR)
         self._told.add(rank)

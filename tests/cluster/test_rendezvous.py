@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from keras_fastnet.cluster import ports, rendezvous
+from keras_fastnet.cluster import ports, rendezvous, rendezvous_messages
 from keras_fastnet.cluster.cluster_spec import Cluster
 from keras_fastnet.errors import ClusterError
 
@@ -193,6 +193,7 @@ def test_killed_worker_is_reported_or_may_start_again(addresses, killed):
 @pytest.mark.parametrize("rank", [0, 1])
 def test_process_that_does_not_answer_is_reported(addresses, rank, monkeypatch):
     """The system accepts connections for a suspended process, too."""
+    monkeypatch.setattr(rendezvous_messages, "ANSWER_SECONDS", 0.3)
     monkeypatch.setattr(rendezvous, "ANSWER_SECONDS", 0.3)
     with ports.listening_socket(port_of(addresses[rank])):
         other = Worker(addresses[:2], 1 - rank, timeout=2.0)
