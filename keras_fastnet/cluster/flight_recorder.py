@@ -198,16 +198,16 @@ class FlightRecorder:
         """
         if self.failure is None and isinstance(error, _OF_PEERS):
             silent = self._silent()
-            end = None if 0 in silent else self._read_end()
-            if end is not None:
-                self._fail(end.message)
-            elif silent:
-                self._fail(self._gone(silent))
-            elif self._waits and _OTHER_SUMS in str(error):
+            if not silent and self._waits and _OTHER_SUMS in str(error):
                 known = self._notes()
                 ranks, own = [self._cluster.rank], known[self._cluster.rank]
                 workers = self._cluster.size
                 self._fail(notes.unequal_steps(ranks, own, known, workers))
+                # Not read before: the others wait a second for it.
+            elif 0 not in silent and (end := self._read_end()) is not None:
+                self._fail(end.message)
+            elif silent:
+                self._fail(self._gone(silent))
         if self.failure is not None:
             # Not the recorder's own object, which has no traceback.
             time.sleep(max(0.0, self._failed_at + _LINGER_SECONDS - time.monotonic()))
@@ -247,9 +247,9 @@ class FlightRecorder:
             hook(kind, error, traceback)
             time.sleep(0.0 if rank else _READ_SECONDS)
             return
+        hook(ClusterError, ClusterError(f"rank {rank} fails, too: {told}"), None)
         # The first to fail is the first to end.
         time.sleep(2 * _READ_SECONDS)
-        hook(ClusterError, ClusterError(f"rank {rank} fails, too: {told}"), None)
 
     def _waited(self) -> float:
         """Returns for how many seconds this worker has waited for others."""
