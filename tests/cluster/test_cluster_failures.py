@@ -15,7 +15,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="needs Linux"),
 ]
 
-PATIENCE = 90.0  # against hangs only
+PATIENCE = 240.0  # against hangs only
 
 # All attempts but the last fail before TensorFlow runs an operation.
 REFUSED = """

@@ -35,7 +35,7 @@ from keras_fastnet.cluster.slurm import (
 from keras_fastnet.cluster.variables import ProcessRank
 from keras_fastnet.errors import ClusterError
 
-PATIENCE = 120.0  # against hangs only
+PATIENCE = 240.0  # against hangs only
 # As Slurm 22.05 gave them to the last of four tasks.
 STEP = {
     "SLURM_JOB_ID": "2",

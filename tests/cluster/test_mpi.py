@@ -12,7 +12,7 @@ pytestmark = pytest.mark.distributed
 
 SCRIPT = str(Path(__file__).with_name("mpi_training.py"))
 MPIEXEC = str(Path(sys.executable).with_name("mpiexec"))
-PATIENCE = 120.0  # against hangs only
+PATIENCE = 240.0  # against hangs only
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from keras_fastnet.cluster.cluster_spec import Cluster
 from keras_fastnet.errors import ClusterError
 
 FACTS = {"tensorflow": "2.21"}
-PATIENCE = 120.0  # against hangs only
+PATIENCE = 240.0  # against hangs only
 LONG = 60.0
 
 
