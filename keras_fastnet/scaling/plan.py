@@ -252,5 +252,5 @@ def _costs(
     else:
         sources.append("round figures for 10 Gbit Ethernet")
     if stated:
-        sources.append("stated: " + ", ".join(stated))
+        sources.append("some stated by options")
     return dataclasses.replace(costs, **stated), ", ".join(sources)
