@@ -86,6 +86,15 @@ def made(subject: Subject, examples: int) -> tuple[keras.Model, Data]:
     return model, data
 
 
+def named(data: Data) -> dict[str, Any]:
+    """Returns data as arguments of `fit`.
+
+    Args:
+        data: Inputs and, if there are some, targets and sample weights.
+    """
+    return dict(zip(("x", "y", "sample_weight"), data, strict=False))
+
+
 def _build(model: keras.Model, inputs: Any) -> None:
     try:
         model(keras.tree.map_structure(lambda part: part[:1], inputs))
