@@ -84,7 +84,7 @@ def test_two_workers_train(installed):
     done = run(installed, *command)
     assert done.returncode == 0, done.stdout + done.stderr
     place = installed.parents[1]
-    assert f"[0] 2 workers trained with {place}" in done.stdout
+    assert f"2 workers trained with {place}" in done.stdout
 
 
 def test_command(installed):

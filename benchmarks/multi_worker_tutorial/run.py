@@ -5,13 +5,11 @@ python benchmarks/multi_worker_tutorial/run.py
 
 import datetime
 import importlib.metadata
-import io
 import json
 import pathlib
 import platform
 import re
-
-from keras_fastnet.launcher import launcher
+import subprocess
 
 HERE = pathlib.Path(__file__).parent
 COMMAND = "python benchmarks/multi_worker_tutorial/run.py"
@@ -19,10 +17,13 @@ COMMAND = "python benchmarks/multi_worker_tutorial/run.py"
 
 def outcome(strategy):
     """Returns the outcome of `fit` on two workers."""
-    output = io.StringIO()
-    command = [str(HERE / "tutorial.py"), strategy]
-    code = launcher.run(2, command, stdout=output, stderr=output)
-    text = output.getvalue()
+    done = subprocess.run(
+        ["fastnet", "run", "--workers", "2", str(HERE / "tutorial.py"), strategy],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    code, text = done.returncode, done.stdout
     accuracies = re.findall(r"accuracy: (\d\.\d+)", text)
     errors = re.findall(r"\w+Error: .*", text)
     return {

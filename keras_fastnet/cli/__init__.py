@@ -15,12 +15,12 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from keras_fastnet.cli import bench, check, demo, env, plan, recipe, run, scale
+from keras_fastnet.cli import bench, check, demo, env, plan, recipe, run
 from keras_fastnet.cli.option_types import as_sentence
 from keras_fastnet.errors import UsageError
 from keras_fastnet.version import __version__
 
-COMMANDS = (run, scale, demo, check, bench, plan, recipe, env)
+COMMANDS = (run, demo, check, bench, plan, recipe, env)
 
 _EPILOG = """\
 examples:

@@ -19,7 +19,7 @@ Train a small network on the 1,797 handwritten digits of scikit-learn, augmented
 65,536 images an epoch, with a global batch that grows from 8,192 to 32,768, divided
 among local workers: LARS, micro-batches, warm-up, polynomial decay and Keras's own fit.
 It prints a table at the end, and exits with code 1 if the test accuracy stays below
-98 % or the workers' weights differ. Gradients travel over MPI if keras-fastnet[mpi] is
+98 % or the workers' weights differ. Gradients travel over MPI if mpi4py and mpich are
 installed. Takes about a minute on two CPUs.
 """
 
@@ -72,7 +72,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if importlib.util.find_spec("sklearn") is None:
         raise UsageError(
             "The demo needs scikit-learn, which contains the digits. Received: an "
-            'environment without it. Run `pip install "keras-fastnet[examples]"`.'
+            "environment without it. Run `pip install scikit-learn`."
         )
     # Hides TensorFlow's C++ messages.
     environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ}

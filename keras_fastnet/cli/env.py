@@ -19,7 +19,17 @@ _PACKAGES = (
     *("tensorflow", "tensorflow-cpu", "keras", "tf-keras", "numpy"),
     *("mpi4py", "mpich", "ray", "tf-models-official", "tensorflow-addons"),
 )
-_PREFIXES = ("TF_", "KERAS_", "FASTNET_", "OMP_", "CUDA_VISIBLE_DEVICES")
+# Known names only: other variables of these prefixes may hold secrets.
+_VARIABLES = (
+    *("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "KERAS_BACKEND", "TF_CONFIG"),
+    *("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "TF_USE_LEGACY_KERAS"),
+    *("TF_CPP_MIN_LOG_LEVEL", "TF_DETERMINISTIC_OPS", "TF_ENABLE_ONEDNN_OPTS"),
+    *("TF_FORCE_GPU_ALLOW_GROWTH", "TF_GPU_ALLOCATOR", "TF_XLA_FLAGS", "XLA_FLAGS"),
+    *("FASTNET_WORKERS", "FASTNET_PORT", "FASTNET_NODE", "FASTNET_INDEPENDENT"),
+    *("JOB_COMPLETION_INDEX", "PMI_RANK", "PMI_SIZE", "PMIX_RANK"),
+    *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "RAY_RAYLET_PID"),
+    *("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+)
 
 _DESCRIPTION = """\
 Print the versions, transports, changes to Keras, devices and the cluster that this
@@ -93,8 +103,4 @@ def _cluster() -> str:
 
 
 def _variables() -> list[str]:
-    return [
-        f"{name}={value}"
-        for name, value in sorted(os.environ.items())
-        if name.startswith(_PREFIXES)
-    ]
+    return [f"{name}={os.environ[name]}" for name in _VARIABLES if name in os.environ]

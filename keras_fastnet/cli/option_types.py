@@ -103,14 +103,13 @@ def hosts(text: str) -> list[Host]:
     """Converts `a:4,b:4` to hosts with their numbers of workers."""
     found = []
     for part in text.split(","):
-        # ssh takes a name that begins with a dash for an option.
-        match = re.fullmatch(r"([^\s:-][^\s:]*):([1-9]\d*)", part)
+        match = re.fullmatch(r"(\[[0-9a-f:.]+\]|[\w.-]+):([1-9]\d{0,3})", part)
         if match is None:
             raise argparse.ArgumentTypeError(
-                "must be hosts for ssh, each with its number of workers. "
+                "must be addresses of machines, each with its number of workers. "
                 f"Received: {text!r}. Pass, for example, a:4,b:4."
             )
-        found.append(Host(match[1], int(match[2])))
+        found.append(Host(match[1].strip("[]"), int(match[2])))
     return found
 
 
@@ -122,7 +121,7 @@ def add_transport(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="library that carries gradients between TorusStrategy's workers: "
         "TensorFlow's collectives (gRPC, NCCL), or MPI, which is faster on CPUs "
-        "(default: MPI on the CPUs of one machine if keras-fastnet[mpi] is installed)",
+        "(default: MPI on the CPUs of one machine if mpi4py and mpich are installed)",
     )
 
 

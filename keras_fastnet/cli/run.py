@@ -8,23 +8,20 @@ from keras_fastnet.cli.option_types import (
     has_workers_option,
     hosts,
     integer,
-    number,
 )
 from keras_fastnet.errors import UsageError
 from keras_fastnet.launcher import launcher
-from keras_fastnet.launcher.hosts import DEFAULT_PORT, run_on_hosts
+from keras_fastnet.launcher.hosts import FIRST_PORT
 
 _DESCRIPTION = """\
-Run a Keras script in several TensorFlow workers on this machine, or on several
-machines with --nnodes.
+Run a Keras script in several TensorFlow workers on this machine.
 
 Each worker runs `python script.py args…` with TF_CONFIG set, so that
 tf.distribute.MultiWorkerMirroredStrategy() and keras_fastnet.TorusStrategy() find
-each other. CPUs and GPUs are divided among the workers. The command shows the output
-of worker 0, and the warnings and errors of the others. When a worker fails, it ends
-all workers and names the one that failed first. With --max-restarts it then starts all
-workers again, and keras_fastnet.callbacks.BackupAndRestore in the script resumes from
-the newest backup.
+each other. CPUs and GPUs are divided among the workers. Worker 0 writes to this
+terminal. When a worker fails, the command ends all workers and names the one that
+failed first. With --max-restarts it then starts all workers again, and
+keras_fastnet.callbacks.BackupAndRestore in the script resumes training.
 """
 
 _EPILOG = """\
@@ -34,20 +31,15 @@ examples:
   fastnet run --workers 2 -m my_package.train --epochs 10
       a module instead of a script
   fastnet run --workers 4 --log-dir logs train.py
-      keep everything that each worker writes in logs/rank-0.log, …
-  fastnet run --workers 4 --max-restarts 3 --report report.json train.py
-      start all workers again after a failure, and write what happened to report.json
-  fastnet run --workers 4 --max-restarts 10 --min-workers 2 train.py
-      go on with three or two workers if the others keep failing, or if
-      `fastnet scale 3` asks for it
-  fastnet run --workers 4 --nnodes 2 --node-rank 0 --rendezvous host0:29400 train.py
-      eight workers on two machines: the same on the other one, with --node-rank 1
-  fastnet run --hosts a:4,b:4 train.py
-      the same over ssh, started on one machine
+      write the output of the other workers to logs/rank-1.log, …
+  fastnet run --workers 4 --max-restarts 3 train.py
+      start all workers again after a failure
   fastnet run --workers 2 --gpus-per-worker 0 train.py
       train on the CPU although there are GPUs
   fastnet run --workers 4 --transport tensorflow train.py
-      gradients over gRPC, although keras-fastnet[mpi] is installed
+      gradients over gRPC, although MPI is installed
+  fastnet run --hosts a:4,b:4 --node-rank 0 train.py
+      the first four of eight workers; --node-rank 1 on machine b starts the others
   fastnet run --workers 4 --dry-run train.py
       show the environment of each worker and start nothing
 """
@@ -62,45 +54,26 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
         description=_DESCRIPTION,
         epilog=_EPILOG,
     )
-    add_workers(parser, "number of workers, on this machine")
+    add_workers(parser, "number of workers")
     parser.add_argument(
         "--port",
-        type=integer(at_least=1, example=20_000),
+        type=integer(at_least=1, example=FIRST_PORT),
         metavar="BASE",
-        help="use ports BASE to BASE+N-1 (default: any free ports)",
-    )
-    parser.add_argument(
-        "--nnodes",
-        type=integer(at_least=1, example=2),
-        default=1,
-        metavar="K",
-        help="number of machines, on each of which this command is run "
-        "(default: %(default)d)",
+        help="use ports BASE to BASE+N-1 (default: any free ports; with --hosts "
+        f"{FIRST_PORT})",
     )
     parser.add_argument(
         "--hosts",
         type=hosts,
         metavar="A:N,B:M",
-        help="start N workers on host A and M on host B over ssh, instead of --workers",
-    )
-    parser.add_argument(
-        "--ssh",
-        default="ssh",
-        metavar="CMD",
-        help="with --hosts: command that runs a command on a host (default: "
-        "%(default)s)",
+        help="machines with N and M workers, on each of which this command is run, "
+        "instead of --workers",
     )
     parser.add_argument(
         "--node-rank",
         type=integer(at_least=0, example=0),
         metavar="R",
-        help="with --nnodes: number of this machine, from 0",
-    )
-    parser.add_argument(
-        "--rendezvous",
-        metavar="HOST:PORT",
-        help="with --nnodes: an address of machine 0 with a free port, the same on "
-        f"all machines (default with --hosts: the first host and port {DEFAULT_PORT})",
+        help="with --hosts: number of this machine in the list, from 0",
     )
     add_transport(parser)
     parser.add_argument(
@@ -119,17 +92,9 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
         "by N)",
     )
     parser.add_argument(
-        "--all-output", action="store_true", help="show the output of every worker"
-    )
-    parser.add_argument(
-        "--tf-logs",
-        action="store_true",
-        help="show TensorFlow's information lines, such as those at its start",
-    )
-    parser.add_argument(
         "--log-dir",
         metavar="DIR",
-        help="write everything that worker r prints to DIR/rank-r.log",
+        help="write what worker r prints to DIR/rank-r.log, except for worker 0",
     )
     parser.add_argument(
         "--max-restarts",
@@ -138,35 +103,6 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
         metavar="N",
         help="start all workers again after a failure, up to N times; an error that "
         "comes a second time at the same update ends the run (default: %(default)d)",
-    )
-    parser.add_argument(
-        "--min-workers",
-        type=integer(at_least=1, example=2),
-        metavar="M",
-        help="a worker that fails twice without a new backup in between is left out, "
-        "down to M workers, and `fastnet scale` may ask for as few; the global batch "
-        "stays (default: all workers are needed)",
-    )
-    parser.add_argument(
-        "--max-workers",
-        type=integer(at_least=1, example=4),
-        metavar="X",
-        help="`fastnet scale` may ask for up to X workers; CPUs and GPUs are divided "
-        "by X (default: N)",
-    )
-    parser.add_argument(
-        "--report",
-        metavar="FILE",
-        help="write a JSON object about all starts: who failed, when and why, the last "
-        "lines of every worker, and the backups used",
-    )
-    parser.add_argument(
-        "--grace-seconds",
-        type=number(at_least=0.0, example=launcher.DEFAULT_GRACE_SECONDS),
-        default=launcher.DEFAULT_GRACE_SECONDS,
-        metavar="S",
-        help="seconds between SIGTERM and SIGKILL when workers are ended "
-        "(default: %(default)g)",
     )
     parser.add_argument(
         "--independent",
@@ -204,52 +140,58 @@ def execute(arguments: argparse.Namespace) -> int:
         command = ["-m", *arguments.module, *command]
     elif command[:1] == ["--"]:
         del command[0]
-    options = {
-        "port": arguments.port,
-        "threads_per_worker": arguments.threads_per_worker,
-        "gpus_per_worker": arguments.gpus_per_worker,
-        "all_output": arguments.all_output,
-        "tf_logs": arguments.tf_logs,
-        "log_dir": arguments.log_dir,
-        "max_restarts": arguments.max_restarts,
-        "min_workers": arguments.min_workers,
-        "max_workers": arguments.max_workers,
-        "report": arguments.report,
-        "grace_seconds": arguments.grace_seconds,
-        "independent": arguments.independent,
-    }
-    if arguments.rendezvous is not None:
-        options["rendezvous"] = arguments.rendezvous
-    if arguments.hosts is not None:
+    workers, machines = arguments.workers, arguments.hosts or []
+    if machines:
         _check_for_hosts(arguments)
-        return run_on_hosts(arguments.hosts, command, options, ssh=arguments.ssh)
-    if arguments.workers is None:
+        workers = machines[arguments.node_rank].workers
+    elif arguments.node_rank is not None:
+        raise UsageError(
+            "--node-rank R is the number of this machine in --hosts. Received: no "
+            "--hosts. Pass the same --hosts A:N,B:M on all machines."
+        )
+    elif workers is None:
         raise UsageError(
             "--workers N must stand before the script. Received: "
             + ("it after the script" if has_workers_option(command) else "no --workers")
             + ". Write, for example, `fastnet run --workers 2 train.py`."
         )
+    options = {
+        "placement": launcher.Placement(
+            port=arguments.port,
+            threads_per_worker=arguments.threads_per_worker,
+            gpus_per_worker=arguments.gpus_per_worker,
+            hosts=machines,
+            node_rank=arguments.node_rank or 0,
+        ),
+        "transport": arguments.transport,
+        "independent": arguments.independent,
+    }
+    if arguments.dry_run:
+        print(launcher.describe(workers, command, **options), end="")
+        return 0
     return launcher.run(
-        arguments.workers,
+        workers,
         command,
-        nnodes=arguments.nnodes,
-        node_rank=arguments.node_rank,
-        dry_run=arguments.dry_run,
-        transport=arguments.transport,
+        max_restarts=arguments.max_restarts,
+        log_dir=arguments.log_dir,
         **options,
     )
 
 
 def _check_for_hosts(arguments: argparse.Namespace) -> None:
-    for given, option in (
-        (arguments.workers is not None, "--workers"),
-        (arguments.nnodes != 1, "--nnodes"),
-        (arguments.node_rank is not None, "--node-rank"),
-        (arguments.dry_run, "--dry-run"),
-        (arguments.transport == "mpi", "--transport mpi"),
+    number = len(arguments.hosts)
+    if arguments.node_rank is None or arguments.node_rank >= number:
+        raise UsageError(
+            "--node-rank R must be the number of this machine in --hosts, from 0 to "
+            f"{number - 1}. Received: {arguments.node_rank}. Pass each machine its own."
+        )
+    for given, option, advice in (
+        (arguments.workers is not None, "--workers", "--hosts states the numbers"),
+        (arguments.transport == "mpi", "--transport mpi", "start them by `mpiexec`"),
+        (arguments.max_restarts > 0, "--max-restarts", "restart by a scheduler"),
     ):
         if given:
             raise UsageError(
-                f"{option} must not be passed with --hosts, which starts `fastnet run` "
-                f"on every host. Received: both. Leave {option} out."
+                f"{option} must not be passed with --hosts: {advice}. Received: both. "
+                f"Leave {option} out."
             )

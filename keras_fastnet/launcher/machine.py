@@ -51,9 +51,9 @@ def parse_visible_devices(value: str) -> list[str]:
     devices = []
     for device in value.split(","):
         device = device.strip()
-        # CUDA ignores all entries after the first invalid one. Users write -1 as an
-        # invalid entry on purpose.
-        if not device or device.startswith("-"):
+        # CUDA ignores all entries after the first invalid one. -1 and NoDevFiles (as
+        # Slurm sets it) are invalid on purpose.
+        if not device or device.startswith("-") or device == "NoDevFiles":
             break
         devices.append(device)
     return devices

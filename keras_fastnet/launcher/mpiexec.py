@@ -18,13 +18,13 @@ import time
 from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import IO
 
 from keras_fastnet.cluster.mpi import mpi4py_is_installed, mpi_rank
 from keras_fastnet.errors import UsageError
 
 _RANK_PROGRAM = str(Path(__file__).with_name("mpiexec_rank.py"))
 _START_SECONDS = 60.0
+_ONE_MESSAGE = 1 << 22
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,78 +86,72 @@ def mpi_ranks(workers: int) -> Iterator[list[MpiRank]]:
         missing = "mpi4py" if command is not None else "mpiexec"
         raise UsageError(
             "--transport mpi needs mpi4py and mpiexec. Received: an environment "
-            f'without {missing}. Run `pip install "keras-fastnet[mpi]"`, or leave '
-            "--transport out."
+            f"without {missing}. Run `pip install mpi4py mpich`, or leave --transport "
+            "out."
         )
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="fastnet-"))
-        listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+        # Keeps messages apart, whole.
+        listener = stack.enter_context(
+            socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        )
         listener.bind(f"{folder}/socket")
         listener.listen(workers)
         log = stack.enter_context(open(f"{folder}/log", "w+"))
         program = (sys.executable, "-I", "-S", _RANK_PROGRAM, f"{folder}/socket")
-        process = stack.enter_context(
-            _terminated_with_context([command, "-n", str(workers), *program], log)
+        process = subprocess.Popen(
+            [command, "-n", str(workers), *program],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            # The launcher handles Ctrl-C.
+            start_new_session=True,
         )
+        stack.callback(process.wait)
+        stack.callback(process.terminate)
         ranks: dict[int, MpiRank] = {}
         while len(ranks) < workers:
-            connection = stack.enter_context(_accept(listener, process, Path(log.name)))
-            number, rank = _receive(connection)
+            connection = _accepted(listener, process)
+            received = None
+            if connection is not None:
+                received = _received(stack.enter_context(connection))
+            if received is None:
+                lines = Path(log.name).read_text(errors="replace").strip()
+                raise UsageError(
+                    "mpiexec must start processes on this machine, and tell each its "
+                    f"rank as MPICH and Open MPI do. Received from `{command}`: "
+                    f"{lines or 'no message'}. Start the script with it directly: "
+                    f"`mpiexec -n {workers} python train.py`."
+                )
+            number, rank = received
+            ranks[number] = rank
             for descriptor in rank.descriptors:
                 stack.callback(os.close, descriptor)
-            ranks[number] = rank
         yield [ranks[number] for number in range(workers)]
 
 
-@contextlib.contextmanager
-def _terminated_with_context(
-    command: list[str], log: IO[str]
-) -> Iterator[subprocess.Popen]:
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        # The launcher handles Ctrl-C.
-        start_new_session=True,
-    )
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def _accept(
-    listener: socket.socket, process: subprocess.Popen, log: Path
-) -> socket.socket:
+def _accepted(
+    listener: socket.socket, process: subprocess.Popen
+) -> socket.socket | None:
+    """Returns the next connection of a rank; `None` if none comes."""
     end = time.monotonic() + _START_SECONDS
     with selectors.DefaultSelector() as selector:
         selector.register(listener, selectors.EVENT_READ)
         while not selector.select(0.2):
             if process.poll() is not None or time.monotonic() > end:
-                lines = log.read_text(errors="replace").strip() or "no message"
-                raise UsageError(
-                    "mpiexec must be able to start processes on this machine. "
-                    f"Received from `{mpiexec()}`: {lines}"
-                )
+                return None
     return listener.accept()[0]
 
 
-def _receive(connection: socket.socket) -> tuple[int, MpiRank]:
-    header, descriptors, _, _ = socket.recv_fds(connection, 8, 1)
-    message = b""
-    while len(message) < int.from_bytes(header, "big"):
-        message += connection.recv(1 << 16)
-    theirs = json.loads(message)
-    variables = {k: v for k, v in theirs.items() if os.environ.get(k) != v}
+def _received(connection: socket.socket) -> tuple[int, MpiRank] | None:
+    """Returns the number of a rank, and what makes a process that rank."""
+    connection.settimeout(_START_SECONDS)
+    message, descriptors, _, _ = socket.recv_fds(connection, _ONE_MESSAGE, 1)
+    theirs = json.loads(message or b"{}")
     rank = mpi_rank(theirs)
     if rank is None:
-        raise UsageError(
-            "mpiexec must pass each rank its number as MPICH or Open MPI do. "
-            f"Received: {mpiexec()}, which does not. Start the script with it "
-            "directly: `mpiexec -n 4 python train.py`."
-        )
+        return None
+    variables = {k: v for k, v in theirs.items() if os.environ.get(k) != v}
     if descriptors:
         variables["PMI_FD"] = str(descriptors[0])
     return rank, MpiRank(variables, tuple(descriptors))

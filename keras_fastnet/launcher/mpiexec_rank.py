@@ -13,14 +13,14 @@ import sys
 
 def main() -> None:
     """Sends the environment and the descriptor, then waits for the launch to end."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.connect(sys.argv[1])
         # MPICH's ranks inherit a descriptor. Others name a socket in a variable.
         descriptor = os.environ.get("PMI_FD")
         inherited = [] if descriptor is None else [int(descriptor)]
         message = json.dumps(dict(os.environ)).encode()
-        socket.send_fds(connection, [len(message).to_bytes(8, "big")], inherited)
-        connection.sendall(message)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * len(message))
+        socket.send_fds(connection, [message], inherited)
         connection.recv(1)
 
 

@@ -1,5 +1,6 @@
 """`notebook_launcher`, which runs a function of a notebook in several workers."""
 
+import contextlib
 import io
 import linecache
 import os
@@ -14,6 +15,7 @@ from types import CodeType
 from typing import Any, ClassVar, Literal
 
 from keras_fastnet.launcher import launcher
+from keras_fastnet.launcher.supervisor import SIGNALS
 
 
 def notebook_launcher(
@@ -70,27 +72,28 @@ def notebook_launcher(
     history = fastnet.notebook_launcher(train, args=(3,), workers=2)
     ```
     """
-    failure: list[str] = []
+    messages = io.StringIO()
     with tempfile.TemporaryDirectory(prefix="fastnet-notebook-") as folder:
         Path(folder, "task").write_bytes(_task(function, args))
-        exit_code = launcher.run(
-            workers,
-            ["-m", "keras_fastnet.launcher.notebook_worker", folder],
-            threads_per_worker=threads_per_worker,
-            gpus_per_worker=gpus_per_worker,
-            transport=transport,
-            log_dir=log_dir,
-            on_failure=failure.extend,
-        )
+        with contextlib.redirect_stderr(messages):
+            exit_code = launcher.run(
+                workers,
+                ["-m", "keras_fastnet.launcher.notebook_worker", folder],
+                placement=launcher.Placement(
+                    threads_per_worker=threads_per_worker,
+                    gpus_per_worker=gpus_per_worker,
+                ),
+                transport=transport,
+                log_dir=log_dir,
+            )
         result = Path(folder, "result")
-        if not exit_code and result.exists():
-            return pickle.loads(result.read_bytes())
-    if failure:
-        raise RuntimeError("\n".join(failure).strip())
-    if exit_code > 128:
+        if not exit_code:
+            return pickle.loads(result.read_bytes()) if result.exists() else None
+    number = exit_code - 128
+    if number in SIGNALS and "failed first" not in messages.getvalue():
         # The signal that ended the workers was meant for this process, too.
-        signal.raise_signal(exit_code - 128)
-    return None
+        signal.raise_signal(number)
+    raise RuntimeError(messages.getvalue().strip())
 
 
 def _task(function: Callable[..., Any], args: Sequence[Any]) -> bytes:
@@ -101,7 +104,7 @@ def _task(function: Callable[..., Any], args: Sequence[Any]) -> bytes:
         raise ImportError(
             "`notebook_launcher` needs cloudpickle, which copies a notebook's "
             "functions to the workers. Received: an environment without it. Run "
-            '`pip install "keras-fastnet[notebook]"`.'
+            "`pip install cloudpickle`."
         ) from None
     try:
         call = copied((function, tuple(args)))

@@ -6,12 +6,10 @@ import os
 import pickle
 import runpy
 import sys
-import traceback
 from pathlib import Path
 from types import TracebackType
 
 from keras_fastnet.launcher.notebook import copied
-from keras_fastnet.launcher.output import FAILURE_FOLLOWS
 
 _OWN = (__file__, "<frozen runpy>", runpy.__file__)
 
@@ -23,7 +21,16 @@ def main() -> None:
     path, cells, call = pickle.loads(Path(folder, "task").read_bytes())
     sys.path += [entry for entry in path if entry not in sys.path]
     linecache.cache.update(cells)
-    sys.excepthook = _show
+    hook = sys.excepthook
+
+    def show(
+        kind: type[BaseException],
+        error: BaseException,
+        trace: TracebackType | None,
+    ) -> None:
+        hook(kind, error, _from_function(trace))
+
+    sys.excepthook = show
     function, args = pickle.loads(call)
     value = function(*args)
     # On every rank: all must save a model.
@@ -39,20 +46,12 @@ def main() -> None:
         Path(folder, "result").write_bytes(result)
 
 
-def _show(
-    kind: type[BaseException],
-    error: BaseException,
-    traceback_of_error: TracebackType | None,
-) -> None:
-    """Prints a traceback with the lines of a notebook's cells, from the function on.
-
-    Before Python 3.13, the interpreter looks for lines in files only.
-    """
-    frame = traceback_of_error
-    while frame is not None and frame.tb_frame.f_code.co_filename in _OWN:
-        frame = frame.tb_next
-    print(FAILURE_FOLLOWS, file=sys.stderr, flush=True)
-    traceback.print_exception(kind, error, frame or traceback_of_error)
+def _from_function(trace: TracebackType | None) -> TracebackType | None:
+    """Returns a traceback from the notebook's function on."""
+    rest = trace
+    while rest is not None and rest.tb_frame.f_code.co_filename in _OWN:
+        rest = rest.tb_next
+    return rest or trace
 
 
 if __name__ == "__main__":

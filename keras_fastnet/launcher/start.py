@@ -1,144 +1,145 @@
-"""One start of all workers, from their environments to how each has ended."""
+"""`Start`: starts all workers of this machine, once or again after a failure."""
 
 import dataclasses
+import json
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO
 
-from keras_fastnet.cluster import events
-from keras_fastnet.launcher.failure import WorkerEnd
+from keras_fastnet.errors import UsageError
+from keras_fastnet.launcher.failure import Failure, find_failure, last_lines
 from keras_fastnet.launcher.mpiexec import MpiRank, mpi_ranks
-from keras_fastnet.launcher.output import Display, WorkerOutput
-from keras_fastnet.launcher.supervisor import Supervisor
-from keras_fastnet.launcher.worker_environment import cluster_configuration
+from keras_fastnet.launcher.supervisor import Signals, Supervisor
 from keras_fastnet.launcher.worker_process import WorkerProcess
+
+_AT_START = str(Path(__file__).with_name("at_start"))
+# Outputs that are not kept are cut to their end when they are longer.
+_LONGEST_OUTPUT = 1 << 23
 
 
 @dataclasses.dataclass(frozen=True)
-class Starter:
-    """Starts the workers, all of them or those that are left.
-
-    A slot is the number of a worker of the first start. It keeps its port, GPUs and
-    threads. Ranks are given out again in every start.
+class Start:
+    """What every start of the workers of this machine needs.
 
     Attributes:
-        command: The words that follow `python`.
-        environment: The variables that the workers inherit.
-        variables: The variables of each slot.
-        ports: The port of each slot.
-        logs: The log of each worker of this machine, by rank, or `None`.
-        all_output: Whether to show the whole output of every worker.
-        tf_logs: Whether to show TensorFlow's information lines.
-        has_gpus: Whether there are GPUs, so that errors about them are shown.
-        independent: Whether each worker may train a separate model.
+        words: The interpreter and its arguments.
+        environments: All variables of each worker, by its number on this machine.
+        first_rank: The rank of the first worker of this machine. Its output is shown.
+        folder: A temporary folder.
+        log_dir: Receives the output of the other workers; `None` to keep none of it.
         mpi: Whether the workers are also ranks of an MPI world.
-        folder: Receives the files of `keras_fastnet.cluster.events`; `None` if none
-            are written.
+        signals: The signals to this process, which end the workers.
     """
 
-    command: Sequence[str]
-    environment: Mapping[str, str]
-    variables: Sequence[Mapping[str, str]]
-    ports: Sequence[int]
-    logs: Sequence[IO[str] | None]
-    all_output: bool
-    tf_logs: bool
-    has_gpus: bool
-    independent: bool
+    words: Sequence[str]
+    environments: Sequence[Mapping[str, str]]
+    first_rank: int
+    folder: Path
+    log_dir: Path | None
     mpi: bool
-    folder: Path | None
+    signals: Signals
 
-    def run(
-        self,
-        slots: Sequence[int],
-        supervisor: Supervisor,
-        display: Display,
-        addresses: Sequence[str],
-        first_rank: int,
-    ) -> tuple[int, list[WorkerEnd]]:
-        """Starts a worker for each slot and waits until all have ended.
-
-        Args:
-            slots: The slots, by the worker's rank.
-            supervisor: Watches the workers.
-            display: Shows their output.
-            addresses: The addresses of all workers, of other machines too.
-            first_rank: The rank of the first worker of this machine.
+    def run(self) -> Failure | None:
+        """Starts all workers and waits until all have ended.
 
         Returns:
-            The exit code of the start, and how each worker here ended, by rank.
+            The first failure; `None` if there was none.
 
         Raises:
-            OSError: If a process could not be started.
-            UsageError: If `mpiexec` fails.
+            UsageError: If a process cannot be started.
         """
-        started: list[tuple[WorkerProcess, WorkerOutput]] = []
+        number = len(self.environments)
+        records = [self.folder / f"failure-{index}" for index in range(number)]
+        for record in records:
+            record.unlink(missing_ok=True)
         with ExitStack() as stack:
-            ranks_of_mpi = [MpiRank()] * len(slots)
+            places = [MpiRank()] * number
             if self.mpi:
-                ranks_of_mpi = stack.enter_context(mpi_ranks(len(slots)))
-            stack.callback(supervisor.finish)
-            for index, (slot, mpi_rank) in enumerate(
-                zip(slots, ranks_of_mpi, strict=True)
-            ):
-                rank = first_rank + index
-                output = WorkerOutput(
-                    rank,
-                    display,
-                    show_all=self.all_output,
-                    tf_logs=self.tf_logs,
-                    gpus=self.has_gpus,
-                    log=self.logs[index],
+                places = stack.enter_context(mpi_ranks(number))
+            workers = []
+            for index, place in enumerate(places):
+                workers.append(self._worker(index, place, records[index]))
+                stack.callback(workers[-1].close)
+            supervisor = Supervisor(workers, records, self.signals, self._shorten)
+            supervisor.wait()
+            if supervisor.first is None:
+                return None
+            return find_failure(
+                workers,
+                records,
+                supervisor.first,
+                supervisor.failed_at,
+                supervisor.suspended,
+            )
+
+    def _worker(self, index: int, place: MpiRank, record: Path) -> WorkerProcess:
+        environment = {**self.environments[index], **place.variables}
+        # See at_start/sitecustomize.py.
+        others = environment.get("PYTHONPATH")
+        environment["PYTHONPATH"] = (
+            f"{_AT_START}{os.pathsep}{others}" if others else _AT_START
+        )
+        environment["FASTNET_LAUNCHER"] = str(os.getpid())
+        environment["FASTNET_FAILURE"] = str(record)
+        if not index:
+            environment["FASTNET_IS_SHOWN"] = "1"
+        cluster = json.loads(environment["TF_CONFIG"])["cluster"]
+        if len(cluster["worker"]) > 1:
+            environment["FASTNET_NEEDS_STRATEGY"] = "1"
+        rank = self.first_rank + index
+        try:
+            with ExitStack() as stack:
+                file = None
+                if index:
+                    file = stack.enter_context(self.output(index).open("ab"))
+                return WorkerProcess(
+                    rank, self.words, environment, file, place.descriptors
                 )
-                worker = WorkerProcess(
-                    rank,
-                    self.command,
-                    {
-                        **self.environment,
-                        **self.variables[slot],
-                        "TF_CONFIG": cluster_configuration(addresses, rank),
-                        **mpi_rank.variables,
-                        **self._events_variable(rank),
-                    },
-                    mpi_rank.descriptors,
-                    must_use_strategy=len(addresses) > 1 and not self.independent,
-                )
-                supervisor.add(worker, output)
-                started.append((worker, output))
-            exit_code = supervisor.wait()
-        ends = [
-            _end(slot, worker, output, self.told_by(worker))
-            for slot, (worker, output) in zip(slots, started, strict=True)
-        ]
-        return exit_code, ends
+        except OSError as error:
+            raise UsageError(
+                "This machine must be able to start all workers. Received: worker "
+                f"{rank}, which cannot be started ({error}). Start fewer workers, or "
+                "raise the limit that the error names."
+            ) from error
 
-    def told_by(self, worker: WorkerProcess) -> events.Told:
-        """Returns what a worker has told so far."""
-        if self.folder is None:
-            return events.Told()
-        return events.read(self.folder / str(worker.rank), worker.pid)
+    def output(self, index: int) -> Path:
+        """Returns the file with a worker's output; that of the first one is shown.
 
-    def _events_variable(self, rank: int) -> dict[str, str]:
-        if self.folder is None:
-            return {}
-        return {events.VARIABLE: str(self.folder / str(rank))}
+        Args:
+            index: The number of the worker on this machine.
+        """
+        return (self.log_dir or self.folder) / f"rank-{self.first_rank + index}.log"
 
+    def message(self, failure: Failure) -> list[str]:
+        """Returns the lines about a failure, the most telling one last.
 
-def _end(
-    slot: int, worker: WorkerProcess, output: WorkerOutput, known: events.Told
-) -> WorkerEnd:
-    position = [event["text"] for event in known.events if event["kind"] == "position"]
-    return WorkerEnd(
-        rank=worker.rank,
-        slot=slot,
-        exit_code=worker.exit_code,
-        lines=list(output.last_lines),
-        unseen=output.unseen,
-        exception=output.exception,
-        raised_at=output.failed_at,
-        last_error=output.last_error,
-        events=known.events,
-        # An error is followed by the end of the program.
-        doing=position[0] if position else known.position,
-    )
+        Args:
+            failure: The failure.
+        """
+        lines = []
+        index = failure.rank - self.first_rank
+        output = self.output(index)
+        if index:
+            where = f"its output: {output}"
+            if self.log_dir is None:
+                where = "--log-dir DIR keeps its whole output"
+            lines.append(f"fastnet: the end of worker {failure.rank} ({where}):")
+        if failure.recorded is not None:
+            lines += failure.recorded.traceback.rstrip("\n").split("\n")
+        elif index:
+            lines += last_lines(output)
+        return [*lines, f"fastnet: {failure.heading}"]
+
+    def _shorten(self) -> None:
+        """Cuts long outputs that nobody keeps, so that disks do not fill up."""
+        if self.log_dir is not None:
+            return
+        for index in range(1, len(self.environments)):
+            output = self.output(index)
+            if output.stat().st_size > _LONGEST_OUTPUT:
+                end = "\n".join(last_lines(output))
+                # The worker goes on at the end, since it appends.
+                os.truncate(output, 0)
+                with output.open("a") as file:
+                    file.write(f"{end}\n")

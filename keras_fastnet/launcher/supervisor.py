@@ -1,306 +1,169 @@
-"""`Supervisor`, which watches the workers of one launch until all have ended."""
+"""Waits for the workers of one start, and ends them together."""
 
-import contextlib
-import math
-import os
 import selectors
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
 
-from keras_fastnet.launcher.output import Display, WorkerOutput
-from keras_fastnet.launcher.worker_process import (
-    TOLD_TO_END,
-    WorkerProcess,
-    living_groups,
-)
+from keras_fastnet.launcher.worker_process import WorkerProcess, living_groups
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_READ_SIZE = 1 << 16
-# Together more than a pipe holds (64 KiB by default). The number is limited because a
-# process that the worker left behind may write endlessly.
-_READS_OF_A_FULL_PIPE = 16
-_POLL_SECONDS = 0.05
-# A worker that has written a traceback and does not end: its traceback is shown then.
-_ENDING_SECONDS = 5.0
-# The supervisor waits so long for processes that got SIGKILL and hang in the kernel.
-_KILL_SECONDS = 5.0
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""The signals that end the workers."""
+_LOOK_SECONDS = 0.1
+# Between SIGTERM and SIGKILL. After a failure the others wait in a collective, and
+# close files at most. After a signal to the launcher `BackupAndRestore` ends the update
+# and writes a backup; a second Ctrl-C ends the wait.
+_FAILURE_SECONDS = 5.0
+_SIGNAL_SECONDS = 30.0
+# A worker that has failed may still finish writing a backup. Then it must end, even if
+# a thread of its program does not.
+_LINGER_SECONDS = 30.0
 
 
-class Ending(NamedTuple):
-    """Why and how the workers of a start must end.
+class Signals:
+    """The signals that this process has got while it watches them.
 
     Attributes:
-        reason: Why, in some words.
-        gently: Whether they end at the next update, with a backup; otherwise at once.
+        received: Their numbers, in their order.
     """
 
-    reason: str
-    gently: bool = False
-
-
-class Supervisor:
-    """Passes the workers' output on, and ends all of them on a failure or a signal.
-
-    Several starts may follow each other: `add` the workers of one, `wait` for them and
-    `finish` it. All of it happens in one loop in the calling thread. That thread must
-    live as long as the workers: the kernel kills them when the thread that started them
-    ends.
-
-    Args:
-        display: Shows the launcher's messages.
-        grace_seconds: The time between SIGTERM and SIGKILL.
-
-    Attributes:
-        first_failure: The worker of the last start that failed first, or `None`.
-            Workers that the supervisor ended do not count.
-        left: Whether workers of the last start have ended because they were asked to.
-        failed_at: When it was found to have ended, in seconds since 1970.
-        suspended: The ranks of the workers that were suspended then.
-        signal: The number of the signal that the launcher got, or `None`.
-        ask: Asked after `wake`: why and how the workers must be ended, or `None`.
-        on_failure: Called when a worker has failed first, or the launcher got a signal.
-    """
-
-    def __init__(self, display: Display, grace_seconds: float) -> None:
-        self.first_failure: WorkerProcess | None = None
-        self.left = False
-        self.failed_at = 0.0
-        self.suspended: list[int] = []
-        self._display = display
-        self._grace_seconds = grace_seconds
-        self._workers: list[WorkerProcess] = []
-        self._outputs: dict[WorkerProcess, WorkerOutput] = {}
-        self.signal: int | None = None
-        self.ask: Callable[[], Ending | None] = lambda: None
-        self.on_failure: Callable[[], None] = lambda: None
-        self._writable: int | None = None
-        self._stopping = False
-        self._leaving = False
-        # `epoll` reports descriptors in the order in which they became ready, so the
-        # worker that ended first is known even if this process wakes late.
-        self._selector = selectors.DefaultSelector()
+    def __init__(self) -> None:
+        self.received: list[int] = []
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Handles signals inside the context, and ends all workers at its end."""
-        readable, writable = os.pipe()
-        os.set_blocking(writable, False)
-        self._writable = writable
-        self._selector.register(readable, selectors.EVENT_READ)
-
-        def wake(number: int, frame: FrameType | None) -> None:
-            os.write(writable, bytes([number]))
-
+    def watched(self) -> Iterator[None]:
+        """A context in which Ctrl-C, SIGTERM and SIGHUP are noted."""
         in_main_thread = threading.current_thread() is threading.main_thread()
         previous = {}
-        for number in _SIGNALS:
+        for number in SIGNALS if in_main_thread else ():
             # A signal that is ignored, as by nohup, stays ignored.
-            if in_main_thread and signal.getsignal(number) is not signal.SIG_IGN:
-                previous[number] = signal.signal(number, wake)
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                previous[number] = signal.signal(number, self._note)
         try:
             yield
         finally:
-            try:
-                self.finish()
-            finally:
-                for number, handler in previous.items():
-                    signal.signal(number, handler)
-                self._selector.close()
-                self._writable = None
-                os.close(readable)
-                os.close(writable)
+            for number, handler in previous.items():
+                signal.signal(number, handler)
 
-    def add(self, worker: WorkerProcess, output: WorkerOutput) -> None:
-        """Adds a worker that was just started."""
-        if not self._workers:
-            self.first_failure, self.left, self.suspended = None, False, []
-        self._workers.append(worker)
-        self._outputs[worker] = output
-        self._selector.register(worker, selectors.EVENT_READ, worker)
-        for stream, pipe in worker.pipes.items():
-            self._selector.register(pipe, selectors.EVENT_READ, (worker, stream))
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.received.append(number)
 
-    @property
-    def workers(self) -> Sequence[WorkerProcess]:
-        """The workers of the present start."""
-        return self._workers
-
-    def watch(self, descriptor: int, act: Callable[[], None]) -> None:
-        """Has `wait` and `pause` call a function whenever a descriptor is readable."""
-        self._selector.register(descriptor, selectors.EVENT_READ, act)
-
-    def wait(self) -> int:
-        """Waits until all workers have ended and returns the launch's exit code."""
-        self._look()
-        while not all(worker.ended for worker in self._workers):
-            self._step()
-            if self._display.broken:
-                self._stop()
-        if self.signal is not None:
-            return 128 + self.signal
-        if self.first_failure is not None:
-            code = self.first_failure.exit_code or 0
-            return code if code > 0 else 128 - code
-        return 128 + signal.SIGPIPE if self._display.broken else 0
-
-    def pause(
-        self, seconds: float = math.inf, until: Callable[[], bool] = lambda: False
-    ) -> bool:
-        """Waits between two starts; returns whether no signal came.
+    def pause(self, seconds: float) -> None:
+        """Waits, unless a signal has come or comes.
 
         Args:
-            seconds: How long. Defaults to no limit.
-            until: Whether to end earlier; asked after `wake`. Defaults to never.
+            seconds: How long.
         """
         end = time.monotonic() + seconds
-        while (
-            self.signal is None and not until() and (left := end - time.monotonic()) > 0
-        ):
-            for key, _ in self._selector.select(None if left == math.inf else left):
-                if key.data is not None:
-                    key.data()
-                elif number := os.read(key.fd, 1)[0]:
-                    self._handle_signal(number)
-        return self.signal is None
+        while not self.received and time.monotonic() < end:
+            time.sleep(_LOOK_SECONDS)
 
-    def wake(self) -> None:
-        """Has `wait` ask `ask`, and `pause` its `until`; any thread may call it."""
-        if self._writable is not None:
-            # A full pipe wakes it as well.
-            with contextlib.suppress(OSError):
-                os.write(self._writable, b"\0")
 
-    def finish(self) -> None:
-        """Ends a start: kills the workers that remain, also after an error here."""
-        for worker in self._workers:
-            if not worker.ended:
-                worker.kill()
-        deadline = time.monotonic() + _KILL_SECONDS
-        while time.monotonic() < deadline and any(w.ending for w in self._workers):
-            self._step()
-        for worker in self._workers:
-            for stream, pipe in worker.pipes.items():
-                self._read(worker, stream, _READS_OF_A_FULL_PIPE)
-                if not pipe.closed:
-                    # A process that left the group still holds the pipe's other end.
-                    self._outputs[worker].feed(stream, b"")
-                    self._selector.unregister(pipe)
-            if worker.exit_code is None:
-                self._selector.unregister(worker)
-            worker.close()
-        self._workers, self._outputs = [], {}
-        self._stopping = self._leaving = False
+class Supervisor:
+    """Watches the workers of one start.
 
-    def _step(self) -> None:
-        for key, _ in self._selector.select(self._patience()):
-            if isinstance(key.data, WorkerProcess):
-                self._handle_exit(key.data)
-            elif callable(key.data):
-                key.data()
-            elif key.data is not None:
-                worker, stream = key.data
-                self._read(worker, stream)
-            elif number := os.read(key.fd, 1)[0]:
-                self._handle_signal(number)
-            else:
+    The thread that has started them must live as long as they do: the kernel kills them
+    when it ends.
+
+    Args:
+        workers: The workers.
+        failure_files: The file of each worker in which it records its exception.
+        signals: The signals to this process, which end the workers.
+        look: Called ten times a second.
+
+    Attributes:
+        first: The worker that failed first, or `None`. Workers that the supervisor
+            has ended do not count.
+        failed_at: When it was found to have failed, in seconds since 1970.
+        suspended: The ranks of the workers that were suspended then.
+    """
+
+    def __init__(
+        self,
+        workers: Sequence[WorkerProcess],
+        failure_files: Sequence[Path],
+        signals: Signals,
+        look: Callable[[], None],
+    ) -> None:
+        self.first: WorkerProcess | None = None
+        self.failed_at = 0.0
+        self.suspended: list[int] = []
+        self._workers = workers
+        self._failure_files = failure_files
+        self._signals = signals
+        self._handled = 0
+        self._look = look
+        self._stopping = False
+
+    def wait(self) -> None:
+        """Waits until all workers and their child processes have ended."""
+        without_descriptor = [w for w in self._workers if w.exit_descriptor is None]
+        with selectors.DefaultSelector() as selector:
+            for worker in self._workers:
+                if worker.exit_descriptor is not None:
+                    selector.register(
+                        worker.exit_descriptor, selectors.EVENT_READ, worker
+                    )
+            while not all(worker.ended for worker in self._workers):
+                # `epoll` reports descriptors in the order in which they became ready:
+                # the worker that ended first is known even if this process wakes late.
+                ready = [key.data for key, _ in selector.select(_LOOK_SECONDS)]
+                for worker in (*ready, *without_descriptor):
+                    if worker.exit_code is None and worker.has_exited():
+                        if worker.exit_descriptor is not None:
+                            selector.unregister(worker.exit_descriptor)
+                        self._handle_exit(worker)
                 self._look()
-        if any(worker.ending for worker in self._workers):
-            living = living_groups()
-            for worker in self._workers:
-                worker.pursue(living)
-        kept = self._kept_failure()
-        if kept is not None and time.time() > (kept.failed_at or 0) + _ENDING_SECONDS:
-            kept.show_failure()
-
-    def _patience(self) -> float | None:
-        """Returns for how many seconds to wait for an event; `None` for ever."""
-        if any(worker.ending for worker in self._workers):
-            return _POLL_SECONDS
-        kept = self._kept_failure()
-        if kept is None:
-            return None
-        return max(0.0, (kept.failed_at or 0.0) + _ENDING_SECONDS - time.time())
-
-    def _kept_failure(self) -> WorkerOutput | None:
-        """Returns the output with the first traceback, if no worker has ended yet.
-
-        When one has ended, the launcher tells which traceback is shown.
-        """
-        kept = [
-            output for output in self._outputs.values() if output.failed_at is not None
-        ]
-        if self._stopping or not kept or any(output.failure_shown for output in kept):
-            return None
-        return min(kept, key=lambda output: output.failed_at or 0.0)
-
-    def _look(self) -> None:
-        ending = None if self._stopping else self.ask()
-        if ending is None or (ending.gently and self._leaving):
-            return
-        how = "the workers at the next update" if ending.gently else "the workers"
-        self._display.print_line("stderr", f"fastnet: {ending.reason}, ending {how}")
-        if not ending.gently:
-            self._stop()
-            return
-        self._leaving = True
-        for worker in self._workers:
-            worker.ask_to_end()
-
-    def _handle_signal(self, number: int) -> None:
-        if self.signal is not None:
-            # A second signal: kill the workers without a grace period.
-            for worker in self._workers:
-                worker.kill()
-            return
-        self.signal = number
-        kept = self._kept_failure()
-        if kept is not None:
-            kept.show_failure()
-        name = signal.Signals(number).name
-        self._display.print_line("stderr", f"fastnet: {name}, ending the workers")
-        self.on_failure()
-        self._stop()
+                self._handle_signals()
+                self._end_lingering()
+                if any(worker.is_ending for worker in self._workers):
+                    living = living_groups()
+                    for worker in self._workers:
+                        worker.pursue(living)
 
     def _handle_exit(self, worker: WorkerProcess) -> None:
-        self._selector.unregister(worker)
-        worker.note_exit()
-        # The pipes hold the rest of its output.
-        for stream in worker.pipes:
-            self._read(worker, stream, _READS_OF_A_FULL_PIPE)
-        if self._leaving and worker.exit_code == TOLD_TO_END and not self._stopping:
-            self.left = True
-        elif worker.exit_code != 0 and not self._stopping:
-            self.first_failure, self.failed_at = worker, time.time()
-            self.suspended = [w.rank for w in self._workers if w.is_suspended]
-            self._display.print_line(
-                "stderr",
-                f"fastnet: worker {worker.rank} failed, ending the others",
-            )
-            self.on_failure()
-            self._stop()
+        if worker.exit_code != 0:
+            self._fail(worker)
         # Ends its child processes too, whatever its exit code.
-        worker.end(self._grace_seconds)
+        worker.end(_FAILURE_SECONDS)
 
-    def _stop(self) -> None:
+    def _fail(self, worker: WorkerProcess) -> None:
+        if self._stopping:
+            return
+        self.first, self.failed_at = worker, time.time()
+        self.suspended = [w.rank for w in self._workers if w.is_suspended]
+        self._end_all(_FAILURE_SECONDS)
+
+    def _end_all(self, grace_seconds: float) -> None:
         self._stopping = True
         for worker in self._workers:
-            worker.end(self._grace_seconds)
+            worker.end(grace_seconds)
 
-    def _read(self, worker: WorkerProcess, stream: str, times: int = 1) -> None:
-        pipe = worker.pipes[stream]
-        for _ in range(times):
-            if pipe.closed:
-                return
-            try:
-                data = os.read(pipe.fileno(), _READ_SIZE)
-            except BlockingIOError:
-                return
-            if not data:
-                self._selector.unregister(pipe)
-                pipe.close()
-            self._outputs[worker].feed(stream, data)
+    def _handle_signals(self) -> None:
+        if len(self._signals.received) > self._handled:
+            self._handled = len(self._signals.received)
+            name = signal.Signals(self._signals.received[0]).name
+            if self._handled == 1:
+                print(
+                    f"fastnet: {name}, ending the workers; a second one kills them",
+                    file=sys.stderr,
+                    flush=True,
+                )
+            self._end_all(_SIGNAL_SECONDS)
+            if self._handled > 1:
+                # At the second signal there is no grace period.
+                for worker in self._workers:
+                    if not worker.ended:
+                        worker.kill()
+
+    def _end_lingering(self) -> None:
+        for worker, path in zip(self._workers, self._failure_files, strict=True):
+            if worker.exit_code is not None or not path.exists():
+                continue
+            if time.time() > path.stat().st_mtime + _LINGER_SECONDS:
+                self._fail(worker)

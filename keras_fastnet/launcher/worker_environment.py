@@ -19,11 +19,6 @@ THREAD_VARIABLES = (
 )
 
 
-def local_addresses(ports: Sequence[int]) -> list[str]:
-    """Returns the addresses of workers on this machine, for themselves."""
-    return [f"{HOST}:{port}" for port in ports]
-
-
 def cluster_configuration(addresses: Sequence[str], rank: int) -> str:
     """Returns the TF_CONFIG of worker `rank` of a cluster."""
     return json.dumps(
@@ -39,37 +34,31 @@ def worker_environments(
     environment: Mapping[str, str],
     *,
     cpus: int,
-    parts: int | None = None,
     gpus: Sequence[str] = (),
     threads_per_worker: int | None = None,
     gpus_per_worker: int | None = None,
     independent: bool = False,
-    tf_logs: bool = False,
 ) -> list[dict[str, str]]:
-    """Returns, for each worker, the variables to add to `environment`.
+    """Returns, for each worker of this machine, the variables to add to `environment`.
 
     Args:
         ports: The port of each worker. Their number is the number of workers.
         environment: The variables that the workers inherit. Its thread counts and log
             level override the defaults computed here.
         cpus: The number of CPUs to divide.
-        parts: Into how many parts CPUs and GPUs are divided, of which each worker gets
-            one. Defaults to `None`: the number of workers.
         gpus: The GPUs to divide. Defaults to none.
         threads_per_worker: Overrides both the division of the CPUs and the thread
-            counts of `environment`. Defaults to `None`: `cpus` divided by `parts`, at
-            least 1.
+            counts of `environment`. Defaults to `None`: `cpus` divided by the number of
+            workers, at least 1.
         gpus_per_worker: See `divide_gpus`. Defaults to `None`.
         independent: Whether the workers may train without a strategy. Defaults to
             `False`.
-        tf_logs: Whether TensorFlow writes its information lines. Defaults to `False`.
 
     Raises:
         UsageError: If the GPUs cannot be divided this way.
     """
-    parts = parts or len(ports)
-    gpu_blocks = divide_gpus(gpus, parts, gpus_per_worker)
-    threads = threads_per_worker or max(1, cpus // parts)
+    gpu_blocks = divide_gpus(gpus, len(ports), gpus_per_worker)
+    threads = threads_per_worker or max(1, cpus // len(ports))
     shared = {"PYTHONUNBUFFERED": "1"}
     if independent:
         shared[INDEPENDENT] = "1"
@@ -79,11 +68,11 @@ def worker_environments(
     if threads_per_worker is None and _OPERATIONS not in environment:
         # With a single thread a worker cannot compute and communicate at once.
         shared[_OPERATIONS] = str(max(2, threads))
-    if not tf_logs and "TF_CPP_MIN_LOG_LEVEL" not in environment:
-        # Hides the C++ information lines, which every worker would repeat.
+    if "TF_CPP_MIN_LOG_LEVEL" not in environment:
+        # Hides the C++ information lines.
         shared["TF_CPP_MIN_LOG_LEVEL"] = "1"
 
-    addresses = local_addresses(ports)
+    addresses = [f"{HOST}:{port}" for port in ports]
     result = []
     for rank in range(len(ports)):
         variables = {"TF_CONFIG": cluster_configuration(addresses, rank), **shared}

@@ -42,7 +42,8 @@ def test_n_is_short_for_workers(capsys, command):
 def test_env_tells_versions_and_the_cluster_and_no_secret(monkeypatch, capsys):
     cluster = '{"cluster": {"worker": ["a:1", "b:1"]}}'
     monkeypatch.setenv("TF_CONFIG", cluster)
-    monkeypatch.setenv("FASTNET_TOKEN", "a secret of 32 bytes, or more of them")
+    # As Terraform passes secrets.
+    monkeypatch.setenv("TF_VAR_password", "a secret")
     assert main(["env"]) == 0
     shown = capsys.readouterr().out
     for part in (__version__, tf.__version__, keras.__version__, cluster):

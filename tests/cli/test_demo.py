@@ -25,7 +25,7 @@ def launched(monkeypatch):
 
 def table(output):
     """Returns the table that rank 0 prints, as a dictionary; it stands there once."""
-    rows = re.findall(r"^\[0\] (\w[\w /]*?)  +(\S.*)$", output, re.MULTILINE)
+    rows = re.findall(r"^(\w[\w /]*?)  +(\S.*)$", output, re.MULTILINE)
     assert len(dict(rows)) == len(rows) > 0, output
     return dict(rows)
 
@@ -43,7 +43,6 @@ def test_target_reached(fastnet):
     assert re.match(r"[1-9][\d,]+ ", rows["examples/s"])
     assert re.match(r"\d+\.\d\d%.*50%", rows["test accuracy"])
     assert re.fullmatch(r"yes \([0-9a-f]{15}\)", rows["equal weights"])
-    assert "[1]" not in result.stdout
 
 
 @pytest.mark.distributed
@@ -87,7 +86,7 @@ def test_global_batch_must_be_a_multiple_of_four(launched, capsys):
 def test_missing_scikit_learn(monkeypatch, launched, capsys):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert cli.main(["demo"]) == 2
-    assert 'pip install "keras-fastnet[examples]"' in capsys.readouterr().err
+    assert "pip install scikit-learn" in capsys.readouterr().err
     assert not launched
 
 

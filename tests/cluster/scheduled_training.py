@@ -1,6 +1,6 @@
 """Trains a small model on the workers that a scheduler starts.
 
-    python tests/cluster/scheduled_training.py FOLDER EPOCHS SECONDS
+    python tests/cluster/scheduled_training.py FOLDER EPOCHS SECONDS [TRANSPORT]
 
 writes the weights to FOLDER/rank-N.npz and prints the cluster on rank 0. Every step
 takes SECONDS longer, so that a test can interrupt it.
@@ -19,7 +19,9 @@ import keras_fastnet as fastnet
 FOLDER = pathlib.Path(sys.argv[1])
 EPOCHS, SECONDS = int(sys.argv[2]), float(sys.argv[3])
 
-strategy = fastnet.TorusStrategy(start_timeout=120.0)
+TRANSPORT = sys.argv[4] if sys.argv[4:] else "auto"
+
+strategy = fastnet.TorusStrategy(transport=TRANSPORT, start_timeout=120.0)
 keras.utils.set_random_seed(1)
 with strategy.scope():
     model = keras.Sequential(

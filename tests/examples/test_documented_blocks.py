@@ -39,7 +39,6 @@ ACCURACY = {
 }
 LONG = {
     ("docs/recipes.md", ""),
-    ("docs/restarts.md", "train.py"),
     ("docs/tutorial.md", "large.py"),
 }
 # Pages whose commands start no workers.

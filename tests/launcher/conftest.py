@@ -6,31 +6,12 @@ import sys
 
 import pytest
 
-from tests.cluster.network import Network
-
-
-@pytest.fixture(scope="module")
-def network():
-    """Two hosts with a link of 1 Gbit/s each."""
-    try:
-        network = Network(2, megabits=1000)
-    except OSError as error:
-        pytest.skip(str(error))
-    yield network
-    network.remove()
-
 
 @pytest.fixture
-def interruptible():
-    """A shell starts background jobs with SIGINT ignored, which is inherited."""
-    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, previous)
-
-
-@pytest.fixture
-def start(environment, interruptible):
+def start(environment):
     """Starts the launcher in the background, and ends it in any case."""
+    # A shell starts background jobs with SIGINT ignored, which is inherited.
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     started = []
 
     def popen(*words, **options):
@@ -40,6 +21,7 @@ def start(environment, interruptible):
         return started[-1]
 
     yield popen
+    signal.signal(signal.SIGINT, previous)
     for process in started:
         process.kill()
         process.wait()

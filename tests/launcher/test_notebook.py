@@ -88,7 +88,10 @@ def executed(tmp_path_factory):
     interrupter = threading.Thread(target=interrupt, args=arguments)
     interrupter.start()
     try:
-        client.execute()
+        with pytest.MonkeyPatch.context() as patch:
+            # Within it, a kernel does not show what its child processes write.
+            patch.delenv("PYTEST_CURRENT_TEST")
+            client.execute()
     finally:
         executed.set()
         interrupter.join()
@@ -117,8 +120,7 @@ def error_of(outputs):
 def test_rank_0_is_shown_and_its_result_returned(executed):
     _, outputs = executed
     shown = printed(outputs[1], "stdout")
-    assert "[0] Epoch 3/3" in shown
-    assert "[1]" not in shown
+    assert shown.count("Epoch 3/3") == 1
     # The model and its history, in the notebook's process.
     first, _, last = eval(printed(outputs[2], "stdout").splitlines()[0])
     (result,) = [out for out in outputs[2] if out.output_type == "execute_result"]
@@ -130,10 +132,11 @@ def test_rank_0_is_shown_and_its_result_returned(executed):
 def test_the_first_failure_is_raised_with_its_traceback(executed):
     name, message = error_of(executed[1]["fails"])
     assert name == "RuntimeError"
-    assert message.startswith("fastnet: worker 1 failed first: exit code 1")
     lines = message.splitlines()
-    assert '[1]     raise ValueError(f"no data on rank {rank}")' in lines
-    assert "[1] ValueError: no data on rank 1" in lines
+    assert '    raise ValueError(f"no data on rank {rank}")' in lines
+    assert lines[-1] == (
+        "fastnet: worker 1 failed first: ValueError: no data on rank 1"
+    )
     assert "notebook_worker" not in message
     assert "no data" not in printed(executed[1]["fails"], "stderr")
 

@@ -1,7 +1,7 @@
 """A worker that acts as told: `act.py DIRECTORY RANK=ACTION…`, without TensorFlow.
 
 It writes its process id to DIRECTORY/RANK.pid before it acts. With `once`, it acts in
-the first start only. With `fit`, it tells what a `fit` with `BackupAndRestore` tells.
+the first start only.
 """
 
 import json
@@ -41,10 +41,7 @@ if "parent" in action:
     leave_pid(f"{rank}-child", subprocess.Popen(command).pid)
 leave_pid(rank, os.getpid())
 print(f"rank {rank} says hello")
-if "warn" in action:
-    await_file("warn")
-    print("2025-01-01 00:00:00.000000: I tensorflow/x.cc:1] note", file=sys.stderr)
-    print("careful", file=sys.stderr)
+print(f"rank {rank} is careful", file=sys.stderr)
 if "raise" in action or "crash" in action:
     # Waits until the other workers, named in the orders, have started.
     for order in orders:
@@ -52,27 +49,12 @@ if "raise" in action or "crash" in action:
 if "linger" in action:
     # A thread that Python waits for when the program has failed.
     threading.Thread(target=time.sleep, args=(600,)).start()
-if "raise" in action or "linger" in action:
+if "raise" in action:
     raise RuntimeError(f"rank {rank} is broken")
 if "crash" in action:
     os.kill(os.getpid(), signal.SIGKILL)
 if "fail-when-told" in action:
     await_file(f"fail-{rank}")
     os._exit(40 + rank)
-if "bar" in action:
-    sys.stdout.write("1/2 \x1b[32m━\x1b[0m")
-    sys.stdout.flush()
-    if "slow" in action:
-        await_file("go-on")
-    sys.stdout.write("\b" * 5 + "\r2/2 \x1b[32m━━\x1b[0m\n")
-if "unended" in action:
-    sys.stdout.write("x" * 200_000 + "the end")
-if "fit" in action:
-    from keras_fastnet.cluster import events
-
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    events.tell("fit", backup=None)
-    print(f"rank {rank} trains")
-    time.sleep(600)
 if "sleep" in action:
     time.sleep(600)

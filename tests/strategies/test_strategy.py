@@ -90,4 +90,4 @@ def test_several_workers_get_a_torus_strategy(environment, tmp_path):
     script.write_text(WORKER)
     command = [sys.executable, "-m", "keras_fastnet.cli", "run", "--workers", "2"]
     text = printed([*command, str(script)], environment)
-    assert "[0] TorusStrategy 2" in text
+    assert "TorusStrategy 2" in text

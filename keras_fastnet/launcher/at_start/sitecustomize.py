@@ -1,25 +1,40 @@
-"""Prepares the Python of workers of `fastnet run`.
-
-Training without a strategy raises an error, and the launcher learns where the traceback
-of a failure begins.
+"""Prepares the Python of the workers of `fastnet run`.
 
 Python imports this module before the script, because the launcher puts its folder first
-in `PYTHONPATH`. The module undoes that and runs the environment's own
-`sitecustomize`, so that the script finds everything as `python script.py` makes it.
+in `PYTHONPATH`. The module undoes that and runs the environment's own `sitecustomize`,
+so that the script finds everything as `python script.py` makes it. It does three
+things: the kernel kills the process with the launcher, training without a strategy
+raises an error, and the exception that ends the program is written to a file, from
+which the launcher shows that of the first failure.
 """
 
+import contextlib
+import ctypes
 import importlib.machinery
 import importlib.util
+import json
 import os
+import signal
 import sys
+import time
+import traceback
 from types import TracebackType
 
-# As in `keras_fastnet/launcher/output.py`, which this file must not import.
-_FAILURE_FOLLOWS = "fastnet: the traceback of a failure follows"
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 _WATCH = os.path.join(
     os.path.dirname(os.path.dirname(_FOLDER)), "_keras", "lone_fit.py"
 )
+
+
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+
+
+def _die_with(launcher: int) -> None:
+    """Makes the kernel kill this process when the launcher ends, even by SIGKILL."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != launcher:
+        # It ended before the kernel got the request.
+        os._exit(1)
 
 
 def _leave_path() -> None:
@@ -32,7 +47,7 @@ def _leave_path() -> None:
     sys.path[:] = [entry for entry in sys.path if entry != _FOLDER]
 
 
-def _watch() -> None:
+def _refuse_lone_fit() -> None:
     # Loaded by its path, so that the script can import another keras_fastnet, or none.
     spec = importlib.util.spec_from_file_location("_fastnet_lone_fit", _WATCH)
     if spec is not None and spec.loader is not None:
@@ -41,19 +56,55 @@ def _watch() -> None:
         module.watch("`fastnet run`")
 
 
-def _announce_failures() -> None:
-    """Has a line precede the traceback of an exception that ends the program."""
+def _record_failure(path: str, is_shown: bool) -> None:
+    """Writes the exception that ends the program to a file.
+
+    Args:
+        path: The file.
+        is_shown: Whether the output of this worker is shown. The launcher then shows
+            the exception in its place, after all others.
+    """
     hook = sys.excepthook
 
-    def announce(
+    def record(
         kind: type[BaseException],
         error: BaseException,
-        traceback: TracebackType | None,
+        trace: TracebackType | None,
     ) -> None:
-        print(_FAILURE_FOLLOWS, file=sys.stderr, flush=True)
-        hook(kind, error, traceback)
+        failure = {
+            "error": f"{kind.__name__}: {error}",
+            "traceback": "".join(traceback.format_exception(kind, error, trace)),
+            "time": time.time(),
+            "updates": None,
+        }
+        _write(path, failure)
+        # Afterwards: a device that hangs must not hide the failure.
+        _write(path, {**failure, "updates": _updates(trace)})
+        if not is_shown:
+            hook(kind, error, trace)
 
-    sys.excepthook = announce
+    sys.excepthook = record
+
+
+def _write(path: str, failure: dict) -> None:
+    with open(f"{path}.new", "w", encoding="utf-8") as file:
+        json.dump(failure, file)
+    os.replace(f"{path}.new", path)
+
+
+def _updates(trace: TracebackType | None) -> int | None:
+    """Returns how many updates the model had made whose `fit` raised an exception."""
+    while trace is not None:
+        known = trace.tb_frame.f_locals
+        # Keras hides its own frames, but for a wrapper of `fit(*args)`.
+        args = known.get("args")
+        owners = [known.get("self"), *(args[:1] if isinstance(args, tuple) else ())]
+        # Most objects have no optimizer, and some raise errors of their own.
+        with contextlib.suppress(Exception):
+            (model,) = [owner for owner in owners if hasattr(owner, "optimizer")]
+            return int(model.optimizer.iterations.numpy())
+        trace = trace.tb_next
+    return None
 
 
 def _run_the_next() -> None:
@@ -65,6 +116,14 @@ def _run_the_next() -> None:
 
 
 _leave_path()
-_watch()
-_announce_failures()
+# Variables of the launcher, which are not for child processes.
+if "FASTNET_LAUNCHER" in os.environ:
+    _die_with(int(os.environ.pop("FASTNET_LAUNCHER")))
+if os.environ.pop("FASTNET_NEEDS_STRATEGY", None):
+    _refuse_lone_fit()
+if "FASTNET_FAILURE" in os.environ:
+    _record_failure(
+        os.environ.pop("FASTNET_FAILURE"),
+        is_shown=bool(os.environ.pop("FASTNET_IS_SHOWN", None)),
+    )
 _run_the_next()

@@ -1,0 +1,185 @@
+"""Workers on two hosts, started by `mpiexec` over a real sshd, or by two launchers."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cluster.named_hosts import NamedHosts
+
+pytestmark = [pytest.mark.distributed, pytest.mark.hosts, pytest.mark.slow]
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = str(ROOT / "tests" / "cluster" / "scheduled_training.py")
+MPIEXEC = str(Path(sys.executable).with_name("mpiexec"))
+PATIENCE = 240.0  # against hangs only
+# What the documentation promises; workers are not killed within seconds under load.
+END_SECONDS = 30.0
+SERVER = """
+Port 22
+HostKey {folder}/host_key
+AuthorizedKeysFile {folder}/user_key.pub
+PidFile none
+StrictModes no
+PermitRootLogin yes
+"""
+CLIENT = """
+IdentityFile {folder}/user_key
+UserKnownHostsFile /dev/null
+StrictHostKeyChecking no
+LogLevel ERROR
+BatchMode yes
+"""
+
+
+class SshHosts:
+    """Hosts `a` and `b`, on each of which an sshd runs."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        server = shutil.which("sshd", path=f"/usr/sbin:{os.environ['PATH']}")
+        if server is None:
+            raise OSError("`sshd` is missing: install openssh-server")
+        for name in ("host_key", "user_key"):
+            command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", ""]
+            subprocess.run([*command, "-f", folder / name], check=True)
+        for name, text in (("sshd_config", SERVER), ("ssh_config", CLIENT)):
+            (folder / name).write_text(text.format(folder=folder))
+        # `mpiexec` calls `ssh`, which is to read this configuration only.
+        ssh = folder / "bin" / "ssh"
+        ssh.parent.mkdir()
+        ssh.write_text(
+            f'#!/bin/sh\nexec {shutil.which("ssh")} -F {folder}/ssh_config "$@"\n'
+        )
+        ssh.chmod(0o755)
+        Path("/run/sshd").mkdir(exist_ok=True)
+        self.hosts = NamedHosts(["a", "b"], folder)
+        self.servers = [
+            self.hosts.start(
+                host,
+                [server, "-D", "-e", "-f", f"{folder}/sshd_config"],
+                dict(os.environ),
+                folder / f"sshd-{host}.log",
+            )
+            for host in range(2)
+        ]
+
+    def start(self, words, log, host=0):
+        """Starts a command on a host, in a new session."""
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("TF_")}
+        environment = {
+            **kept,
+            "PATH": f"{self.folder}/bin:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+            **{f"TF_NUM_{pool}_THREADS": "1" for pool in ("INTRAOP", "INTEROP")},
+        }
+        return self.hosts.start(host, list(map(str, words)), environment, log)
+
+    def remove(self):
+        for server in self.servers:
+            os.killpg(server.pid, signal.SIGKILL)
+            server.wait()
+        self.hosts.remove()
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory):
+    try:
+        hosts = SshHosts(tmp_path_factory.mktemp("ssh"))
+    except OSError as error:
+        pytest.skip(str(error))
+    yield hosts
+    hosts.remove()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The weights that one process trains."""
+    folder = tmp_path_factory.mktemp("one")
+    subprocess.run([sys.executable, SCRIPT, folder, "3", "0"], check=True, cwd=ROOT)
+    return np.load(folder / "rank-0.npz")
+
+
+def mpiexec(hosts, folder, carrier, epochs=3):
+    words = [MPIEXEC, "-launcher", "ssh", "-hosts", "a,b", "-ppn", "1", "-n", "2"]
+    words += [sys.executable, SCRIPT, folder, epochs, "0", carrier]
+    return hosts.start(words, folder / "output")
+
+
+def check_weights(folder, whole):
+    ranks = [np.load(folder / f"rank-{rank}.npz") for rank in range(2)]
+    for name in whole.files:
+        np.testing.assert_array_equal(ranks[0][name], ranks[1][name])
+        np.testing.assert_allclose(ranks[0][name], whole[name], rtol=1e-4, atol=1e-5)
+
+
+def processes(folder):
+    """Returns the ids of the workers of a training, by rank."""
+    found = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            variables = (entry / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if SCRIPT.encode() in words[:2] and str(folder).encode() in words:
+            (rank,) = [v for v in variables if v.startswith((b"PMI_RANK=", b"TF_CONF"))]
+            found[int(re.findall(rb"\d+", rank)[-1])] = int(entry.name)
+    return found
+
+
+def wait_until(condition, what, seconds=PATIENCE):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, what()
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize(("carrier", "name"), [("auto", "MPI"), ("tensorflow", "gRPC")])
+def test_mpiexec_over_ssh_equals_one_process(hosts, whole, tmp_path, carrier, name):
+    process = mpiexec(hosts, tmp_path, carrier)
+    shown = tmp_path / "output"
+    assert process.wait(PATIENCE) == 0, shown.read_text()
+    assert "2 workers on 2 hosts" in shown.read_text()
+    assert re.search(rf"transport +.*{name}", shown.read_text())
+    check_weights(tmp_path, whole)
+
+
+def test_launchers_without_ssh_equal_one_process(hosts, whole, tmp_path):
+    processes = []
+    for rank in (1, 0):
+        words = [sys.executable, "-m", "keras_fastnet.cli", "run", "--hosts", "a:1,b:1"]
+        words += ["--node-rank", rank, SCRIPT, tmp_path, "3", "0"]
+        processes.append(hosts.start(words, tmp_path / f"output-{rank}", host=rank))
+    for process, rank in zip(processes, (1, 0), strict=True):
+        assert process.wait(PATIENCE) == 0, (tmp_path / f"output-{rank}").read_text()
+    assert "2 workers on 2 hosts" in (tmp_path / "output-0").read_text()
+    check_weights(tmp_path, whole)
+
+
+@pytest.mark.parametrize("carrier", ["auto", "tensorflow"])
+@pytest.mark.parametrize("way", ["Ctrl-C", "kill 0", "kill 1"])
+def test_all_workers_end_together(hosts, tmp_path, carrier, way):
+    process = mpiexec(hosts, tmp_path, carrier, epochs=10**6)
+    output = tmp_path / "output"
+    wait_until(lambda: "Epoch 3/" in output.read_text(), output.read_text)
+    workers = processes(tmp_path)
+    assert set(workers) == {0, 1}
+    if way == "Ctrl-C":
+        os.killpg(process.pid, signal.SIGINT)
+    else:
+        os.kill(workers[int(way[-1])], signal.SIGKILL)
+    process.wait(END_SECONDS)
+    wait_until(lambda: not processes(tmp_path), output.read_text, END_SECONDS)
+    if way != "Ctrl-C":
+        text = output.read_text()
+        killed = re.search(r"PID (\d+) RUNNING AT", text)
+        assert f"{way[-1]} (process {killed[1]} on " in text
