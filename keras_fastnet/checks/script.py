@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import pickle
 import runpy
 import sys
 import traceback
@@ -10,13 +9,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import tensorflow as tf
+
 from keras_fastnet._keras.active_strategy import strategy_of
 from keras_fastnet._keras.adapters import install_changes
 from keras_fastnet._keras.calls import CallOfFit, ending_at_fit
 from keras_fastnet._keras.keras_api import keras, require_keras_3
 from keras_fastnet._keras.scopes import may_train_alone
-from keras_fastnet.checks.probe import dtypes_restored
-from keras_fastnet.checks.subject import Data, Subject
+from keras_fastnet.checks.subject import Data, Subject, default_dtypes
 from keras_fastnet.errors import UsageError
 
 
@@ -61,8 +61,8 @@ def subject_of_script(script: str, arguments: Sequence[str]) -> tuple[Any, Subje
             # Known to Keras 3 only.
             from keras_fastnet._keras.keras3.data import first_examples
 
-            own = pickle.dumps(first_examples(first.arguments, examples))
-            known[examples] = pickle.loads(strategy.fit_support.workers.from_chief(own))
+            own = first_examples(first.arguments, examples)
+            known[examples] = _from_chief(strategy, own)
         return known[examples]
 
     def make_model() -> keras.Model:
@@ -84,7 +84,7 @@ def _first_fit(script: str, arguments: Sequence[str]) -> CallOfFit:
     if sys.path[0] != folder:
         sys.path.insert(0, folder)
     ended = "it ended"
-    with ending_at_fit() as caught, dtypes_restored():
+    with ending_at_fit() as caught, default_dtypes():
         try:
             runpy.run_path(script, run_name="__main__")
         except SystemExit as error:
@@ -99,10 +99,21 @@ def _first_fit(script: str, arguments: Sequence[str]) -> CallOfFit:
         raise UsageError(
             "A script to check must call `fit`: the model, with its data, is taken "
             f"there. Received: {script}; {ended} without a call of `fit`. Call it "
-            "where the script trains (a function `make_model` is not used any more), "
-            "or check a compiled model that was saved as `model.keras`."
+            "where the script trains."
         )
     return caught[0]
+
+
+def _from_chief(strategy: Any, data: Data) -> Data:
+    """Returns the chief's examples, in the structure of this worker's."""
+    parts = keras.tree.flatten(data)
+    own = tf.stack([tf.io.serialize_tensor(part) for part in parts])
+    sent = strategy.fit_support.workers.from_chief(tf.io.serialize_tensor(own).numpy())
+    received = [
+        tf.io.parse_tensor(part, tf.as_dtype(known.dtype)).numpy()
+        for known, part in zip(parts, tf.io.parse_tensor(sent, tf.string), strict=True)
+    ]
+    return keras.tree.pack_sequence_as(data, received)
 
 
 @contextlib.contextmanager

@@ -1,7 +1,8 @@
-"""`Subject`: the model whose updates are compared, and its data."""
+"""`Subject`: the model to check, and its data."""
 
+import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -13,42 +14,22 @@ Data = tuple[Any, ...]
 
 @dataclasses.dataclass
 class Subject:
-    """The model whose updates are compared.
+    """The model to check, and its data.
 
     Attributes:
-        make_model: Returns the compiled model. Called in the scope of a strategy.
-        make_data: Returns inputs, targets and, if there are some, sample weights for
-            `fit`, given the number of examples. Defaults to `None`: random data that
-            fits the model's inputs and loss.
+        make_model: Returns the compiled model. Called in the scope of a strategy, and
+            outside of any.
+        make_data: Returns inputs and, if there are some, targets and sample weights for
+            `fit`, given the number of examples: the same on all workers.
         name: The model's name in messages. Defaults to `"the model"`.
         examples_per_replica: The per-replica batch size. Defaults to `16`: with
             fewer examples, batch normalization magnifies rounding errors.
     """
 
     make_model: Callable[[], keras.Model]
-    make_data: Callable[[int], Data] | None = None
+    make_data: Callable[[int], Data]
     name: str = "the model"
     examples_per_replica: int = 16
-
-    def data(self, model: keras.Model, examples: int) -> Data:
-        """Returns inputs, targets and perhaps sample weights.
-
-        Args:
-            model: The model.
-            examples: The number of examples.
-
-        Raises:
-            ValueError: If there is no `make_data` and the model has no inputs yet.
-        """
-        if self.make_data is not None:
-            return self.make_data(examples)
-        if not getattr(model, "inputs", None):
-            raise ValueError(
-                "Random data can be made only for models whose inputs are known. "
-                f"Received: {self.name}, a {type(model).__name__}. Give `make_data`, a "
-                "function from a number of examples to inputs and targets."
-            )
-        return _random_inputs(model, examples), _random_targets(model, examples)
 
 
 def small_network() -> Subject:
@@ -66,29 +47,55 @@ def small_network() -> Subject:
             ]
         )
         # Not LARS: its updates do not depend on the scale of the gradients, so it would
-        # hide gradients that are N times too large.
+        # hide gradients that are N times too large. Only some norms exceed 3.
         model.compile(
-            keras.optimizers.SGD(0.5, momentum=0.9, global_clipnorm=0.1),
+            keras.optimizers.SGD(0.05, momentum=0.9, global_clipnorm=3.0),
             "sparse_categorical_crossentropy",
             metrics=["accuracy"],
         )
         return model
 
-    return Subject(make_model, name="a small network")
+    def make_data(examples: int) -> Data:
+        generator = np.random.default_rng(0)
+        x = generator.normal(size=(examples, 8, 8, 1)).astype("float32")
+        return x, generator.integers(0, 5, examples)
+
+    return Subject(make_model, make_data, "a small network")
 
 
-def build(model: keras.Model, inputs: Any) -> None:
-    """Makes the weights of layers that no data have reached yet.
+def made(subject: Subject, examples: int) -> tuple[keras.Model, Data]:
+    """Returns a subject's model, with its weights, and examples for it.
 
     Args:
-        model: The model.
-        inputs: Inputs of several examples.
+        subject: The subject.
+        examples: The number of examples.
 
     Raises:
-        ValueError: If the model cannot be called with them.
+        ValueError: If the model is not compiled, or has no weights before its first
+            step.
     """
-    if all(layer.built for layer in model._flatten_layers()):
-        return
+    model = subject.make_model()
+    if not model.compiled:
+        raise ValueError(
+            "A model to check must be compiled: the check needs its loss and optimizer."
+            f" Received: {model.name!r}. Call `model.compile(...)` before `fit`."
+        )
+    data = subject.make_data(examples)
+    if not all(layer.built for layer in model._flatten_layers()):
+        _build(model, data[0])
+    return model, data
+
+
+def named(data: Data) -> dict[str, Any]:
+    """Returns data as arguments of `fit`.
+
+    Args:
+        data: Inputs and, if there are some, targets and sample weights.
+    """
+    return dict(zip(("x", "y", "sample_weight"), data, strict=False))
+
+
+def _build(model: keras.Model, inputs: Any) -> None:
     try:
         model(keras.tree.map_structure(lambda part: part[:1], inputs))
     except NotImplementedError:
@@ -102,68 +109,19 @@ def build(model: keras.Model, inputs: Any) -> None:
         ) from error
 
 
-def make_deterministic(model: keras.Model) -> list[str]:
-    """Makes a model's step depend on nothing but its weights and the batch.
-
-    It switches dropout and noise off and synchronizes batch normalization: in these,
-    several replicas differ from one device on purpose.
+@contextlib.contextmanager
+def default_dtypes(floats: str | None = None) -> Iterator[None]:
+    """Restores Keras's default dtype and policy at the end of the context.
 
     Args:
-        model: The model. It is changed in place.
-
-    Returns:
-        A description of each change.
+        floats: The default within it. Defaults to `None`: the one before.
     """
-    changes = set()
-    for layer in model._flatten_layers():
-        for name in ("rate", "stddev"):
-            if hasattr(layer, "seed_generator") and getattr(layer, name, None):
-                setattr(layer, name, 0.0)
-                changes.add(f"without {type(layer).__name__}")
-        if isinstance(layer, keras.layers.BatchNormalization):
-            layer.synchronized = True
-            changes.add("BatchNormalization synchronized")
-            if model.jit_compile:
-                # XLA cannot compile a synchronized layer on several replicas.
-                model.jit_compile = False
-                changes.add("without XLA")
-    return sorted(changes)
-
-
-def _random_inputs(model: keras.Model, examples: int) -> Any:
-    generator = np.random.default_rng(0)
-
-    def one(tensor: Any) -> np.ndarray:
-        shape = (examples, *(16 if n is None else n for n in tensor.shape[1:]))
-        if keras.backend.is_int_dtype(tensor.dtype):
-            return generator.integers(0, 2, shape).astype(tensor.dtype)
-        return generator.normal(size=shape).astype("float32")
-
-    return keras.tree.map_structure(one, _structure(model, "input"))
-
-
-def _random_targets(model: keras.Model, examples: int) -> Any:
-    generator = np.random.default_rng(1)
-    kind = _loss_name(model.loss)
-
-    def one(tensor: Any) -> np.ndarray:
-        shape = (examples, *(16 if n is None else n for n in tensor.shape[1:]))
-        if "sparse" in kind:
-            return generator.integers(0, shape[-1], shape[:-1])
-        if "crossentropy" in kind and shape[-1] > 1:
-            classes = generator.integers(0, shape[-1], shape[:-1])
-            return np.eye(shape[-1], dtype="float32")[classes]
-        return generator.integers(0, 2, shape).astype("float32")
-
-    return keras.tree.map_structure(one, _structure(model, "output"))
-
-
-def _structure(model: keras.Model, side: str) -> Any:
-    if isinstance(model, keras.Sequential):
-        return getattr(model, f"{side}s")[0]
-    return getattr(model, side)
-
-
-def _loss_name(loss: Any) -> str:
-    name = loss if isinstance(loss, str) else getattr(loss, "name", None)
-    return str(name or getattr(loss, "__name__", "")).lower()
+    before = keras.config.floatx(), keras.config.dtype_policy()
+    try:
+        if floats is not None:
+            keras.config.set_floatx(floats)
+            keras.config.set_dtype_policy(floats)
+        yield
+    finally:
+        keras.config.set_floatx(before[0])
+        keras.config.set_dtype_policy(before[1])

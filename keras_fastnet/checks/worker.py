@@ -1,8 +1,8 @@
 """One worker of `fastnet check`.
 
 `fastnet check` starts it as `python -m keras_fastnet.checks.worker SECONDS FILE
-[SOURCE [ARGUMENT …]]`. SOURCE is a `.keras` file, or a script with its arguments. Rank
-0 writes the exit code to FILE; every worker writes the text of a `UsageError` after it.
+[SCRIPT [ARGUMENT …]]`. Rank 0 writes the exit code to FILE; every worker writes the
+text of a `UsageError` after it.
 """
 
 import contextlib
@@ -11,29 +11,27 @@ import sys
 import textwrap
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import tensorflow as tf
 
 import keras_fastnet
-from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.checks import Subject, Verdict, check
-from keras_fastnet.checks.invariants import ALL, name_of
 from keras_fastnet.checks.script import subject_of_script
+from keras_fastnet.checks.subject import small_network
 from keras_fastnet.errors import ClusterError, UsageError
 
-_EXIT_CODES = {"pass": 0, "fail": 1, "refused": 3}
+_EXIT_CODES = {"note": 0, "pass": 0, "fail": 1, "refused": 3}
 _WIDTH = 88
 
 
-def check_cluster(source: Sequence[str], timeout: float) -> tuple[int, int]:
+def check_cluster(script: Sequence[str], timeout: float) -> tuple[int, int]:
     """Joins the cluster of this process, checks it, and prints on rank 0.
 
     Args:
-        source: The `.keras` file of the model, or a script and its arguments; empty for
-            a small network.
-        timeout: The seconds that one invariant may take.
+        script: The training script and its arguments; empty for a small network.
+        timeout: The seconds that one verdict may take.
 
     Returns:
         The worker's rank and the exit code.
@@ -41,48 +39,46 @@ def check_cluster(source: Sequence[str], timeout: float) -> tuple[int, int]:
     Raises:
         UsageError: If the cluster cannot form, or the script has no `fit` to check.
     """
-    if source and Path(source[0]).suffix == ".py":
-        strategy, subject = subject_of_script(source[0], source[1:])
-        subject.make_model = _compiled(subject.make_model)
-        return strategy.rank, _print_verdicts(strategy, subject, timeout)
-    try:
-        strategy = keras_fastnet.TorusStrategy()
-    except ClusterError as error:
-        raise UsageError(str(error)) from error
-    saved = None
-    if source:
-        (path,) = source
-        saved = Subject(_compiled(lambda: keras.models.load_model(path)), name=path)
-    return strategy.rank, _print_verdicts(strategy, saved, timeout)
+    if script:
+        strategy, subject = subject_of_script(script[0], script[1:])
+    else:
+        subject = small_network()
+        try:
+            strategy = keras_fastnet.TorusStrategy()
+        except ClusterError as error:
+            raise UsageError(str(error)) from error
+    return strategy.rank, _print_verdicts(strategy, subject, timeout)
 
 
 def _print_verdicts(
-    strategy: keras_fastnet.TorusStrategy, subject: Subject | None, timeout: float
+    strategy: keras_fastnet.TorusStrategy, subject: Subject, timeout: float
 ) -> int:
-    # TensorFlow warns of the many traces that many small models make, Keras of data
-    # that end early on purpose.
+    # TensorFlow warns of the traces that several models make, Keras of data that end
+    # early on purpose.
     tf.get_logger().setLevel("ERROR")
     warnings.filterwarnings("ignore", category=UserWarning, module="keras")
     if strategy.rank == 0:
-        name = subject.name if subject else "a small network"
-        print(f"{strategy.describe()}\n\nchecking {name}:", flush=True)
+        print(f"{strategy.describe()}\n\nchecking {subject.name}:", flush=True)
     results: list[str] = []
     verdicts = check(strategy, subject)
-    for invariant in ALL:
-        with _exit_after(timeout, name_of(invariant), strategy.rank):
-            verdict = next(verdicts)
+    while True:
+        with _exit_after(timeout, strategy.rank):
+            verdict = next(verdicts, None)
+        if verdict is None:
+            break
         results.append(verdict.result)
         if strategy.rank == 0:
             print(_as_text(verdict), flush=True)
     if strategy.rank == 0:
-        counts = [f"{results.count(kind)} {kind}" for kind in _EXIT_CODES]
+        counted = (kind for kind in _EXIT_CODES if kind != "note")
+        counts = [f"{results.count(kind)} {kind}" for kind in counted]
         print(f"\n{', '.join(counts)}", flush=True)
     worst = "fail" if "fail" in results else max(results, key=_EXIT_CODES.__getitem__)
     return _EXIT_CODES[worst]
 
 
 @contextlib.contextmanager
-def _exit_after(seconds: float, invariant: str, rank: int) -> Iterator[None]:
+def _exit_after(seconds: float, rank: int) -> Iterator[None]:
     """Exits the process if its workers wait for each other inside the context.
 
     No exception can end that wait: it happens inside TensorFlow.
@@ -90,10 +86,10 @@ def _exit_after(seconds: float, invariant: str, rank: int) -> Iterator[None]:
 
     def end() -> None:
         if rank == 0:
-            details = f"no end within {seconds:g} s: the workers wait for each other"
-            text = _as_text(Verdict(invariant, "fail", details))
+            details = "workers wait for each other, or --timeout is too short"
+            verdict = Verdict(f"no end within {seconds:g} s", "fail", details)
             # `sys.stdout` is another one while a script runs again.
-            print(text, file=sys.__stdout__, flush=True)
+            print(_as_text(verdict), file=sys.__stdout__, flush=True)
         os._exit(1)
 
     # Other ranks wait 5 s longer, so that rank 0 can print before exits propagate.
@@ -110,28 +106,14 @@ def _as_text(verdict: Verdict) -> str:
     details = textwrap.wrap(
         verdict.details, _WIDTH, initial_indent=" " * 9, subsequent_indent=" " * 9
     )
-    return "\n".join([f"{verdict.result:<8} {verdict.invariant}", *details])
-
-
-def _compiled(make_model: Callable[[], object]) -> Callable[[], keras.Model]:
-    def make() -> keras.Model:
-        model = make_model()
-        if not isinstance(model, keras.Model) or not model.compiled:
-            raise ValueError(
-                "A model to check must be compiled: the check needs its loss and "
-                f"optimizer. Received: {model!r}. Call `model.compile(...)` before "
-                "`fit`, or before you save the model."
-            )
-        return model
-
-    return make
+    return "\n".join([f"{verdict.result:<8} {verdict.subject}", *details])
 
 
 def main() -> None:
     """Runs one worker that `fastnet check` started."""
-    seconds, file, *source = sys.argv[1:]
+    seconds, file, *script = sys.argv[1:]
     try:
-        rank, code = check_cluster(source, float(seconds))
+        rank, code = check_cluster(script, float(seconds))
         answer = str(code) if rank == 0 else ""
     except UsageError as error:
         answer = f"2\n{error}"

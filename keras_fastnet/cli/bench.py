@@ -1,7 +1,8 @@
 """`fastnet bench`: times all-reduces on this machine or cluster."""
 
 import argparse
-import shlex
+import os
+from pathlib import Path
 
 from keras_fastnet.cli.option_types import (
     add_transport,
@@ -10,9 +11,11 @@ from keras_fastnet.cli.option_types import (
     grid,
     integer,
 )
+from keras_fastnet.cluster.environment import in_a_cluster
 from keras_fastnet.collectives.cost_model import WIRE_BYTES
-from keras_fastnet.scaling import bench
-from keras_fastnet.scaling.bench_options import BenchOptions, size_text
+from keras_fastnet.errors import UsageError
+from keras_fastnet.launcher import launcher
+from keras_fastnet.text import size_text
 
 DEFAULT_SIZES = "4KiB,16KiB,64KiB,256KiB,1MiB,4MiB,16MiB"
 
@@ -100,58 +103,91 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
         metavar="NAME",
         help="one of Keras's applications, such as ResNet50 (default: no training)",
     )
-    training.add_argument(
-        "--batch",
-        type=integer(at_least=1, example=8),
-        default=8,
-        metavar="B",
-        help="per-replica batch size, in images (default: %(default)d)",
-    )
-    training.add_argument(
-        "--image-size",
-        type=integer(at_least=1, example=64),
-        default=64,
-        metavar="S",
-        help="height and width of an image (default: %(default)d)",
-    )
+    for name, letter, default, meaning in (
+        ("batch", "B", 8, "per-replica batch size, in images"),
+        ("image-size", "S", 64, "height and width of an image"),
+    ):
+        training.add_argument(
+            f"--{name}",
+            type=integer(at_least=1, example=default),
+            default=default,
+            metavar=letter,
+            help=f"{meaning} (default: %(default)d)",
+        )
     parser.set_defaults(execute=execute)
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Runs `fastnet bench` and returns its exit code."""
-    options = _options(arguments)
-    if arguments.workers is None:
-        return bench.measure_this_cluster(options)
-    return bench.measure_local_workers(arguments.workers, options)
-
-
-def _options(arguments: argparse.Namespace) -> BenchOptions:
-    return BenchOptions(
-        sizes=arguments.sizes,
-        grids=tuple(dict.fromkeys(arguments.grid)),
-        repeats=arguments.repeats,
-        wire_dtype=arguments.wire_dtype,
-        transport=arguments.transport,
-        model=arguments.model,
-        batch=arguments.batch,
-        image_size=arguments.image_size,
-        output=arguments.output,
-        command=_command(arguments),
-    )
-
-
-def _command(arguments: argparse.Namespace) -> str:
-    """Returns the command line, for the results file."""
-    words = ["fastnet", "bench"]
+    _check_output(arguments.output)
     if arguments.workers is not None:
-        words += ["--workers", str(arguments.workers)]
+        if in_a_cluster():
+            raise UsageError(
+                "--workers starts local workers, so TF_CONFIG must not be set. "
+                "Received: both. Leave out --workers to measure the cluster of "
+                "TF_CONFIG, or `unset TF_CONFIG`."
+            )
+        return launcher.run(
+            arguments.workers,
+            ["-m", "keras_fastnet.cli", *_words(arguments)],
+            environment={"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ},
+            transport=arguments.transport,
+        )
+    if not in_a_cluster():
+        raise UsageError(
+            "There must be workers to measure with. Received: neither --workers nor "
+            "TF_CONFIG. Pass `--workers 4` to start four here; on a cluster, "
+            "start `fastnet bench` on every machine, with TF_CONFIG, `mpiexec` or "
+            "`srun`."
+        )
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    # Imports TensorFlow.
+    from keras_fastnet.scaling import bench
+
+    training = None
+    if arguments.model is not None:
+        training = bench.Training(
+            arguments.model, arguments.batch, arguments.image_size
+        )
+    bench.measure(
+        arguments.sizes,
+        list(dict.fromkeys(arguments.grid)),
+        rounds=arguments.repeats,
+        wire_dtype=arguments.wire_dtype,
+        training=training,
+        output=arguments.output,
+        command=" ".join(["fastnet", *_words(arguments)]),
+    )
+    return 0
+
+
+def _words(arguments: argparse.Namespace) -> list[str]:
+    """Returns the command of a worker: all options but `--workers`."""
     sizes = [size_text(n).replace(" ", "").replace(",", "") for n in arguments.sizes]
-    words += ["--sizes", ",".join(sizes)]
+    words = ["bench", "--sizes", ",".join(sizes)]
     for each in arguments.grid:
         words += ["--grid", str(each)]
-    names = ["repeats", "wire_dtype", "transport"]
+    names = ["repeats", "wire_dtype", "transport", "output"]
     if arguments.model is not None:
         names += ["model", "batch", "image_size"]
     for name in names:
         words += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]
-    return shlex.join(words)
+    return words
+
+
+def _check_output(output: str) -> None:
+    """Raises `UsageError` if a file cannot be written, before time is spent."""
+    path = Path(output)
+    folder = path.parent
+    if path.is_dir():
+        reason = "it is a directory"
+    elif not folder.is_dir():
+        reason = f"there is no directory {folder}"
+    elif not os.access(path if path.exists() else folder, os.W_OK):
+        reason = "permission denied"
+    else:
+        return
+    raise UsageError(
+        "--output must be a file that can be written. "
+        f"Received: {output} ({reason}). Choose another path."
+    )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from keras_fastnet.collectives.grid import Grid
 from keras_fastnet.launcher.hosts import Host
-from keras_fastnet.scaling.bench_options import UNITS
+from keras_fastnet.text import UNITS
 
 _FLOAT_BYTES = 4
 

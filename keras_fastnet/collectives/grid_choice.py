@@ -43,8 +43,12 @@ _GRID_ALGORITHMS: tuple[Algorithm, ...] = ("torus", "gather")
 Engine = Literal["gRPC", "NCCL", "MPI"]
 """The library that carries vectors between ranks."""
 DEFAULT_BUCKET_BYTES = 16 * 2**20
-"""Bytes of a gradient bucket: the fastest in `benchmarks/weak_scaling` and
-`benchmarks/all_reduce`."""
+"""Bytes of a gradient bucket over gRPC and MPI: the fastest in
+`benchmarks/weak_scaling` and `benchmarks/all_reduce`."""
+NCCL_BUCKET_BYTES = 64 * 2**20
+"""Bytes of a gradient bucket over NCCL. By the model of `nccl_model`, on the systems of
+`benchmarks/plan`, ResNet-50's gradients in such buckets take 1.1 to 1.4 times as long
+as in one, in buckets of 16 MiB 1.6 to 3.4 times."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +85,8 @@ def choose_grid(
         bucket_bytes: The usual size of a vector in bytes.
         engine: The library that carries vectors. NCCL has its own algorithms for short
             messages and chooses between ring and tree by the hardware it finds, so
-            `"auto"` leaves the algorithm to NCCL.
+            `"auto"` leaves the algorithm to NCCL: the model's error is larger than what
+            a torus of three calls could gain (`benchmarks/plan`).
 
     Raises:
         ValueError: If `wanted` is none of these, or the grid does not hold all ranks.

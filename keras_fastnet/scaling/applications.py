@@ -1,86 +1,51 @@
-"""Keras's applications: their names and numbers of parameters."""
+"""Keras's applications, by name."""
 
 import contextlib
 import difflib
-import math
 import os
-import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from keras_fastnet.errors import UsageError
 
 
-def application_names() -> list[str]:
-    """Returns the names in `keras.applications`, without importing Keras here.
-
-    Another process imports it: TensorFlow prints a lot, and would stay in memory.
-    """
-    program = (
-        "from keras_fastnet._keras.keras_api import keras\n"
-        "print(*dir(keras.applications))"
-    )
-    command = [sys.executable, "-c", program]
-    listing = subprocess.run(command, capture_output=True, text=True, check=True)
-    return listing.stdout.split()
-
-
-def application_named(name: str, names: Iterable[str], advice: str = "") -> str:
-    """Returns an application's name in Keras's spelling.
+def application(
+    name: str, precision: str | None = None, **arguments: Any
+) -> tuple[str, Any]:
+    """Returns an application's name in Keras's spelling, and a model without weights.
 
     Args:
         name: The name, in upper or lower case.
-        names: The names in `keras.applications`.
-        advice: A sentence that the error ends with. Defaults to `""`.
+        precision: The dtype policy, which becomes the default. Defaults to `None`: the
+            default as it is.
+        **arguments: Further arguments of the application.
 
     Raises:
-        UsageError: If there is no such application.
-    """
-    models = {each.lower(): each for each in names if each[0].isupper()}
-    if name.lower() not in models:
-        near = difflib.get_close_matches(name.lower(), models, n=4, cutoff=0.4)
-        close = ", ".join(models[each] for each in near) or "none"
-        raise UsageError(
-            "--model must be one of Keras's applications. "
-            f"Received: {name}. Close to it: {close}. {advice}".rstrip()
-        )
-    return models[name.lower()]
-
-
-def count_parameters(name: str) -> tuple[str, int]:
-    """Returns an application's name in Keras's spelling, and its trainable parameters.
-
-    Args:
-        name: The name, in upper or lower case.
-
-    Raises:
-        UsageError: If there is no such application.
-    """
-    found, model = built(name)
-    return found, sum(math.prod(weight.shape) for weight in model.trainable_weights)
-
-
-def built(name: str, precision: str | None = None) -> tuple[str, Any]:
-    """Returns an application's name in Keras's spelling, and its model.
-
-    Args:
-        name: The name, in upper or lower case.
-        precision: The dtype policy. Defaults to `None`: Keras's default.
-
-    Raises:
-        UsageError: If there is no such application.
+        UsageError: If there is no such application, or it does not take the arguments.
     """
     with _silent_stderr():
         from keras_fastnet._keras.keras_api import keras
 
-    found = application_named(
-        name, dir(keras.applications), "For other models, give --parameters."
-    )
+    names = [each for each in dir(keras.applications) if each[0].isupper()]
+    models = {each.lower(): each for each in names}
+    if name.lower() not in models:
+        near = difflib.get_close_matches(name.lower(), models, n=4, cutoff=0.4)
+        raise UsageError(
+            "--model must be one of Keras's applications. Received: "
+            f"{name}. Close to it: {', '.join(models[n] for n in near) or 'none'}."
+        )
+    found = models[name.lower()]
     if precision is not None:
         keras.mixed_precision.set_global_policy(precision)
-    with _silent_stderr():
-        return found, getattr(keras.applications, found)(weights=None)
+    try:
+        with _silent_stderr():
+            return found, getattr(keras.applications, found)(weights=None, **arguments)
+    except ValueError as error:
+        raise UsageError(
+            f"The model must take its input. Received: --model {found} ({error}). "
+            "Choose a larger --image-size, or another model."
+        ) from error
 
 
 @contextlib.contextmanager

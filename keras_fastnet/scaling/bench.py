@@ -1,102 +1,137 @@
-"""Measures all-reduces and training steps, with local workers or on a cluster."""
+"""Measures all-reduces and training steps on the cluster of this process."""
 
+import dataclasses
+import datetime
 import json
-import os
-import tempfile
+import platform
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_fastnet.cluster.environment import in_a_cluster, scheduler_ranks
-from keras_fastnet.cluster.mpi import mpi_rank
+import tensorflow as tf
+
+import keras_fastnet
+from keras_fastnet._keras.keras_api import keras
+from keras_fastnet.collectives.cost_model import Topology
+from keras_fastnet.collectives.grid import Grid, grids_of
 from keras_fastnet.errors import ClusterError, UsageError
-from keras_fastnet.launcher import launcher
-from keras_fastnet.launcher.machine import visible_gpus
-from keras_fastnet.scaling.applications import application_named, application_names
-from keras_fastnet.scaling.bench_options import BenchOptions, check_ranks
-from keras_fastnet.scaling.bench_results import as_text, check_output, write
+from keras_fastnet.launcher.machine import available_cpus, processor_name
+from keras_fastnet.scaling.all_reduce_timing import AllReduces
+from keras_fastnet.scaling.bench_results import FORMAT, as_text
+from keras_fastnet.scaling.training_timing import weak_scaling
 
 
-def measure_local_workers(workers: int, options: BenchOptions) -> int:
-    """Starts workers on this machine, measures them, prints and writes the results.
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """The training to measure.
+
+    Attributes:
+        model: One of Keras's applications.
+        batch: Images of a replica in a step.
+        image_size: Their height and width.
+    """
+
+    model: str
+    batch: int
+    image_size: int
+
+
+def measure(
+    sizes: Sequence[int],
+    grids: Sequence[Grid],
+    *,
+    rounds: int,
+    wire_dtype: str,
+    training: Training | None,
+    output: str,
+    command: str,
+) -> None:
+    """Joins the cluster of this process and measures it; rank 0 prints and writes.
 
     Args:
-        workers: The number of workers.
-        options: The options.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        UsageError: If the options do not fit this process or the workers.
-    """
-    if "TF_CONFIG" in os.environ:
-        raise UsageError(
-            "--workers starts local workers, so TF_CONFIG must not be set. "
-            "Received: both. Leave out --workers to measure the cluster of TF_CONFIG, "
-            "or `unset TF_CONFIG`."
-        )
-    check_output(options.output)
-    if not visible_gpus(os.environ):
-        # With GPUs a worker may have several ranks. Then the workers check this.
-        check_ranks(workers, options.grids)
-    if options.model is not None:
-        application_named(options.model, application_names())
-    with tempfile.TemporaryDirectory() as folder:
-        # --output is written only after all workers have succeeded.
-        results = Path(folder) / "results.json"
-        command = ["-m", "keras_fastnet.scaling.bench_worker", str(results)]
-        code = launcher.run(
-            workers,
-            [*command, options.to_json()],
-            environment={"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ},
-            transport=options.transport,
-        )
-        if code == 0:
-            document = json.loads(results.read_text(encoding="utf-8"))
-            _finish(document, options.output)
-        return code
-
-
-def measure_this_cluster(options: BenchOptions) -> int:
-    """Joins the cluster of this process and measures it; rank 0 writes the results.
-
-    Args:
-        options: The options, the same on all workers.
-
-    Returns:
-        The exit code.
+        sizes: Bytes of the vectors to sum.
+        grids: The grids to compare; none for the strategy's and the squarest.
+        rounds: The number of rounds.
+        wire_dtype: The dtype that `float32` is sent as.
+        training: The training to measure, if any.
+        output: The file to write.
+        command: The command line, for the file.
 
     Raises:
-        UsageError: If there is no cluster, it cannot form or does not fit the options.
+        UsageError: If the cluster cannot form, or does not fit the options.
     """
-    if "TF_CONFIG" not in os.environ and not in_a_cluster():
-        raise UsageError(
-            "There must be workers to measure with. Received: neither --workers nor "
-            "TF_CONFIG. Pass `--workers 4` to start four here; on a cluster, "
-            "start `fastnet bench` on every machine, with TF_CONFIG, `mpiexec` or "
-            "`srun`."
-        )
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    from keras_fastnet.cluster.cluster_spec import read_tf_config
-    from keras_fastnet.scaling.bench_worker import measure
-
     try:
-        cluster = read_tf_config()
-        ranks = [
-            None if cluster is None else cluster.rank,
-            mpi_rank(os.environ),
-            *(stated.rank for stated in scheduler_ranks(os.environ)),
-        ]
-        if next((rank for rank in ranks if rank is not None), None) == 0:
-            check_output(options.output)
-        document = measure(options)
+        strategy = keras_fastnet.TorusStrategy(
+            wire_dtype=None if wire_dtype == "float32" else wire_dtype
+        )
     except ClusterError as error:
         raise UsageError(str(error)) from error
-    if document is not None:
-        _finish(document, options.output)
-    return 0
+    ranks = strategy.num_replicas_in_sync
+    _check_ranks(ranks, grids)
+    scaling = {}
+    if training is not None:
+        scaling["weak_scaling"] = weak_scaling(
+            strategy,
+            training.model,
+            batch=training.batch,
+            image_size=training.image_size,
+            rounds=rounds,
+        )
+        keras.backend.clear_session()
+    shown = grids or list(dict.fromkeys([strategy.grid, _squarest(ranks)]))
+    all_reduces = AllReduces(strategy, shown)
+    rows = [row for nbytes in sizes for row in all_reduces.rows(nbytes, rounds)]
+    if strategy.rank == 0:
+        document = {
+            **_conditions(strategy, command),
+            "wire_dtype": wire_dtype,
+            "rounds": rounds,
+            "all_reduce": rows,
+            **scaling,
+        }
+        text = json.dumps(document, indent=1)
+        Path(output).write_text(f"{text}\n", encoding="utf-8")
+        print(f"{as_text(document)}\n\nwritten: {output}", flush=True)
 
 
-def _finish(document: dict[str, Any], output: str) -> None:
-    write(document, output)
-    print(f"\n{as_text(document)}\n\nwritten: {output}", flush=True)
+def _conditions(strategy: keras_fastnet.TorusStrategy, command: str) -> dict[str, Any]:
+    topology = Topology.of(strategy.extended.hosts)
+    return {
+        "format": FORMAT,
+        "command": command,
+        "date": datetime.date.today().isoformat(),
+        "cpu": processor_name(),
+        "versions": {
+            "python": platform.python_version(),
+            "tensorflow": tf.__version__,
+            "keras": keras.__version__,
+            "keras_fastnet": keras_fastnet.__version__,
+        },
+        "transport": "tensorflow" if strategy.extended.mpi is None else "mpi",
+        "ranks": strategy.num_replicas_in_sync,
+        "hosts": topology.hosts,
+        "ranks_per_host": topology.ranks_per_host,
+        "cores_per_host": available_cpus(),
+        "bucket_bytes": strategy.extended.bucket_bytes,
+    }
+
+
+def _check_ranks(ranks: int, grids: Sequence[Grid]) -> None:
+    """Raises `UsageError` if sums of so many ranks cannot be measured on the grids."""
+    if ranks < 2:
+        raise UsageError(
+            "An all-reduce needs at least two ranks. "
+            f"Received: {ranks}. Pass, for example, `--workers 2`."
+        )
+    for grid in grids:
+        if grid.size != ranks:
+            fitting = ", ".join(str(fit) for fit in grids_of(ranks))
+            raise UsageError(
+                f"--grid must have a place for each of the {ranks} ranks. Received: "
+                f"{grid}, with {grid.size} places. These fit: {fitting}."
+            )
+
+
+def _squarest(ranks: int) -> Grid:
+    """Returns the grid closest to a square. Of two it takes the wide one."""
+    return min(grids_of(ranks), key=lambda grid: grid.rows + grid.columns)

@@ -1,10 +1,9 @@
-"""The results of `fastnet bench`: their file format, reading, writing and the table."""
+"""The results of `fastnet bench`: reading its files, and its table."""
 
 import contextlib
 import dataclasses
 import json
 import math
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,23 +17,10 @@ from keras_fastnet.collectives.cost_model import (
     work_of,
 )
 from keras_fastnet.collectives.grid import Grid
-from keras_fastnet.errors import UsageError
-from keras_fastnet.scaling.bench_options import size_text
-from keras_fastnet.text import count, table
+from keras_fastnet.text import count, size_text, table
 
 FORMAT = 1
 """The version of the files that `fastnet bench` writes."""
-
-TENSORFLOW_ITSELF = "tensorflow"
-MPI_ITSELF = "MPI_Allreduce"
-OVER_GRPC = "auto, gRPC"
-"""The algorithm that a strategy over MPI would choose over gRPC."""
-FROM_PYTHON = "auto, Python"
-"""The algorithm that a strategy over MPI chooses, called without TensorFlow."""
-
-# The all-reduces of other libraries, and those whose algorithm a strategy chose.
-_NOT_MODELLED = (TENSORFLOW_ITSELF, MPI_ITSELF, "auto", OVER_GRPC, FROM_PYTHON)
-_RING = "ring"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,42 +69,6 @@ class WeakScaling:
     step_seconds: float
 
 
-def check_output(output: str) -> None:
-    """Checks, before time is spent on measuring, that a file can be written.
-
-    Args:
-        output: The file.
-
-    Raises:
-        UsageError: If it cannot be written.
-    """
-    path = Path(output)
-    directory = path.parent
-    if path.is_dir():
-        reason = "it is a directory"
-    elif not directory.is_dir():
-        reason = f"there is no directory {directory}"
-    elif not os.access(path if path.exists() else directory, os.W_OK):
-        reason = "permission denied"
-    else:
-        return
-    raise UsageError(
-        "--output must be a file that can be written. "
-        f"Received: {output} ({reason}). Choose another path."
-    )
-
-
-def write(document: dict[str, Any], output: str) -> None:
-    """Writes results to a file.
-
-    Args:
-        document: The results.
-        output: The file.
-    """
-    text = json.dumps(document, indent=1)
-    Path(output).write_text(f"{text}\n", encoding="utf-8")
-
-
 def read_measurements(path: str | Path) -> list[Measurement]:
     """Returns the all-reduces in a file that `fastnet bench` wrote.
 
@@ -129,11 +79,11 @@ def read_measurements(path: str | Path) -> list[Measurement]:
         ValueError: If there is no such file, or it has another format.
     """
     with _document(path) as document:
-        topology = _topology(document)
+        # The others are those of other libraries, or were chosen by a strategy.
         return [
-            _measurement(entry, topology, document)
+            _measurement(entry, document)
             for entry in document["all_reduce"]
-            if entry["algorithm"] not in _NOT_MODELLED
+            if entry["algorithm"] in ALGORITHMS
         ]
 
 
@@ -152,7 +102,7 @@ def read_weak_scaling(path: str | Path) -> WeakScaling | None:
             return None
         return WeakScaling(
             model=str(entry["model"]),
-            parameters=_positive_integer(entry, "parameters"),
+            parameters=int(_positive(entry, "parameters")),
             # All ranks computed at the same time.
             compute_seconds=_positive(entry, "compute_seconds")
             / _topology(document).ranks_per_core,
@@ -166,26 +116,37 @@ def as_text(document: dict[str, Any]) -> str:
     Args:
         document: The results.
     """
-    lines = [
+    head = (
         f"{document['ranks']} ranks on {count(document['hosts'], 'host')}, transport "
         f"{document['transport']}, {document['wire_dtype']} on the wire; milliseconds, "
         f"median of {document['rounds']} rounds, * is the fastest"
-    ]
-    columns = list(dict.fromkeys(_name(row) for row in document["all_reduce"]))
+    )
+    by_size: dict[int, dict[str, float]] = {}
+    for row in document["all_reduce"]:
+        by_size.setdefault(row["bytes"], {})[_name(row)] = row["seconds"]
+    columns = list(dict.fromkeys(name for found in by_size.values() for name in found))
     rows = [["size", *columns, "best/ring"]]
-    for nbytes in dict.fromkeys(row["bytes"] for row in document["all_reduce"]):
-        found = {
-            _name(row): row["seconds"]
-            for row in document["all_reduce"]
-            if row["bytes"] == nbytes
-        }
+    for nbytes, found in by_size.items():
         best = min(found.values())
-        cells = [_milliseconds(found.get(name), best) for name in columns]
-        rows.append([size_text(nbytes), *cells, f"{best / found[_RING]:.2f}"])
-    lines += table(rows, left=1)
+        cells = [
+            f"{found[name] * 1e3:.2f}{'*' if found[name] == best else ' '}"
+            if name in found
+            else "- "
+            for name in columns
+        ]
+        rows.append([size_text(nbytes), *cells, f"{best / found['ring']:.2f}"])
+    lines = [head, *table(rows, left=1)]
     scaling = document.get("weak_scaling")
     if scaling:
-        lines += ["", _training(scaling)]
+        side = scaling["image_size"]
+        lines += [
+            "",
+            f"{scaling['model']}, {scaling['parameters']:,} parameters, "
+            f"{scaling['batch_per_replica']} images of {side}x{side} per replica:",
+            f"{scaling['compute_seconds'] * 1e3:.1f} ms a step alone, "
+            f"{scaling['step_seconds'] * 1e3:.1f} ms in the cluster, "
+            f"efficiency {scaling['efficiency']:.0%}",
+        ]
     return "\n".join(lines)
 
 
@@ -194,23 +155,6 @@ def _name(row: dict[str, Any]) -> str:
     if algorithm not in ("torus", "gather"):
         return algorithm
     return "{} {}x{}".format(algorithm, *row["grid"])
-
-
-def _milliseconds(seconds: float | None, best: float) -> str:
-    if seconds is None:
-        return "- "
-    return f"{seconds * 1e3:.2f}{'*' if seconds == best else ' '}"
-
-
-def _training(scaling: dict[str, Any]) -> str:
-    side = scaling["image_size"]
-    return (
-        f"{scaling['model']}, {scaling['parameters']:,} parameters, "
-        f"{scaling['batch_per_replica']} images of {side}x{side} per replica:\n"
-        f"{scaling['compute_seconds'] * 1e3:.1f} ms a step alone, "
-        f"{scaling['step_seconds'] * 1e3:.1f} ms in the cluster, "
-        f"efficiency {scaling['efficiency']:.0%}"
-    )
 
 
 @contextlib.contextmanager
@@ -227,33 +171,24 @@ def _document(path: str | Path) -> Iterator[dict[str, Any]]:
             "Write one with `fastnet bench`."
         ) from error
     except (KeyError, TypeError, ValueError) as error:
-        raise _malformed(path, error) from error
-
-
-def _malformed(path: str | Path, error: Exception) -> ValueError:
-    what = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else error
-    return ValueError(
-        f"A bench file must be what `fastnet bench` writes, format {FORMAT}. "
-        f"Received: {path} ({what}). Run this version of `fastnet bench` again."
-    )
+        missing = isinstance(error, KeyError)
+        what = f"{error.args[0]!r} is missing" if missing else error
+        raise ValueError(
+            f"A bench file must be what `fastnet bench` writes, format {FORMAT}. "
+            f"Received: {path} ({what}). Run this version of `fastnet bench` again."
+        ) from error
 
 
 def _topology(document: dict[str, Any]) -> Topology:
-    topology = Topology(
-        hosts=_positive_integer(document, "hosts"),
-        ranks_per_host=_positive_integer(document, "ranks_per_host"),
-        cores=_positive_integer(document, "cores_per_host"),
-    )
-    if topology.ranks != document["ranks"]:
+    names = ("hosts", "ranks_per_host", "cores_per_host")
+    hosts, ranks, cores = (int(_positive(document, name)) for name in names)
+    if hosts * ranks != document["ranks"]:
         raise ValueError('"ranks" is not "hosts" times "ranks_per_host"')
-    return topology
+    return Topology(hosts=hosts, ranks_per_host=ranks, cores=cores)
 
 
-def _measurement(
-    entry: dict, topology: Topology, document: dict[str, Any]
-) -> Measurement:
-    if entry["algorithm"] not in ALGORITHMS:
-        raise ValueError(f"unknown algorithm {entry['algorithm']!r}")
+def _measurement(entry: dict[str, Any], document: dict[str, Any]) -> Measurement:
+    topology = _topology(document)
     algorithm, grid = entry["algorithm"], Grid(*entry["grid"])
     if document["transport"] == "mpi" and algorithm == "ring":
         # A flat sum over MPI is an exchange among all, not a ring.
@@ -273,17 +208,10 @@ def _measurement(
     )
 
 
-def _positive(entry: dict, key: str) -> float:
+def _positive(entry: dict[str, Any], key: str) -> float:
     value = entry[key]
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f'"{key}" is not a number but {value!r}')
-    if not 0 < value < float("inf"):
+    if not 0 < value < math.inf:
         raise ValueError(f'"{key}" is {value!r}, not above 0')
     return float(value)
-
-
-def _positive_integer(entry: dict, key: str) -> int:
-    value = _positive(entry, key)
-    if value != int(value):
-        raise ValueError(f'"{key}" is {value!r}, not an integer')
-    return int(value)

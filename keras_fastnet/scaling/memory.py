@@ -4,8 +4,6 @@ import dataclasses
 import math
 from typing import Any
 
-from keras_fastnet.scaling.applications import built
-
 SLOTS = {"sgd": 0, "momentum": 1, "lars": 1, "adam": 2}
 """Values that an optimizer keeps for each weight; momentum is `SGD(momentum=0.9)`."""
 
@@ -61,22 +59,9 @@ class Memory:
         )
 
 
-def memory_of_application(
-    name: str, device_batch: int, optimizer: str, precision: str
-) -> Memory:
-    """Returns the memory of one of Keras's applications.
-
-    Args:
-        name: Its name.
-        device_batch: Per-replica batch.
-        optimizer: One of `SLOTS`.
-        precision: The dtype policy.
-
-    Raises:
-        UsageError: If there is no such application.
-    """
-    _, model = built(name, precision)
-    return memory_of(model, device_batch, optimizer, precision)
+def trained(model: Any) -> int:
+    """Returns the number of a model's trainable parameters."""
+    return sum(math.prod(weight.shape) for weight in model.trainable_weights)
 
 
 def memory_of(
@@ -90,15 +75,15 @@ def memory_of(
         optimizer: One of `SLOTS`.
         precision: The model's dtype policy. Defaults to `"float32"`.
     """
-    trained = sum(math.prod(w.shape) for w in model.trainable_weights) * _FLOAT_BYTES
+    gradients = trained(model) * _FLOAT_BYTES
     return Memory(
         device_batch=device_batch,
         precision=precision,
         optimizer=optimizer,
         weights=sum(math.prod(w.shape) for w in model.weights) * _FLOAT_BYTES,
-        gradients=trained,
-        slots=SLOTS[optimizer] * trained,
-        accumulated=trained,
+        gradients=gradients,
+        slots=SLOTS[optimizer] * gradients,
+        accumulated=gradients,
         activations=_kept_bytes(model, device_batch),
     )
 

@@ -12,9 +12,8 @@ import tensorflow as tf
 from keras_fastnet import TorusStrategy
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.scopes import train_alone
-from keras_fastnet.errors import UsageError
-from keras_fastnet.scaling.applications import application_named
-from keras_fastnet.scaling.bench_options import BenchOptions
+from keras_fastnet.scaling.applications import application
+from keras_fastnet.scaling.memory import trained
 
 _TIMED_STEPS = 3
 
@@ -35,7 +34,7 @@ class _StepTimes(keras.callbacks.Callback):
 
 
 def weak_scaling(
-    strategy: TorusStrategy, options: BenchOptions, say: Callable[[str], None]
+    strategy: TorusStrategy, name: str, *, batch: int, image_size: int, rounds: int
 ) -> dict[str, Any]:
     """Times `model.fit` with and without the cluster, in turn.
 
@@ -44,8 +43,10 @@ def weak_scaling(
 
     Args:
         strategy: The cluster's strategy.
-        options: The model, the batch size and the number of rounds.
-        say: Shows the user a line of progress.
+        name: The model: one of Keras's applications.
+        batch: Images of a replica in a step.
+        image_size: Their height and width.
+        rounds: The number of rounds.
 
     Returns:
         The entry `weak_scaling` of the results.
@@ -53,26 +54,24 @@ def weak_scaling(
     Raises:
         UsageError: If there is no such model, or it cannot take images of this size.
     """
-    name = options.model or ""
-    say(f"{name}: building")
+    replicas = strategy.num_replicas_in_sync
     # Not a OneDeviceStrategy: alternating between the two strategies sometimes crashed
     # TensorFlow in one of its threads.
-    alone = _Trainer(train_alone, 1, options)
-    together = _Trainer(strategy.scope, strategy.num_replicas_in_sync, options)
+    alone = _Trainer(train_alone, name, batch, image_size)
+    together = _Trainer(strategy.scope, name, batch * replicas, image_size)
     compute: list[float] = []
     steps: list[float] = []
-    for turn in range(options.repeats + 1):
-        say(f"{name}: round {turn} of {options.repeats}")
+    for turn in range(rounds + 1):
         found = alone(), together()
         if turn > 0:  # The first round compiles.
             compute += found[0]
             steps += found[1]
     compute_seconds, step_seconds = map(statistics.median, (compute, steps))
     return {
-        "model": name,
-        "parameters": together.parameters,
-        "batch_per_replica": options.batch,
-        "image_size": options.image_size,
+        "model": together.name,
+        "parameters": trained(together.model),
+        "batch_per_replica": batch,
+        "image_size": image_size,
         "compute_seconds": compute_seconds,
         "step_seconds": step_seconds,
         "efficiency": compute_seconds / step_seconds,
@@ -84,31 +83,22 @@ class _Trainer:
 
     Args:
         scope: Returns the context in which the model is built and trained.
-        replicas: The number of replicas that share a global batch.
-        options: The model and the per-replica batch size.
+        name: The model.
+        examples: The global batch.
+        side: Height and width of an image.
     """
 
     def __init__(
         self,
         scope: Callable[[], AbstractContextManager],
-        replicas: int,
-        options: BenchOptions,
+        name: str,
+        examples: int,
+        side: int,
     ):
         self._scope = scope
-        name = application_named(options.model or "", dir(keras.applications))
-        side = options.image_size
-        make = getattr(keras.applications, name)
-        examples = options.batch * replicas
         with scope():
-            try:
-                self._model = make(weights=None, input_shape=(side, side, 3))
-            except ValueError as error:
-                raise UsageError(
-                    "--image-size must be one that the model takes. Received: "
-                    f"--model {name} --image-size {side} ({error}). "
-                    "Choose a larger one."
-                ) from error
-            self._model.compile(
+            self.name, self.model = application(name, input_shape=(side, side, 3))
+            self.model.compile(
                 optimizer=keras.optimizers.SGD(1e-3, momentum=0.9),
                 loss="sparse_categorical_crossentropy",
                 # Keras might use XLA in one of the two only.
@@ -116,18 +106,15 @@ class _Trainer:
             )
         generator = np.random.default_rng(0)
         images = generator.standard_normal((examples, side, side, 3), dtype="float32")
-        labels = generator.integers(0, self._model.output_shape[-1], examples)
+        labels = generator.integers(0, self.model.output_shape[-1], examples)
         # Repeats one batch, so that no time is spent on making data.
         self._data = tf.data.Dataset.from_tensors((images, labels)).repeat()
-        self.parameters = sum(
-            int(np.prod(w.shape)) for w in self._model.trainable_weights
-        )
 
     def __call__(self) -> list[float]:
         times = _StepTimes()
         # The end of the first step starts the clock.
         with self._scope():
-            self._model.fit(
+            self.model.fit(
                 self._data,
                 steps_per_epoch=1 + _TIMED_STEPS,
                 callbacks=[times],

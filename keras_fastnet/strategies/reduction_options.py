@@ -5,8 +5,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_fastnet.collectives.grid_choice import DEFAULT_BUCKET_BYTES
-
 _WIRE_DTYPES = (tf.bfloat16, tf.float16)
 
 _TRANSPORTS = ("auto", "mpi", "tensorflow")
@@ -21,13 +19,13 @@ class ReductionOptions:
             when these are known.
         wire_dtype: Dtype that `float32` is rounded to for sending; `None` for no
             rounding.
-        bucket_bytes: Size of a bucket.
+        bucket_bytes: Size of a bucket; `None` for the default of the engine.
         transport: `"mpi"`, `"tensorflow"` or `"auto"`.
     """
 
     grid: object
     wire_dtype: tf.DType | None
-    bucket_bytes: int
+    bucket_bytes: int | None
     transport: str
 
 
@@ -61,16 +59,14 @@ def check_options(
             '`transport` must be "auto", "mpi" or "tensorflow". '
             f'Received: {transport!r}. Leave it out for "auto".'
         )
-    if bucket_bytes is None:
-        bucket_bytes = DEFAULT_BUCKET_BYTES
-    elif (
+    if bucket_bytes is not None and (
         not isinstance(bucket_bytes, int)
         or isinstance(bucket_bytes, bool)
         or bucket_bytes < 1
     ):
         raise ValueError(
             "`bucket_bytes` must be a positive integer. "
-            f"Received: {bucket_bytes!r}. Leave it out for {DEFAULT_BUCKET_BYTES:,}."
+            f"Received: {bucket_bytes!r}. Leave it out for the default."
         )
     if communication_options is not None and not hasattr(
         communication_options, "bytes_per_pack"

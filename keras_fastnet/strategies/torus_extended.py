@@ -13,7 +13,13 @@ from keras_fastnet.collectives.all_reducer import AllReducer
 from keras_fastnet.collectives.collective_mark import CollectiveMark
 from keras_fastnet.collectives.cost_model import Algorithm
 from keras_fastnet.collectives.grid import Grid
-from keras_fastnet.collectives.grid_choice import Engine, GridChoice, choose_grid
+from keras_fastnet.collectives.grid_choice import (
+    DEFAULT_BUCKET_BYTES,
+    NCCL_BUCKET_BYTES,
+    Engine,
+    GridChoice,
+    choose_grid,
+)
 from keras_fastnet.collectives.mpi_transport import MpiTransport
 from keras_fastnet.collectives.tensorflow_transport import TensorFlowTransport
 from keras_fastnet.collectives.transport import Transport
@@ -113,7 +119,7 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
         devices = len(self.worker_devices)
         self.hosts = [host for host in hosts for _ in range(devices)]
         self.arrange(
-            choose_grid(reduction.grid, self.hosts, reduction.bucket_bytes, self.engine)
+            choose_grid(reduction.grid, self.hosts, self.bucket_bytes, self.engine)
         )
 
     def check_peers(self, seconds: float) -> None:
@@ -148,6 +154,12 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
         if self.mpi is not None:
             return "MPI"
         return "NCCL" if self._uses_nccl else "gRPC"
+
+    @property
+    def bucket_bytes(self) -> int:
+        """Bytes of a bucket of gradients."""
+        default = NCCL_BUCKET_BYTES if self.engine == "NCCL" else DEFAULT_BUCKET_BYTES
+        return self.reduction.bucket_bytes or default
 
     @property
     def _uses_nccl(self) -> bool:
@@ -211,7 +223,7 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
             [
                 AllReducer(
                     sums,
-                    bucket_bytes=self.reduction.bucket_bytes,
+                    bucket_bytes=self.bucket_bytes,
                     wire_dtype=self.reduction.wire_dtype,
                 )
                 for sums in transport.sums(algorithm_for)
@@ -308,7 +320,7 @@ def describe(extended: TorusExtended, source: str, wait_timeout: float) -> str:
         ("grid", f"{count(grid.rows, 'row')} x {count(grid.columns, 'column')}"),
         *(("", row) for row in rows),
         ("transport", f"{carrier}; {travels}"),
-        ("buckets", f"{reduction.bucket_bytes:,} bytes"),
+        ("buckets", f"{extended.bucket_bytes:,} bytes"),
         *(("sums", line) for line in _algorithms(extended.choice)),
         ("waits", f"up to {wait_timeout:g} s for another worker"),
     ]

@@ -59,7 +59,7 @@ class TorusStrategy(tf.distribute.MultiWorkerMirroredStrategy, metaclass=OnePerP
             name), for half the bytes. Sums are computed in `float32`. `float16`
             overflows at 65,504. Defaults to `None`: no rounding.
         bucket_bytes: Gradients are sent in buckets of this size. Defaults to
-            `None`: 16 MiB.
+            `None`: 16 MiB, or 64 MiB over NCCL.
         transport: Library that sends gradients and metrics: `"mpi"`, for processes
             started by `mpiexec`; `"tensorflow"`, TensorFlow's own collectives (gRPC,
             NCCL); or `"auto"`: MPI on CPUs if it started the processes, otherwise

@@ -17,12 +17,11 @@ import numpy as np
 import tensorflow as tf
 
 import keras_fastnet
-from keras_fastnet._keras import adapters, scopes, wrapping
-from keras_fastnet._keras import callbacks as callback_lists
+from keras_fastnet._keras import wrapping
 from keras_fastnet._keras.adapters import optimizers
-from keras_fastnet._keras.keras_api import IS_KERAS_2, keras
+from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.callbacks import ThroughputMonitor, TrustRatioMonitor
-from keras_fastnet.checks import check, invariants
+from keras_fastnet.checks import check
 from keras_fastnet.checks.script import subject_of_script
 from keras_fastnet.strategies import fit_steps
 from tests.traps import scenarios
@@ -783,47 +782,19 @@ def fit_with_keras_backup(strategy: Any, *, folder: str) -> str:
     return ""
 
 
-def _own_fixes() -> dict[str, tuple[Any, str, Any]]:
-    """Returns fixes that no wrapper makes: where they are, and what to put there."""
-
-    fixes: dict[str, tuple[Any, str, Any]] = {
-        "layer_state": (fit_steps.models, "layer_state", lambda model: []),
-        "allowed_callbacks": (callback_lists, "_allowed", lambda _, given: given),
-        # Two places ask: where `fit` begins, and at each update.
-        "refusals outside the scope": (scopes, "_replicas", lambda: 1),
-    }
-    callbacks = callback_lists.WorkersCallbackList
-    for name in ("on_epoch_begin", "on_test_begin", "on_epoch_end"):
-        own = getattr(keras.callbacks.CallbackList, name)
-        fixes[f"{callbacks.__name__}.{name}"] = callbacks, name, own
-    if not IS_KERAS_2:
-        from keras_fastnet._keras.keras3 import arrays
-
-        fixes["agreed_seed"] = arrays, "agreed_seed", lambda: None
-        data, kept = adapters.data, adapters.data.WorkersEpochIterator
-        for name in ("_get_iterator",):
-            own = getattr(data.tf_trainer.TFEpochIterator, name)
-            fixes[f"{kept.__name__}.{name}"] = kept, name, own
-    return fixes
-
-
-OWN_FIXES = _own_fixes()
-
-
-def checked(
-    strategy: Any, *, without: str | None = None, only: str | None = None
-) -> list[tuple[str, str, str]]:
+def checked(strategy: Any, *, without: str | None = None) -> list[tuple[str, str, str]]:
     """Returns the verdicts of `check`, perhaps with a fix switched off.
 
     Args:
         strategy: The worker's strategy.
         without: The function of Keras, such as `"BaseOptimizer.apply"`, that is to be
-            Keras's own again; or one of `OWN_FIXES`.
-        only: The invariant to check. Defaults to `None`: all.
+            Keras's own again; or `"layer_state"`, which averages what layers assign.
     """
     switched_off = contextlib.ExitStack()
-    if without in OWN_FIXES:
-        switched_off.enter_context(mock.patch.object(*OWN_FIXES[without]))
+    if without == "layer_state":
+        switched_off.enter_context(
+            mock.patch.object(fit_steps.models, "layer_state", lambda model: [])
+        )
     elif without:
         (wrap,) = {
             (owner, name)
@@ -832,12 +803,8 @@ def checked(
         }
         own = getattr(*wrap).__wrapped__
         switched_off.enter_context(mock.patch.object(*wrap, own))
-    chosen = [f for f in invariants.ALL if only in (None, f.__name__)]
-    with switched_off, mock.patch.object(invariants, "ALL", chosen):
-        return [
-            tuple(verdict)
-            for verdict in check(strategy or keras_fastnet.TorusStrategy())
-        ]
+    with switched_off:
+        return list(map(tuple, check(strategy or keras_fastnet.TorusStrategy())))
 
 
 def tracked(strategy: Any) -> list[list[str]]:
@@ -867,9 +834,7 @@ def checked_script(strategy: Any, *, words: list[str]) -> list[tuple[str, str, s
     """
     found, subject = subject_of_script(words[0], words[1:])
     assert found is strategy
-    chosen = [invariants.same_update, invariants.equal_weights]
-    with mock.patch.object(invariants, "ALL", chosen):
-        return [tuple(verdict) for verdict in check(strategy, subject)]
+    return list(map(tuple, check(strategy, subject)))
 
 
 def trapped(strategy: Any, *, scenario: str, folder: str) -> list[Any]:

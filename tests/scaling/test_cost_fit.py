@@ -159,13 +159,6 @@ def test_costs_that_always_occur_together_are_summed():
     assert fitted.copied_byte == pytest.approx(1e-10)
 
 
-def test_host_costs_equal_the_network_costs_if_all_crossed_the_network():
-    far = (1e-4, 2e-4, 1e-9)
-    fitted = fit_costs(timed(Topology(12, 1), [(3, 4)], far, far, 1e-10))
-    expected = costs_of(far, far, 1e-10)
-    assert dataclasses.astuple(fitted) == pytest.approx(dataclasses.astuple(expected))
-
-
 def test_costs_are_those_of_unshared_cores():
     near = (1e-4, 2e-4, 1e-9)
     # Twelve ranks on eight cores take half as long again, but for waiting.
@@ -192,13 +185,6 @@ def test_non_negative_least_squares_against_scipy(columns, seed):
     np.testing.assert_allclose(
         _non_negative_least_squares(rows), expected, rtol=1e-6, atol=1e-8
     )
-
-
-def test_no_cost_is_negative():
-    # The torus takes less than its messages and bytes alone.
-    fitted = fit_costs(on_one_host((1e-4, 2e-4, 1e-9), -1e-11))
-    assert fitted.copied_byte == 0
-    assert min(dataclasses.astuple(fitted)) >= 0
 
 
 def test_too_similar_measurements_raise():
@@ -263,15 +249,10 @@ def test_file_is_read(written):
     [
         ({"format": 2}, '"format": 1'),
         ({"ranks": 5}, '"ranks" is not'),
-        ({"hosts": 0}, '"hosts" is 0'),
-        ({"bucket_bytes": 0}, '"bucket_bytes" is 0'),
-        ({"cores_per_host": 1.5}, '"cores_per_host" is 1.5'),
-        ({"all_reduce": 3}, "int"),
         ({"all_reduce": [{"algorithm": "ring"}]}, "'grid' is missing"),
         ({"all_reduce": [{**DOCUMENT["all_reduce"][0], "grid": [3, 2]}]}, "grid 3x2"),
         ({"all_reduce": [{**DOCUMENT["all_reduce"][0], "seconds": -1}]}, "not above 0"),
         ({"all_reduce": [{**DOCUMENT["all_reduce"][0], "bytes": "x"}]}, "not a number"),
-        ({"all_reduce": [{**DOCUMENT["all_reduce"][0], "algorithm": "x"}]}, "'x'"),
     ],
 )
 def test_malformed_files_raise(written, changes, message):
@@ -290,19 +271,10 @@ def test_bytes_and_buckets_are_those_that_were_sent(written):
     assert [(m.nbytes, m.buckets) for m in halves] == [(500, 1), (500.5, 2), (2000, 4)]
 
 
-def test_malformed_weak_scaling_raises(written):
-    entry = {**DOCUMENT["weak_scaling"], "compute_seconds": None}
-    with pytest.raises(ValueError, match="compute_seconds"):
-        read_weak_scaling(written(weak_scaling=entry))
-
-
 def test_unreadable_files_raise(tmp_path):
     with pytest.raises(ValueError, match="No such file"):
         read_measurements(tmp_path / "missing.json")
     broken = tmp_path / "broken.json"
     broken.write_bytes(b"\xff{")
     with pytest.raises(ValueError, match="must be what"):
-        read_measurements(broken)
-    broken.write_text("[1]")
-    with pytest.raises(ValueError, match="no JSON object"):
         read_measurements(broken)

@@ -123,9 +123,3 @@ def test_plan_prints_the_memory_of_an_application(capsys):
     assert float(found["in all"].replace(",", "")) == pytest.approx(
         np.sum(parts), abs=0.3
     )
-
-
-def test_memory_of_a_number_of_parameters_is_refused(capsys):
-    words = "plan --ranks 2 --parameters 9 --device-batch 8"
-    assert cli.main(words.split()) == 2
-    assert "Received: --parameters. Give --model NAME." in capsys.readouterr().err

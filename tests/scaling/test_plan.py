@@ -1,8 +1,10 @@
 """`fastnet plan`: its predictions against arithmetic by hand, and its errors."""
 
-import argparse
+import dataclasses
 import functools
+import importlib.util
 import json
+import math
 import re
 import subprocess
 import sys
@@ -11,19 +13,23 @@ import pytest
 
 from keras_fastnet import cli
 from keras_fastnet.collectives.cost_model import Topology
-from keras_fastnet.scaling.published import PUBLISHED_SYSTEMS, predict
+from keras_fastnet.collectives.grid import Grid
+from keras_fastnet.collectives.nccl_model import nccl_all_reduce_seconds
+from keras_fastnet.scaling.plan import Gradients, Nccl, make_plan
+from tests.documentation import ROOT
 
-COSTS = [
-    *("--latency-us", "100", "--overhead-us", "0", "--bandwidth-gb", "1"),
-    *("--network-latency-us", "200", "--network-overhead-us", "50"),
-    *("--network-bandwidth-gb", "0.5", "--copy-bandwidth-gb", "10"),
-    *("--collective-us", "30"),
-]
+COSTS = {
+    "host_round": 100e-6,
+    "host_message": 0.0,
+    "host_byte": 1e-9,
+    "network_round": 200e-6,
+    "network_message": 50e-6,
+    "network_byte": 2e-9,
+    "copied_byte": 1e-10,
+    "collective": 30e-6,
+}
 BENCH = {
     "format": 1,
-    "command": "fastnet bench",
-    "date": "2026-11-21",
-    "versions": {},
     "transport": "tensorflow",
     "ranks": 4,
     "hosts": 1,
@@ -44,6 +50,7 @@ BENCH = {
         "step_seconds": 0.05,
     },
 }
+MILLION = Gradients(1_000_000)
 
 
 @pytest.fixture
@@ -52,260 +59,221 @@ def bench(bench_file):
     return functools.partial(bench_file, BENCH)
 
 
-@pytest.fixture
-def answer(capsys):
-    """Runs `fastnet plan --json` and returns what it prints."""
-
-    def run(*words):
-        assert cli.main(["plan", "--json", *map(str, words)]) == 0
-        return json.loads(capsys.readouterr().out)
-
-    return run
-
-
-def candidate(answer, algorithm, grid=None):
-    (found,) = (
-        entry
-        for entry in answer["candidates"]
-        if (entry["algorithm"], entry["grid"]) == (algorithm, grid)
-    )
+def candidate(plan, name, grid=None):
+    (found,) = (c for c in plan.candidates() if (c.name, c.grid) == (name, grid))
     return found
 
 
-def test_ring_and_torus_by_hand(answer):
+def test_ring_and_torus_by_hand():
     # 2 hosts of 2; 1,000,000 float32 gradients: 4 MB.
-    given = ("--ranks", 4, "--hosts", 2, "--parameters", 1_000_000)
-    answered = answer(*given, "--compute-ms", 20, *COSTS)
-    ring = candidate(answered, "ring")
+    plan = make_plan(Topology(2, 2), MILLION, stated_costs=COSTS, compute_seconds=0.02)
+    ring = candidate(plan, "ring")
     # 6 messages of 1 MB over the network at 0.5 GB/s, each after 200 + 50 us; one
     # operation.
-    assert (ring["rounds"], ring["messages"], ring["sent_mb"]) == (6, 6, 6.0)
-    assert ring["network_mb"] == 6.0
-    assert ring["seconds"] == pytest.approx(30e-6 + 6 * 250e-6 + 0.012)
-    torus = candidate(answered, "torus", [2, 2])
+    assert ring.network_mb == 6.0 and ring.chosen
+    assert ring.seconds == pytest.approx(30e-6 + 6 * 250e-6 + 0.012)
+    torus = candidate(plan, "torus", Grid(2, 2))
     # 2 MB to the neighbour and back; 2 x 1 MB over a card that two ranks share;
     # 3 x 4 MB copied; three operations.
-    assert (torus["messages"], torus["sent_mb"], torus["network_mb"]) == (4, 6.0, 2.0)
     seconds = 90e-6 + 2 * 100e-6 + 0.004 + 2 * 250e-6 + 2 * 0.004 + 0.0012
-    assert torus["seconds"] == pytest.approx(seconds)
-    assert ring["chosen"] and not torus["chosen"]
-    assert ring["efficiency_no_overlap"] == pytest.approx(20 / 33.53)
-    assert ring["efficiency_full_overlap"] == 1.0
+    assert torus.network_mb == 2.0 and not torus.chosen
+    assert torus.seconds == pytest.approx(seconds)
+    assert plan.step_seconds(ring.seconds) == pytest.approx((0.03353, 0.02))
     # Half of the bytes on the wire, a card for each.
-    answered = answer(*given, "--cards", 2, "--wire-dtype", "bfloat16", *COSTS)
-    torus = candidate(answered, "torus", [2, 2])
-    assert torus["sent_mb"] == 3.0 and torus["chosen"]
-    assert torus["seconds"] == pytest.approx(
-        9e-5 + 2e-4 + 0.002 + 5e-4 + 0.002 + 0.0006
-    )
-    assert "efficiency_no_overlap" not in torus
+    halves = dataclasses.replace(MILLION, wire_dtype="bfloat16")
+    plan = make_plan(Topology(2, 2, cards=2), halves, stated_costs=COSTS)
+    torus = candidate(plan, "torus", Grid(2, 2))
+    assert torus.chosen
+    assert torus.seconds == pytest.approx(9e-5 + 2e-4 + 0.002 + 5e-4 + 0.002 + 0.0006)
 
 
-def test_gradients_travel_in_buckets(answer):
-    words = ("--ranks", 4, "--parameters", 1_000_000, *COSTS)
+def test_gradients_travel_in_buckets():
     whole, cut = (
-        candidate(answer(*words, "--bucket-bytes", size), "ring")
+        candidate(
+            make_plan(
+                Topology(1, 4),
+                dataclasses.replace(MILLION, bucket_bytes=size),
+                stated_costs=COSTS,
+            ),
+            "ring",
+        ).seconds
         for size in (4_000_000, 1_500_000)
     )
     # Three buckets: three times the start, the same bytes.
-    assert (whole["messages"], cut["messages"]) == (6, 18)
-    assert cut["sent_mb"] == whole["sent_mb"] == 6.0
-    more = 2 * (30e-6 + 6 * 100e-6)
-    assert cut["seconds"] - whole["seconds"] == pytest.approx(more)
+    assert cut - whole == pytest.approx(2 * (30e-6 + 6 * 100e-6))
 
 
-def test_every_factorisation_is_a_candidate(answer):
-    answered = answer("--ranks", 12, "--parameters", 10)
-    grids = [e["grid"] for e in answered["candidates"] if e["algorithm"] == "torus"]
-    assert grids == [[1, 12], [2, 6], [3, 4], [4, 3], [6, 2], [12, 1]]
-    assert sum(entry["chosen"] for entry in answered["candidates"]) == 1
+def test_every_factorisation_is_a_candidate():
+    found = make_plan(Topology(1, 12), Gradients(10)).candidates()
+    grids = [str(c.grid) for c in found if c.name == "torus"]
+    assert grids == ["1x12", "2x6", "3x4", "4x3", "6x2", "12x1"]
     # For ten gradients the algorithm with the fewest messages is the fastest.
-    (chosen,) = (e for e in answered["candidates"] if e["chosen"])
-    assert chosen["algorithm"] == "gather" and chosen["grid"] in ([3, 4], [4, 3])
+    (chosen,) = (c for c in found if c.chosen)
+    assert chosen.name == "gather" and chosen.grid in (Grid(3, 4), Grid(4, 3))
 
 
-def test_ranks_that_share_cores_take_longer(answer):
-    words = ("--ranks", 4, "--parameters", 1000, "--compute-ms", 20, *COSTS)
+def test_ranks_that_share_cores_take_longer():
     alone, shared = (
-        candidate(answer(*words, "--cores-per-host", cores), "ring") for cores in (4, 2)
+        make_plan(
+            Topology(1, 4, cores=cores),
+            MILLION,
+            stated_costs=COSTS,
+            compute_seconds=0.02,
+        )
+        for cores in (4, 2)
     )
     # Except for the six rounds of waiting, in which other ranks compute.
     wait = 6 * 100e-6
-    assert shared["seconds"] - wait == pytest.approx(2 * (alone["seconds"] - wait))
-    assert shared["efficiency_no_overlap"] == pytest.approx(
-        0.020 / (0.040 + shared["seconds"])
-    )
+    ring = candidate(shared, "ring").seconds
+    assert ring - wait == pytest.approx(2 * (candidate(alone, "ring").seconds - wait))
+    assert shared.step_seconds(ring)[0] == pytest.approx(0.040 + ring)
 
 
-def test_bench_file_gives_costs_model_and_time(answer, bench):
-    answered = answer("--ranks", 2, "--bench", bench())
-    costs = answered["prices"]
-    assert costs["host_message"] == pytest.approx(1e-4, rel=1e-3)
-    assert costs["network_byte"] == pytest.approx(1e-9, rel=1e-3)
-    assert (answered["model"], answered["parameters"]) == ("MyNet", 1_000_000)
-    assert answered["topology"]["cores"] == 2
-    ring = candidate(answered, "ring")
+def test_bench_file_gives_costs_model_and_time(bench):
+    plan = make_plan(Topology(1, 2), None, bench_files=[bench()])
+    assert plan.gradients == Gradients(1_000_000, "MyNet")
+    assert plan.topology.cores == 2
+    ring = candidate(plan, "ring").seconds
     # 2 messages and one vector of 4 MB, on a core each, where a step takes 5 ms.
-    assert ring["seconds"] == pytest.approx(2e-4 + 4e-3, rel=1e-3)
-    assert ring["efficiency_no_overlap"] == pytest.approx(5 / 9.2, rel=1e-3)
+    assert ring == pytest.approx(2e-4 + 4e-3, rel=1e-3)
+    assert plan.step_seconds(ring)[0] == pytest.approx(9.2e-3, rel=1e-3)
+    other = make_plan(Topology(1, 2), Gradients(5), bench_files=[bench()])
+    assert other.compute_seconds is None
+    stated = make_plan(
+        Topology(2, 4), None, bench_files=[bench()], stated_costs={"network_byte": 5.0}
+    )
+    assert stated.costs.network_byte == 5.0
+    assert stated.costs.host_byte == pytest.approx(1e-9, rel=1e-3)
+    assert "no network was measured" in stated.costs_from
 
 
-def test_stated_costs_override_the_bench_file(answer, bench):
-    words = ("--ranks", 8, "--hosts", 2, "--bench", bench())
-    answered = answer(*words, "--network-bandwidth-gb", 2, "--compute-ms", 7)
-    assert answered["prices"]["network_byte"] == pytest.approx(0.5e-9)
-    assert answered["prices"]["host_byte"] == pytest.approx(1e-9, rel=1e-3)
-    assert answered["compute_seconds"] == pytest.approx(0.007)
-    assert "no network was measured" in answered["prices_from"]
+def test_nccl_by_hand():
+    # 69 us; 100 MB at 250 GB/s take 400 us.
+    nccl = Nccl(69e-6, 250e9)
+    gradients = Gradients(25_000_000, bucket_bytes=50_000_000)
+    found = make_plan(Topology(2, 8), gradients, nccl=nccl).candidates()
+    seconds = {c.name: c.seconds for c in found}
+    whole = 69e-6 + 1.2 * math.sqrt(69e-6 * 400e-6) + 400e-6
+    halves = 2 * (69e-6 + 1.2 * math.sqrt(69e-6 * 200e-6) + 200e-6)
+    assert seconds["1 x 100.0 MB"] == pytest.approx(whole)
+    assert seconds["2 x 50.0 MB"] == pytest.approx(halves)
+    assert [c.name for c in found if c.chosen] == ["2 x 50.0 MB"]
 
 
-def test_time_of_another_model_is_not_used(answer, bench):
-    answered = answer("--ranks", 2, "--bench", bench(), "--parameters", 5)
-    assert answered["compute_seconds"] is None
+def benchmark(name):
+    """Returns a script of benchmarks/plan as a module."""
+    path = ROOT / "benchmarks" / "plan" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses look their module up.
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
-def test_text(fastnet):
-    words = ("--ranks", 16, "--hosts", 4, "--parameters", 25_000_000)
-    words += ("--bucket-bytes", 100_000_000)
-    result = fastnet("plan", *words, "--compute-ms", 100)
-    assert result.returncode == 0, result.stderr
-    lines = result.stdout.splitlines()
+def test_published_times_of_nccl_are_predicted():
+    """The aims of docs/plan.md: a median under 15 %, the worst under 40 %."""
+    nccl = benchmark("nccl")
+    systems = nccl.published()
+    assert len(systems) == 6
+    for times in systems.values():
+        found = nccl.sizes_held_out(times)
+        assert found["median"] < 0.15 and found["worst"] < 0.40 and found["sizes"] > 10
+    # The recorded results are those of this model.
+    recorded = json.loads((ROOT / "benchmarks" / "plan" / "nccl.json").read_text())
+    latency, bandwidth, factor = nccl.fit(systems["H100, p5, EFA"])
+    assert recorded["H100, p5, EFA"]["pipelining"] == round(factor, 2)
+    # 16 MiB, as published.
+    predicted = nccl_all_reduce_seconds(latency, bandwidth, 2**24, factor)
+    assert predicted == pytest.approx(298.1e-6, rel=0.15)
+
+
+def test_prediction_of_facebook_by_hand():
+    published = benchmark("published")
+    facebook = published.PUBLISHED_SYSTEMS[0]
+    compute = 32 / 195
+    # A ring of 8 on one host; then rows of 8, columns of 32 with eighths of 100 MB,
+    # eight of them on one card.
+    alone = 14 * (3.4e-6 + 100e6 / 8 / 18.3e9)
+    row = 8 * 3.4e-6 + 14 * 100e6 / 8 / 18.3e9
+    column = 62 * (30e-6 + 8 * 100e6 / 256 / 6.25e9)
+    together = row + column + 3 * 100e6 / 732e9
+    prediction = published.predict(facebook)
+    assert prediction.algorithm == "torus 32x8"
+    assert prediction.all_reduce_seconds == pytest.approx(together)
+    efficiency = (compute + alone) / (compute + together)
+    assert prediction.no_overlap == pytest.approx(efficiency)
+    recorded = (ROOT / "benchmarks" / "plan" / "published.txt").read_text()
+    assert recorded == published.as_text() + "\n"
+
+
+def shown(capsys, words):
+    """Returns what `fastnet plan` prints."""
+    assert cli.main(["plan", *words.split()]) == 0
+    return capsys.readouterr().out
+
+
+def test_text(capsys):
+    words = "--ranks 16 --hosts 4 --parameters 25000000 --bucket-bytes 100000000"
+    lines = shown(capsys, f"{words} --compute-ms 100").splitlines()
     assert sum("<- chosen" in line for line in lines) == 1
-    head = next(line for line in lines if line.startswith("sum "))
     row = next(line for line in lines if re.match(r"torus\s+4x4 ", line))
-    # 100 MB: 2 x 75 within the host, 2 x 3 x 100/16 over the network.
-    assert row.split()[:6] == ["torus", "4x4", "10", "12", "187.500", "37.500"]
-    assert len(row.removesuffix("<- chosen").rstrip()) == len(head)
-    assert any(line.startswith("ring") and "%" in line for line in lines)
-    without = fastnet("plan", *words)
-    assert "Give --compute-ms for the efficiency." in without.stdout
+    # Of 100 MB 2 x 3 x 100/16 over the network.
+    assert row.split()[:3] == ["torus", "4x4", "37.500"]
+    milliseconds = [float(number) for number in row.split()[3:5]]
+    assert milliseconds[1] == pytest.approx(100 + milliseconds[0], abs=0.1)
+    assert row.split()[5:7] == [f"{1e4 / milliseconds[1]:.1f}", "%"]
+    assert "Give --compute-ms" in shown(capsys, words)
+
+
+def test_text_over_nccl(capsys):
+    words = "--ranks 16 --hosts 2 --parameters 25000000 --nccl-us 69 --nccl-gb 250"
+    text = shown(capsys, words)
+    # TorusStrategy's buckets of 64 MiB.
+    assert re.search(r"^2 x 50.0 MB +0.\d+  <- chosen$", text, re.M)
+    assert "69.0 us, 250.0 GB/s" in text and "torus" not in text
 
 
 def test_ring_on_a_fast_network_is_called_underestimated(capsys):
-    cluster = ["--ranks", "8", "--hosts", "4", "--parameters", "9"]
-    for gigabytes, doubted in (("4", False), ("6", True)):
-        words = ["plan", *cluster, "--network-bandwidth-gb", gigabytes]
-        assert cli.main(words) == 0
-        assert ("ring is underestimated" in capsys.readouterr().out) is doubted
-
-
-def test_keras_application(fastnet):
-    result = fastnet("plan", "--ranks", 2, "--model", "mobilenetv2", "--json")
-    assert result.returncode == 0 and result.stderr == "", result.stderr
-    answered = json.loads(result.stdout)
-    # The trainable ones of 3,538,984 in Keras's documentation.
-    assert answered["model"] == "MobileNetV2"
-    assert answered["parameters"] == 3_504_872
-    refused = fastnet("plan", "--ranks", 2, "--model", "resnet5")
-    assert refused.returncode == 2
-    assert "Received: resnet5. Close to it: ResNet50" in refused.stderr
-    assert len(refused.stderr.splitlines()) == 1
-
-
-def test_plot(tmp_path, answer):
-    path = tmp_path / "plan.png"
-    words = ("--ranks", 24, "--hosts", 4, "--parameters", 1000, "--compute-ms", 5)
-    answer(*words, "--plot", path)
-    assert path.read_bytes().startswith(b"\x89PNG\r\n")
-
-
-def test_plot_fills_a_host_before_the_next():
-    from keras_fastnet.scaling.plan_report import _growing
-
-    assert _growing(Topology(4, 6, cards=2)) == [
-        *(Topology(1, n, cards=2) for n in (1, 2, 4, 6)),
-        *(Topology(n, 6, cards=2) for n in (2, 4)),
-    ]
-
-
-def test_plot_without_matplotlib(monkeypatch, capsys):
-    for name in ("matplotlib", "matplotlib.figure"):
-        monkeypatch.setitem(sys.modules, name, None)
-    words = ["--ranks", "2", "--parameters", "9", "--compute-ms", "1"]
-    assert cli.main(["plan", *words, "--plot", "x.png"]) == 2
-    assert 'pip install "keras-fastnet[plot]"' in capsys.readouterr().err
+    words = "--ranks 8 --hosts 4 --parameters 9 --network-bandwidth-gb "
+    assert "ring is underestimated" not in shown(capsys, words + "4")
+    assert "ring is underestimated" in shown(capsys, words + "6")
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("", "no --ranks"),
-        ("--ranks 0 --parameters 9", "--ranks must be an integer >= 1. Received: 0."),
-        ("--ranks -4 --parameters 9", "Received: -4."),
+        ("--parameters 9", "arguments are required: --ranks"),
         ("--ranks 10000000 --parameters 9", "Received: 10,000,000"),
         (
             "--ranks 12 --hosts 5 --parameters 9",
             "Received: --ranks 12 --hosts 5. These fit: 2, 3, 4, 6",
         ),
         ("--ranks 2", "Received: neither"),
-        ("--ranks 2 --model A --parameters 9", "Received: both"),
-        ("--ranks 2 --parameters -1", "--parameters must be an integer"),
-        (
-            "--ranks 2 --parameters 9 --latency-us -1",
-            "--latency-us must be a fin",
-        ),
-        ("--ranks 2 --parameters 9 --bandwidth-gb 0", "Received: 0."),
-        ("--ranks 2 --parameters 9 --compute-ms nan", "Received: nan."),
-        ("--ranks 2 --parameters 9 --network-bandwidth-gb inf", "Received: inf."),
-        ("--ranks 2 --parameters 9 --cards 0", "--cards must be an integer"),
-        ("--ranks 2 --parameters 9 --cores-per-host 0", "--cores-per-host must"),
+        ("--ranks 2 --model A --parameters 9", "not allowed with argument --model"),
+        ("--ranks 2 --parameters 9 --latency-us -1", "--latency-us must be a fin"),
+        ("--ranks 2 --parameters 9 --nccl-us 5", "Received: only one of"),
+        ("--ranks 2 --parameters 9 --device-batch 8", "Received: no --model"),
         ("--ranks 2 --bench missing.json", "missing.json (No such file"),
-        ("--ranks 2 --bench .", "(Is a directory)"),
-        ("--ranks 2 --parameters 9 --plot x.png", "no --compute-ms"),
-        ("--ranks 2 --parameters 9 --compute-ms 1 --plot x.doc", "x.doc"),
-        ("--ranks 2 --parameters 9 --compute-ms 1 --plot no/x.png", "no/x.png"),
+        ("--ranks 2 --model resnet5", "Received: resnet5. Close to it: ResNet50"),
     ],
 )
 def test_invalid_options_are_errors(words, message, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert cli.main(["plan", *words.split()]) == 2
     captured = capsys.readouterr()
-    assert message in captured.err and "Received: " in captured.err
-    assert len(captured.err.splitlines()) == 1 and not captured.out
+    assert message in captured.err and not captured.out
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"format": 7}, '"format": 1'),
-        ({"ranks": 3}, '"ranks"'),
-        ({"all_reduce": []}, "with no work"),
-        ({"all_reduce": BENCH["all_reduce"][:1]}, "differ enough"),
-        ({"weak_scaling": {"model": "A"}}, "'parameters' is missing"),
-    ],
-)
-def test_malformed_bench_files_are_errors(bench, changes, message, capsys):
-    words = ["--ranks", "2", "--parameters", "9", "--bench", bench(**changes)]
-    assert cli.main(["plan", *words]) == 2
-    error = capsys.readouterr().err
-    assert message in error and "Received: " in error
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--ranks", "many"], "--ranks must be an integer >= 1. Received: many."),
-        (["--compute-ms", "x"], "--compute-ms must be a finite number above 0. Rec"),
-        (["--wire-dtype", "many"], "--wire-dtype: invalid choice: 'many'"),
-        (["--rank", "4"], "unrecognized arguments: --rank 4. Did you mean --ranks?"),
-    ],
-)
-def test_options_that_argparse_rejects(words, message, capsys):
-    assert cli.main(["plan", *words]) == 2
-    error = capsys.readouterr().err
-    assert message in error and len(error.splitlines()) == 1
-
-
-def test_help_states_defaults_and_examples(capsys):
+def test_help_has_examples_that_can_be_parsed(capsys):
     with pytest.raises(SystemExit):
         cli.main(["plan", "--help"])
     text = capsys.readouterr().out
     examples = text.partition("examples:\n")[2].replace("\\\n", " ")
     commands = re.findall(r"^  fastnet (plan .*)$", examples, re.MULTILINE)
-    assert len(commands) == 6
+    assert len(commands) == 4
     for command in commands:
-        parsed = cli.make_parser().parse_args(command.split())
-        assert isinstance(parsed, argparse.Namespace)
+        cli.make_parser().parse_args(command.split())
 
 
 def test_nothing_heavy_is_imported_for_an_answer():
@@ -319,37 +287,3 @@ def test_nothing_heavy_is_imported_for_an_answer():
         [sys.executable, "-c", code], capture_output=True, text=True
     )
     assert result.stdout.endswith("\n[]\n"), result.stderr
-
-
-def test_published_table(fastnet):
-    result = fastnet("plan", "--published")
-    assert result.returncode == 0, result.stderr
-    rows = dict(re.findall(r"^(\S.*?\d)  +(\d.* %.*)$", result.stdout, re.MULTILINE))
-    assert set(rows) == {
-        *("Facebook 2017", "Berkeley/TACC 2017", "IBM DDL 2017"),
-        *("Sony 2018, 1,088", "Sony 2018, 3,264"),
-    }
-    assert "91.6 %" in rows["Sony 2018, 1,088"]
-    assert {"published", "assumed"} <= set(result.stdout.split())
-    listed = json.loads(fastnet("plan", "--published", "--json").stdout)
-    assert [entry["name"] for entry in listed] == [s.name for s in PUBLISHED_SYSTEMS]
-    for entry in listed:
-        for value in entry.values():
-            assert not isinstance(value, dict) or value.get("source", "-")
-
-
-def test_prediction_of_facebook_by_hand():
-    facebook = PUBLISHED_SYSTEMS[0]
-    compute = 32 / 195
-    # A ring of 8 on one host; then rows of 8, columns of 32 with eighths of 100 MB,
-    # eight of them on one card.
-    alone = 14 * (3.4e-6 + 100e6 / 8 / 18.3e9)
-    row = 8 * 3.4e-6 + 14 * 100e6 / 8 / 18.3e9
-    column = 62 * (30e-6 + 8 * 100e6 / 256 / 6.25e9)
-    together = row + column + 3 * 100e6 / 732e9
-    prediction = predict(facebook)
-    assert prediction.algorithm == "torus 32x8"
-    assert prediction.all_reduce_seconds == pytest.approx(together)
-    efficiency = (compute + alone) / (compute + together)
-    assert prediction.no_overlap == pytest.approx(efficiency)
-    assert prediction.full_overlap == 1.0

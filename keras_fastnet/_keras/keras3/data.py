@@ -212,7 +212,7 @@ def first_examples(arguments: Mapping[str, Any], examples: int) -> tuple[Any, ..
         examples: The number of examples. Shorter data are repeated.
 
     Returns:
-        Inputs, targets and sample weights, as many of them as there are.
+        Inputs and, if there are some, targets and sample weights.
 
     Raises:
         ValueError: If the data have no example.
@@ -241,4 +241,7 @@ def first_examples(arguments: Mapping[str, Any], examples: int) -> tuple[Any, ..
         )
     joined = (np.concatenate(parts) for parts in zip(*batches, strict=True))
     rows = [np.take(part, range(examples), axis=0, mode="wrap") for part in joined]
-    return keras.tree.pack_sequence_as(structure, rows)
+    packed = keras.tree.pack_sequence_as(structure, rows)
+    x, y, weights = keras.utils.unpack_x_y_sample_weight(packed)
+    # `fit(x)` has no targets; those that are left out are at the end.
+    return (x,) if y is None else (x, y) if weights is None else (x, y, weights)

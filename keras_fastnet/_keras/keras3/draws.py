@@ -1,0 +1,80 @@
+"""Random numbers that do not depend on how many examples a replica has."""
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import tensorflow as tf
+from keras.src.backend.tensorflow import random as keras_random
+
+_SEED = 7
+_KERAS = ("normal", "truncated_normal", "uniform", "randint")
+_TENSORFLOW = ("normal", "truncated_normal", "uniform")
+
+
+@contextlib.contextmanager
+def equal_draws() -> Iterator[None]:
+    """Gives all examples of a batch the same random numbers, in every step.
+
+    A model whose layers draw then makes the same update on any number of replicas. It
+    replaces the functions of `keras.random`, which Keras's layers call too, and those
+    of `tf.random` that draw from these distributions. Draws of other distributions,
+    and of `tf.random.Generator`, stay as they are.
+    """
+    with contextlib.ExitStack() as stack:
+        for name in _KERAS:
+            draw = functools.partial(getattr(keras_random, name), seed=_SEED)
+            new = _repeated(draw, getattr(keras_random, name))
+            stack.enter_context(mock.patch.object(keras_random, name, new))
+        for name in _TENSORFLOW:
+            stateless = getattr(tf.random, f"stateless_{name}")
+            draw = functools.partial(stateless, seed=[_SEED, _SEED])
+            new = _repeated(draw, getattr(tf.random, name))
+            stack.enter_context(mock.patch.object(tf.random, name, new))
+        stack.enter_context(mock.patch.object(keras_random, "dropout", _dropout))
+        stack.enter_context(
+            mock.patch.object(keras_random, "shuffle", lambda x, *_, **__: x)
+        )
+        yield
+
+
+def _repeated(draw: Callable[..., Any], original: Callable[..., Any]) -> Any:
+    """Returns a function that draws for one example, and repeats that over the batch.
+
+    Args:
+        draw: Draws numbers, from a seed of its own.
+        original: The function whose arguments the new one takes.
+    """
+    signature = inspect.signature(original)
+
+    def drawn(*args: Any, **kwargs: Any) -> tf.Tensor:
+        given = dict(signature.bind(*args, **kwargs).arguments)
+        shape = given.pop("shape")
+        for unused in ("seed", "name"):
+            given.pop(unused, None)
+        if not isinstance(shape, tf.Tensor):
+            # An entry may be a tensor: the size of the batch.
+            shape = tf.stack(list(shape)) if len(shape) else tf.zeros([0], tf.int32)
+        one = draw(tf.concat([tf.ones_like(shape[:1]), shape[1:]], 0), **given)
+        return tf.broadcast_to(one, shape)
+
+    return drawn
+
+
+def _dropout(inputs: Any, rate: float, noise_shape: Any = None, seed: Any = None):
+    """Drops the same units of all examples."""
+    if not 0.0 < rate < 1.0:
+        return inputs if rate == 0.0 else tf.zeros_like(inputs)
+    sizes = tf.shape(inputs)
+    wanted = [None] * len(inputs.shape) if noise_shape is None else [*noise_shape]
+    if wanted:
+        wanted[0] = 1
+    return tf.nn.experimental.stateless_dropout(
+        inputs,
+        rate=rate,
+        noise_shape=[sizes[i] if n is None else n for i, n in enumerate(wanted)],
+        seed=[_SEED, _SEED],
+    )

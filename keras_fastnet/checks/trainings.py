@@ -1,0 +1,179 @@
+"""`Trainings`, which trains a subject's model on the workers or on one device."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from keras_fastnet._keras.keras_api import keras
+from keras_fastnet._keras.scopes import train_alone
+from keras_fastnet.checks.subject import Subject, default_dtypes, made, named
+from keras_fastnet.checks.traits import random_layers
+
+UPDATES = 3
+"""Updates of a training that is compared."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Value:
+    """A weight, or the state of a layer, before and after a training.
+
+    Attributes:
+        path: Its path in the model.
+        trained: Whether it is a trainable weight.
+        before: The value before the first update.
+        after: The value after the last update.
+    """
+
+    path: str
+    trained: bool
+    before: np.ndarray
+    after: np.ndarray
+
+    @property
+    def moved(self) -> float:
+        """The largest change of an element."""
+        return largest_difference(self.before, self.after)
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """What a few updates make of a model.
+
+    Attributes:
+        values: The model's weights and the state of its layers.
+        logs: The loss and the metrics that `fit` logged last.
+    """
+
+    values: list[Value]
+    logs: dict[str, float]
+
+    @property
+    def moved(self) -> float:
+        """The largest change of a trainable weight."""
+        return max((v.moved for v in self.values if v.trained), default=0.0)
+
+    def differences(self, other: "Training") -> list[float]:
+        """Returns how far another training's values are from this one's.
+
+        Args:
+            other: A training from the same start.
+
+        Returns:
+            The largest difference of each value, relative to the change of the weights;
+            that of a layer's state relative to its own change.
+        """
+        return [
+            largest_difference(right.after, found.after)
+            / (self.moved if right.trained else right.moved or 1.0)
+            for right, found in zip(self.values, other.values, strict=True)
+        ]
+
+    def apart(self, other: "Training") -> float:
+        """Returns the largest of the differences of trainable weights.
+
+        Args:
+            other: A training from the same start.
+        """
+        differences = zip(self.values, self.differences(other), strict=True)
+        return float(np.max([found for value, found in differences if value.trained]))
+
+
+class Trainings:
+    """Trains copies of a model from the same start, with examples in a given order.
+
+    Args:
+        strategy: The cluster's strategy.
+        subject: The model and its data.
+
+    Attributes:
+        changes: How the model is changed to be comparable.
+        in_order: The numbers of all examples.
+        turned: The same, reversed within each batch: the same computation, rounded
+            differently.
+    """
+
+    def __init__(self, strategy: Any, subject: Subject):
+        self._strategy, self._subject = strategy, subject
+        self._batch = subject.examples_per_replica * strategy.num_replicas_in_sync
+        # Replicas get unequal shares of the last batch, except on a TPU.
+        odd = 0 if strategy.fit_support.compiles_all else 1
+        count = (UPDATES - 1) * self._batch + self._batch // 2 + odd
+        self.in_order = np.arange(count)
+        batches = np.split(self.in_order, range(self._batch, count, self._batch))
+        self.turned = np.concatenate([order[::-1] for order in batches])
+        self.changes: set[str] = set()
+        self._start: list[np.ndarray] | None = None
+        self._floats: str | None = "float64"
+
+    def first(self) -> Training:
+        """Returns the training on one device from which the others start."""
+        try:
+            return self.train(False, self.in_order)
+        except Exception:
+            # Some layers, also of Keras, such as `RandomRotation`, need float32.
+            self._floats = None
+            return self.train(False, self.in_order)
+
+    def train(self, cluster: bool, order: np.ndarray) -> Training:
+        """Trains a copy of the model.
+
+        Args:
+            cluster: Whether to train on the cluster, and not on one device.
+            order: The numbers of the examples.
+        """
+        # Known to Keras 3 only.
+        from keras_fastnet._keras.keras3.draws import equal_draws
+
+        keras.backend.clear_session()
+        keras.utils.set_random_seed(1)
+        # Not a OneDeviceStrategy: alternating between the two strategies sometimes
+        # crashed TensorFlow in one of its threads.
+        scope = self._strategy.scope() if cluster else train_alone()
+        with scope, default_dtypes(self._floats):
+            model, data = made(self._subject, len(order))
+            self._make_comparable(model)
+            if self._start is not None:
+                model.set_weights(self._start)
+            start = model.get_weights()
+            data = keras.tree.map_structure(lambda part: part[order], data)
+            options = {"batch_size": self._batch, "shuffle": False, "verbose": 0}
+            with equal_draws():
+                history = model.fit(**named(data), **options).history
+        self._start = start
+        trained = {id(weight) for weight in model.trainable_weights}
+        values = [
+            Value(weight.path, id(weight) in trained, before, after)
+            for weight, before, after in zip(
+                model.weights, start, model.get_weights(), strict=True
+            )
+        ]
+        logs = {name: float(np.mean(logged[-1])) for name, logged in history.items()}
+        return Training(values, logs)
+
+    def _make_comparable(self, model: keras.Model) -> None:
+        """Removes what makes replicas differ from one device on purpose."""
+        for layer in model._flatten_layers():
+            if isinstance(layer, keras.layers.BatchNormalization):
+                layer.synchronized = True
+                self.changes.add("BatchNormalization synchronized")
+                if model.jit_compile:
+                    # XLA cannot compile a synchronized layer on several replicas.
+                    model.jit_compile = False
+                    self.changes.add("without XLA")
+        if layers := random_layers(model):
+            self.changes.add(
+                f"all examples of a batch get the same random numbers "
+                f"({', '.join(layers)}); in training each replica draws its own"
+            )
+
+
+def largest_difference(one: np.ndarray, other: np.ndarray) -> float:
+    """Returns the largest absolute difference of two arrays' elements.
+
+    Args:
+        one: An array.
+        other: An array of the same shape.
+    """
+    difference = np.subtract(one, other, dtype="float64")
+    return float(np.abs(difference).max()) if difference.size else 0.0
