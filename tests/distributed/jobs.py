@@ -124,6 +124,7 @@ def fit(
     data: str = "arrays",
     optimizer_options: dict[str, Any] | None = None,
     accumulation_steps: int | None = None,
+    build: bool = False,
     compile_options: dict[str, Any] | None = None,
     fit_options: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
@@ -140,6 +141,8 @@ def fit(
             metrics=["accuracy"],
             **(compile_options or {}),
         )
+        if build:
+            made.build(model.trainable_variables)
     options = {"epochs": epochs, "verbose": 0, **(fit_options or {})}
     if data == "arrays":
         options.setdefault("shuffle", False)
