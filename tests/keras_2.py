@@ -59,7 +59,6 @@ LEFT_OUT = {
     },
     "test_lars_fit": {
         "test_sparse_gradients_in_fit[option2": _OTHERS_DO,
-        "test_accumulation_equals_one_large_batch": _OTHERS_DO,
         "test_moving_average_of_weights": (
             "the average of Keras 2 begins with the weights before the first update"
         ),

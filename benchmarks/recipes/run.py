@@ -1,6 +1,6 @@
 """Trains CIFAR-10 by every recipe, through examples/imagenet.py on two workers.
 
-python benchmarks/recipes/run.py --data-dir DIR    # 20 minutes on 2 cores
+python benchmarks/recipes/run.py --data-dir DIR    # 30 minutes on 2 cores
 python benchmarks/recipes/run.py --measured        # only the table
 
 DIR holds CIFAR-10 as TFRecords in ImageNet's layout.

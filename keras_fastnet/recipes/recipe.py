@@ -4,7 +4,6 @@ import dataclasses
 import math
 import textwrap
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal
 
 from keras_fastnet.recipes.settings import Setting
@@ -122,7 +121,7 @@ class Recipe:
 
     # The methods below import TensorFlow, which `fastnet recipe` does without.
 
-    def scope(self) -> AbstractContextManager[None]:
+    def scope(self) -> Any:
         """Returns the context in which the model is built.
 
         It is the strategy's scope, with the recipe's dtype policy.

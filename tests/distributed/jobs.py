@@ -36,6 +36,12 @@ OPTIMIZERS = {
     "lars": lambda **kw: keras_fastnet.LARS(2.0, weight_decay=1e-3, **kw),
     # With Keras's epsilon of 1e-7 Adam divides rounding errors by rounding errors.
     "adam": lambda **kw: keras.optimizers.Adam(0.01, epsilon=1e-3, **kw),
+    "adamw": lambda **kw: keras.optimizers.AdamW(0.01, 0.1, epsilon=1e-3, **kw),
+    "lion": lambda **kw: keras.optimizers.Lion(1e-3, **kw),
+    "muon": lambda **kw: keras.optimizers.Muon(0.01, epsilon=1e-3, **kw),
+    "schedule-free": lambda **kw: keras.optimizers.ScheduleFreeAdamW(
+        0.01, epsilon=1e-3, **kw
+    ),
 }
 
 
@@ -115,6 +121,7 @@ def fit(
     data: str = "arrays",
     optimizer_options: dict[str, Any] | None = None,
     accumulation_steps: int | None = None,
+    build: bool = False,
     compile_options: dict[str, Any] | None = None,
     fit_options: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
@@ -131,6 +138,8 @@ def fit(
             metrics=["accuracy"],
             **(compile_options or {}),
         )
+        if build:
+            made.build(model.trainable_variables)
     options = {"epochs": epochs, "verbose": 0, **(fit_options or {})}
     if data == "arrays":
         options.setdefault("shuffle", False)

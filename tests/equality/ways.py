@@ -142,6 +142,17 @@ _SYNCHRONIZED = {"count": 330, "normalization": "synchronized", "epochs": 1}
 OPTIMIZERS = {
     "SGD": _fit(optimizer="sgd", epochs=4),
     "Adam": _fit(optimizer="adam", epochs=4),
+    **{
+        # Built before: Keras 3.15's ScheduleFreeAdamW starts at weights of 0 on one
+        # device if the first step builds it.
+        name: Way(
+            "fit",
+            {"optimizer": name.lower()},
+            {"optimizer": name.lower(), "build": True},
+            keras_3="optimizers of Keras 3",
+        )
+        for name in ("AdamW", "Lion", "Muon", "Schedule-free")
+    },
     "clipnorm": _clipped(clipnorm=1e-2),
     "global_clipnorm": _clipped(global_clipnorm=1e-2),
     "clipvalue": _clipped(clipvalue=1e-3),

@@ -93,17 +93,6 @@ def test_sparse_gradients_in_fit(jit_compile, option):
     assert_close(got, expected)
 
 
-def test_accumulation_equals_one_large_batch():
-    # Without batch normalization, which would use the statistics of the small batch.
-    plain = token_model()
-    plain.compile(LARS(2.0), "sparse_categorical_crossentropy")
-    plain.fit(TOKENS, LABELS, batch_size=16, shuffle=False, verbose=0)
-    accumulated = fit(
-        token_model(), LARS(2.0, gradient_accumulation_steps=2), TOKENS, epochs=1
-    )
-    assert_close(accumulated, plain.get_weights())
-
-
 def test_moving_average_of_weights():
     optimizer = LARS(2.0, use_ema=True, ema_momentum=0.5)
     layer = keras.layers.Dense(2, use_bias=False)
