@@ -93,7 +93,7 @@ def _add_model(model: "argparse._ArgumentGroup") -> None:
         "--bucket-bytes",
         type=count,
         metavar="B",
-        help="size of a bucket of float32 gradients (default: TorusStrategy's)",
+        help="size of a bucket of gradients, as sent (default: TorusStrategy's)",
     )
     model.add_argument(
         "--compute-ms",

@@ -197,14 +197,14 @@ def _measurement(entry: dict[str, Any], document: dict[str, Any]) -> Measurement
         raise ValueError(f"grid {grid} is not one of {topology.ranks} ranks")
     # Sizes are those of `float32` vectors.
     travels = WIRE_BYTES[document["wire_dtype"]] / WIRE_BYTES["float32"]
-    nbytes, seconds = float(entry["bytes"]), float(entry["seconds"])
+    nbytes, seconds = entry["bytes"] * travels, float(entry["seconds"])
     if not 0 < seconds < math.inf:
         raise ValueError(f'"seconds" is {seconds!r}, not above 0')
     return Measurement(
         algorithm=algorithm,
         grid=grid,
         topology=topology,
-        nbytes=nbytes * travels,
+        nbytes=nbytes,
         seconds=seconds,
         buckets=math.ceil(nbytes / document["bucket_bytes"]),
     )
