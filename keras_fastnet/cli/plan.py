@@ -61,7 +61,6 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
             type=count,
             default=default,
             metavar=letter,
-            required=flag == "ranks",
             help=meaning,
         )
     _add_model(parser.add_argument_group("model"))
@@ -93,7 +92,7 @@ def _add_model(model: "argparse._ArgumentGroup") -> None:
         "--bucket-bytes",
         type=count,
         metavar="B",
-        help="size of a bucket of float32 gradients (default: TorusStrategy's)",
+        help="size of a bucket of gradients, as sent (default: TorusStrategy's)",
     )
     model.add_argument(
         "--compute-ms",
@@ -200,6 +199,11 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _topology(arguments: argparse.Namespace) -> Topology:
     ranks, hosts = arguments.ranks, arguments.hosts
+    if ranks is None:  # Not `argparse`'s error, which hides misspelt options.
+        raise UsageError(
+            "--ranks N must give the number of ranks. Received: no --ranks. "
+            "Write, for example, `fastnet plan --ranks 8 --parameters 25000000`."
+        )
     if ranks > _MOST_RANKS:
         raise UsageError(
             f"--ranks must be at most {_MOST_RANKS:,}. Received: {ranks:,}. "

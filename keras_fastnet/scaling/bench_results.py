@@ -102,11 +102,11 @@ def read_weak_scaling(path: str | Path) -> WeakScaling | None:
             return None
         return WeakScaling(
             model=str(entry["model"]),
-            parameters=int(_positive(entry, "parameters")),
+            parameters=int(entry["parameters"]),
             # All ranks computed at the same time.
-            compute_seconds=_positive(entry, "compute_seconds")
+            compute_seconds=entry["compute_seconds"]
             / _topology(document).ranks_per_core,
-            step_seconds=_positive(entry, "step_seconds"),
+            step_seconds=float(entry["step_seconds"]),
         )
 
 
@@ -180,11 +180,11 @@ def _document(path: str | Path) -> Iterator[dict[str, Any]]:
 
 
 def _topology(document: dict[str, Any]) -> Topology:
-    names = ("hosts", "ranks_per_host", "cores_per_host")
-    hosts, ranks, cores = (int(_positive(document, name)) for name in names)
-    if hosts * ranks != document["ranks"]:
-        raise ValueError('"ranks" is not "hosts" times "ranks_per_host"')
-    return Topology(hosts=hosts, ranks_per_host=ranks, cores=cores)
+    return Topology(
+        hosts=int(document["hosts"]),
+        ranks_per_host=int(document["ranks_per_host"]),
+        cores=int(document["cores_per_host"]),
+    )
 
 
 def _measurement(entry: dict[str, Any], document: dict[str, Any]) -> Measurement:
@@ -197,21 +197,14 @@ def _measurement(entry: dict[str, Any], document: dict[str, Any]) -> Measurement
         raise ValueError(f"grid {grid} is not one of {topology.ranks} ranks")
     # Sizes are those of `float32` vectors.
     travels = WIRE_BYTES[document["wire_dtype"]] / WIRE_BYTES["float32"]
-    nbytes = _positive(entry, "bytes")
+    nbytes, seconds = entry["bytes"] * travels, float(entry["seconds"])
+    if not 0 < seconds < math.inf:
+        raise ValueError(f'"seconds" is {seconds!r}, not above 0')
     return Measurement(
         algorithm=algorithm,
         grid=grid,
         topology=topology,
-        nbytes=nbytes * travels,
-        seconds=_positive(entry, "seconds"),
-        buckets=math.ceil(nbytes / _positive(document, "bucket_bytes")),
+        nbytes=nbytes,
+        seconds=seconds,
+        buckets=math.ceil(nbytes / document["bucket_bytes"]),
     )
-
-
-def _positive(entry: dict[str, Any], key: str) -> float:
-    value = entry[key]
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f'"{key}" is not a number but {value!r}')
-    if not 0 < value < math.inf:
-        raise ValueError(f'"{key}" is {value!r}, not above 0')
-    return float(value)

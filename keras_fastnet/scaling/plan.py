@@ -59,7 +59,7 @@ class Gradients:
         parameters: The number of gradients.
         model: Name of the model. Defaults to `None`.
         wire_dtype: The dtype that gradients are sent as. Defaults to `"float32"`.
-        bucket_bytes: Bytes of a bucket of `float32` gradients. Defaults to 16 MiB.
+        bucket_bytes: Bytes of a bucket, as sent. Defaults to 16 MiB.
     """
 
     parameters: int
@@ -75,7 +75,7 @@ class Gradients:
     @property
     def buckets(self) -> int:
         """The number of buckets that the gradients are sent in."""
-        return math.ceil(self.parameters * WIRE_BYTES["float32"] / self.bucket_bytes)
+        return math.ceil(self.nbytes / self.bucket_bytes)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -102,27 +102,6 @@ def test_no_algorithm_sends_fewer_bytes_than_the_lower_bound(cluster, algorithm)
     assert (ranks > 1) <= rounds <= messages
 
 
-@given(clusters())
-def test_torus_moves_no_more_bytes_than_the_ring_on_one_host(cluster):
-    topology, _, nbytes = cluster
-    topology = Topology(1, topology.ranks)
-    for grid in grids_of(topology.ranks):
-        ring, torus = (
-            work_of(name, grid, topology, nbytes) for name in ("ring", "torus")
-        )
-        assert torus.host_bytes == pytest.approx(ring.host_bytes)
-        assert torus.host_messages <= ring.host_messages
-        assert torus.host_rounds <= ring.host_rounds
-
-
-@given(clusters())
-def test_one_column_is_a_ring(cluster):
-    topology, _, nbytes = cluster
-    grid = Grid(topology.ranks, 1)
-    ring, torus = (work_of(name, grid, topology, nbytes) for name in ("ring", "torus"))
-    assert dataclasses.astuple(torus) == pytest.approx(dataclasses.astuple(ring))
-
-
 def test_seconds_multiply_work_by_unit_costs():
     costs = UnitCosts(1.0, 10.0, 100.0, 1e3, 1e4, 1e5, 1e6, 1e7)
     assert costs.seconds(Work(8, 7, 6, 5, 4, 3, 2, 1)) == 12345678

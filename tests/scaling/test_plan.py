@@ -243,7 +243,7 @@ def test_ring_on_a_fast_network_is_called_underestimated(capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--parameters 9", "arguments are required: --ranks"),
+        ("--parameters 9", "Received: no --ranks"),
         ("--ranks 10000000 --parameters 9", "Received: 10,000,000"),
         (
             "--ranks 12 --hosts 5 --parameters 9",

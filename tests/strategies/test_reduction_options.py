@@ -1,6 +1,7 @@
 """What a user may ask of the all-reduce, and what is chosen by itself."""
 
 import collections
+import types
 
 import hypothesis
 import numpy as np
@@ -14,6 +15,7 @@ from keras_fastnet.collectives.grid import Grid, rows_of_ranks
 from keras_fastnet.collectives.grid_choice import choose_grid
 from keras_fastnet.scaling.bench_results import read_measurements
 from keras_fastnet.strategies.reduction_options import check_options
+from keras_fastnet.strategies.torus_extended import TorusExtended
 from tests.documentation import ROOT
 
 BUCKET = 2**22
@@ -67,6 +69,21 @@ def test_wrong_options_raise_value_error(options, words, monkeypatch):
 )
 def test_wire_dtype_may_be_a_name_or_a_dtype(given, dtype):
     assert check_options("auto", given, None, "auto", None).wire_dtype == dtype
+
+
+@pytest.mark.parametrize(
+    ("given", "engine", "nbytes"),
+    [
+        (None, "gRPC", 2**24),
+        (None, "MPI", 2**24),
+        (None, "NCCL", 2**26),
+        (5000, "NCCL", 5000),
+    ],
+)
+def test_default_size_of_buckets_depends_on_the_engine(given, engine, nbytes):
+    options = check_options("auto", None, given, "auto", None)
+    extended = types.SimpleNamespace(reduction=options, engine=engine)
+    assert TorusExtended.bucket_bytes.fget(extended) == nbytes
 
 
 @pytest.mark.parametrize(

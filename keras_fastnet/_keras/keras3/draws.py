@@ -5,7 +5,6 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
-from unittest import mock
 
 import tensorflow as tf
 from keras.src.backend.tensorflow import random as keras_random
@@ -24,21 +23,26 @@ def equal_draws() -> Iterator[None]:
     of `tf.random` that draw from these distributions. Draws of other distributions,
     and of `tf.random.Generator`, stay as they are.
     """
-    with contextlib.ExitStack() as stack:
-        for name in _KERAS:
-            draw = functools.partial(getattr(keras_random, name), seed=_SEED)
-            new = _repeated(draw, getattr(keras_random, name))
-            stack.enter_context(mock.patch.object(keras_random, name, new))
-        for name in _TENSORFLOW:
-            stateless = getattr(tf.random, f"stateless_{name}")
-            draw = functools.partial(stateless, seed=[_SEED, _SEED])
-            new = _repeated(draw, getattr(tf.random, name))
-            stack.enter_context(mock.patch.object(tf.random, name, new))
-        stack.enter_context(mock.patch.object(keras_random, "dropout", _dropout))
-        stack.enter_context(
-            mock.patch.object(keras_random, "shuffle", lambda x, *_, **__: x)
-        )
+    changes: dict[tuple[Any, str], Any] = {
+        (keras_random, "dropout"): _dropout,
+        (keras_random, "shuffle"): lambda x, *args, **kwargs: x,
+    }
+    for name in _KERAS:
+        original = getattr(keras_random, name)
+        draw = functools.partial(original, seed=_SEED)
+        changes[keras_random, name] = _repeated(draw, original)
+    for name in _TENSORFLOW:
+        stateless = getattr(tf.random, f"stateless_{name}")
+        draw = functools.partial(stateless, seed=[_SEED, _SEED])
+        changes[tf.random, name] = _repeated(draw, getattr(tf.random, name))
+    originals = {(home, name): getattr(home, name) for home, name in changes}
+    try:
+        for (home, name), change in changes.items():
+            setattr(home, name, change)
         yield
+    finally:
+        for (home, name), original in originals.items():
+            setattr(home, name, original)
 
 
 def _repeated(draw: Callable[..., Any], original: Callable[..., Any]) -> Any:
