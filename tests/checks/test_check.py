@@ -31,16 +31,8 @@ def test_all_invariants_hold(request, cluster):
 @pytest.mark.parametrize(
     ("fix", "invariant"),
     [
-        ("loss.scale_loss_for_distribution", "same_update"),
-        pytest.param(
-            "loss.unscale_loss_for_distribution", "same_update", marks=pytest.mark.slow
-        ),
+        ("loss.reduce_values", "same_update"),
         ("BaseOptimizer.apply", "same_update"),
-        pytest.param(
-            "TFOptimizer._all_reduce_sum_gradients",
-            "same_update",
-            marks=pytest.mark.slow,
-        ),
         pytest.param(
             "WorkersEpochIterator._get_iterator", "same_update", marks=pytest.mark.slow
         ),
