@@ -61,7 +61,7 @@ def markdown() -> str:
     for change in sorted(CHANGES, key=_order):
         lines.append(f"| `{change.path}` | {change.stock} | {change.until} |")
     lines += ["", "Objects of Keras that are given the methods of a subclass:", ""]
-    lines += [f"- {_methods(kind)}" for kind in EXTENSIONS]
+    lines += sorted(f"- {_methods(kind)}" for kind in EXTENSIONS)
     lines += ["", "For the time of a call only:", ""]
     lines += [f"- {what}, {when}" for what, when in _ELSEWHERE]
     return "\n".join(lines)

@@ -24,7 +24,7 @@ def of_scalar(value: tf.Tensor) -> tf.Tensor:
     if strategy is None:
         return value
     support = strategy.fit_support
-    support.note_scalar_loss()
+    support.note_loss("scalar")
     return of_sum(value) if support.scalar_losses == "sum" else value
 
 
@@ -68,11 +68,19 @@ def of_elements(values: tf.Tensor, total: tf.Tensor) -> tf.Tensor:
 
     Args:
         values: The tensor. A scalar is a mean over the replica's examples, or a penalty
-            that is the same on all replicas; the elements of another tensor are of
-            the replica's examples.
+            that is the same on all replicas. Another tensor is one of values of the
+            examples if it is as long as they are, and otherwise a penalty; a line
+            says so, as neither Keras nor TensorFlow tells the two apart.
         total: The sum of its elements.
     """
-    return total if values.shape.rank == 0 else of_sum(total)
+    if values.shape.rank == 0:
+        return total
+    strategy = in_replica()
+    if strategy is not None:
+        strategy.fit_support.note_loss("elements")
+    rows = tf.maximum(_step().own, 1)
+    of_examples = tf.shape(values, out_type=rows.dtype)[0] == rows
+    return tf.where(of_examples, of_sum(total), total)
 
 
 def mean_over_weights(total: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:

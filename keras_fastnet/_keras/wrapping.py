@@ -20,8 +20,7 @@ class Change(NamedTuple):
     Attributes:
         owner: A class or module.
         name: The function or property of it.
-        wrapper: Called with the original first; without it where `adds`.
-        adds: Whether the function is missing without the change.
+        wrapper: Called with the original first.
         stock: What happens without the change.
         until: When the change can be removed.
     """
@@ -29,7 +28,6 @@ class Change(NamedTuple):
     owner: Any
     name: str
     wrapper: Callable[..., Any]
-    adds: bool
     stock: str
     until: str
 
@@ -55,7 +53,7 @@ _installed: set[tuple[Any, str]] = set()
 
 
 def wrap(
-    owner: Any, name: str, *, stock: str, until: str, adds: bool = False
+    owner: Any, name: str, *, stock: str, until: str
 ) -> Callable[[Callable], Callable]:
     """Registers a wrapper of `owner.name`, which is called with the original first.
 
@@ -65,15 +63,13 @@ def wrap(
         stock: What happens without the wrapper, with the upstream thread if there is
             one.
         until: When the wrapper can be removed.
-        adds: Whether there is no such function, and the wrapper becomes it. Defaults
-            to `False`.
 
     Raises:
         ValueError: Raised by the decorator: the function has a wrapper already.
     """
 
     def register(wrapper: Callable) -> Callable:
-        change = Change(owner, name, wrapper, adds, stock, until)
+        change = Change(owner, name, wrapper, stock, until)
         if any((other.owner, other.name) == (owner, name) for other in CHANGES):
             raise ValueError(
                 "A function can be wrapped once. Received: a second wrapper of "
@@ -97,17 +93,14 @@ def install(owner: Any = None) -> None:
     for change in CHANGES:
         if change.is_installed or owner not in (None, change.owner):
             continue
-        if change.adds:
-            made: Any = change.wrapper
-        elif hasattr(change.owner, change.name):
-            made = _wrapped(getattr(change.owner, change.name), change.wrapper)
-        else:
+        if not hasattr(change.owner, change.name):
             raise ImportError(
                 "keras_fastnet adapts private functions of Keras 3.10 to 3.16, and of "
                 f"Keras 2.15 to 2.20. Received: Keras {keras.__version__}, without "
                 f"`{change.path}`. Install another Keras, or a newer keras_fastnet."
             )
-        setattr(change.owner, change.name, made)
+        original = getattr(change.owner, change.name)
+        setattr(change.owner, change.name, _wrapped(original, change.wrapper))
         _installed.add((change.owner, change.name))
 
 

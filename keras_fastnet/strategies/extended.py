@@ -1,6 +1,7 @@
 """The extended half that the strategies have in common."""
 
 import contextlib
+from typing import Any
 
 import tensorflow as tf
 
@@ -9,6 +10,9 @@ from keras_fastnet._keras.replica_step import keras_step
 from keras_fastnet._keras.training import SHARED_POLICIES
 from keras_fastnet.batches.shares import distribute_shares
 from keras_fastnet.strategies.initial_values import InitialValues
+
+# Where assigning on a replica takes values from all of them.
+_REDUCED = (tf.VariableAggregation.SUM, tf.VariableAggregation.MEAN)
 
 
 class FitExtended(tf.distribute.StrategyExtended):
@@ -41,9 +45,10 @@ class FitExtended(tf.distribute.StrategyExtended):
         return len(self.worker_devices) == 1
 
     def _create_variable(self, next_creator, **kwargs):
-        on_read = tf.VariableSynchronization.ON_READ
-        summed = kwargs.get("synchronization") == on_read
-        if self.has_plain_variables and not summed:
+        on_read = kwargs.get("synchronization") == tf.VariableSynchronization.ON_READ
+        if self.has_plain_variables and not (
+            on_read or kwargs.get("aggregation") in _REDUCED
+        ):
             kwargs.pop("colocate_with", None)
             with tf.device(self.worker_devices[0]):
                 variable = next_creator(**kwargs)
@@ -53,14 +58,14 @@ class FitExtended(tf.distribute.StrategyExtended):
             # replica. TensorFlow would copy the first's by a merge call, which
             # cannot stand in the `tf.cond` of Keras's LossScaleOptimizer.
             kwargs["aggregation"] = tf.VariableAggregation.NONE
-        elif summed and kwargs.get("aggregation") == tf.VariableAggregation.MEAN:
+        elif on_read and kwargs.get("aggregation") == tf.VariableAggregation.MEAN:
             # Moving statistics, which steps leave equal on all replicas. A mean at
             # each reading would be a collective: saving on one worker would deadlock.
             kwargs["aggregation"] = tf.VariableAggregation.ONLY_FIRST_REPLICA
         variable = upstream.convertible(
             super()._create_variable(next_creator, **kwargs)
         )
-        return variable if summed else self._noted(variable)
+        return variable if on_read else self._noted(variable)
 
     def _noted(self, variable):
         if self.workers > 1:
@@ -90,6 +95,7 @@ class FitExtended(tf.distribute.StrategyExtended):
     def _update(self, var, fn, args, kwargs, group):
         if isinstance(var, tf.distribute.DistributedValues):
             return super()._update(var, fn, args, kwargs, group)
+        args, kwargs = tf.nest.map_structure(_first, (tuple(args), kwargs))
         result = fn(var, *args, **kwargs)
         return result if group else [result]
 
@@ -128,3 +134,9 @@ class FitExtended(tf.distribute.StrategyExtended):
             self._num_replicas_in_sync,
             lambda make: self._distribute_datasets_from_function(make, options),
         )
+
+
+def _first(value: Any) -> Any:
+    """Returns the value of a worker's only device."""
+    is_distributed = isinstance(value, tf.distribute.DistributedValues)
+    return value.values[0] if is_distributed else value

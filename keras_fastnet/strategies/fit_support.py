@@ -87,7 +87,7 @@ class FitSupport:
         self._trained_by = trained_by
         self._check_plain_fit = check_fit
         self._weights = WeightsCheck(strategy, self.workers)
-        self._noted_scalar_loss = False
+        self._noted_losses: set[str] = set()
 
     def run(self, fn: Any, args: Any, kwargs: Any, options: Any) -> Any:
         """Runs a function on each replica, as `tf.distribute.Strategy.run`.
@@ -333,18 +333,27 @@ class FitSupport:
                 self.workers, "a call of `strategy.run`"
             )
 
-    def note_scalar_loss(self) -> None:
-        """Prints once how a scalar from a loss function is interpreted."""
-        if self._noted_scalar_loss or self.strategy.rank:
+    def note_loss(self, kind: Literal["scalar", "elements"]) -> None:
+        """Prints once how a loss is interpreted that may mean several things.
+
+        Args:
+            kind: A scalar from a loss function; or a tensor that `add_loss` or the
+                gradient of a program's own step is given.
+        """
+        if kind in self._noted_losses or self.strategy.rank:
             return
-        self._noted_scalar_loss = True
-        print(
-            "fastnet: a loss function returns a scalar, which is taken for the "
+        self._noted_losses.add(kind)
+        texts = {
+            "scalar": "a loss function returns a scalar, which is taken for the "
             f"{self.scalar_losses} over each replica's examples. Where it couples "
             "examples of a batch, as Dice over the batch axis does, several replicas "
             "differ from one device.",
-            flush=True,
-        )
+            "elements": "a loss with an axis is taken for a sum over the examples if "
+            "it is as long as a replica's batch, and otherwise for the same on all "
+            "replicas, as a penalty on weights is. Reduce it to a scalar, such as "
+            "`ops.sum(penalties)`, if it could be either.",
+        }
+        print(f"fastnet: {texts[kind]}", flush=True)
 
     def own_rows(self, batch: int) -> tuple[int, int]:
         """Returns where this replica's share of a global batch begins and ends.

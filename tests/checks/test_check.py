@@ -36,7 +36,7 @@ def test_a_small_network_passes(request, cluster):
     [
         ("BaseOptimizer.apply", "the updates of one device"),
         pytest.param(
-            *("loss.scale_loss_for_distribution", "the updates of one device"),
+            *("loss.reduce_values", "the updates of one device"),
             marks=pytest.mark.slow,
         ),
         ("layer_state", "equal weights on every worker"),

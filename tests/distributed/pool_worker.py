@@ -10,6 +10,7 @@ _KERAS_3_JOBS = (
     "backup_jobs",
     "differing_jobs",
     "feeding_jobs",
+    "initial_jobs",
     "program_jobs",
     "saving_jobs",
     "scope_jobs",

@@ -1,0 +1,30 @@
+"""All workers begin with the chief's values of what they make in the scope."""
+
+import pytest
+
+pytestmark = pytest.mark.distributed
+
+
+@pytest.mark.parametrize(
+    "way", ["fit", "predict", "loop", "lazy loop", "loaded on the chief"]
+)
+def test_all_take_the_chiefs_values(two_workers, way):
+    (before, chief), (other, second) = two_workers.run("first_values", way=way)
+    assert chief == second
+    assert len(chief) == 4
+    if way != "lazy loop":
+        assert before == chief
+        assert other != before
+
+
+@pytest.mark.parametrize("cluster", ["two_workers", "one_by_two"])
+def test_what_replicas_assign_is_reduced_as_ever(request, cluster):
+    for found in request.getfixturevalue(cluster).run("assigned_by_replicas"):
+        assert found == [3.0, 0.5, 2.0, 2.0]
+
+
+def test_a_variable_that_one_worker_makes_otherwise_is_refused(two_workers):
+    for text in two_workers.run("made_on_one_worker"):
+        assert "`strategy.scope()` a model must be built" in text
+        assert "shape (2,), dtype float32 on rank 0" in text
+        assert "shape (3,), dtype float32 on rank 1" in text
