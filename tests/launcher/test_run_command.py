@@ -209,7 +209,7 @@ def test_script_finds_what_python_sets(fastnet, tmp_path):
     variables = {"OMP_NUM_THREADS": "5", "PYTHONPATH": str(tmp_path)}
     result = fastnet("--workers", 2, script, "--workers", "7", **variables)
     argv = [str(script), "--workers", "7"]
-    expected = f"{argv} {tmp_path} __main__ 5 {tmp_path} True\n[]\n"
+    expected = f"{argv} {tmp_path} __main__ 5 {tmp_path} True\n['FASTNET_RUN']\n"
     assert result.stdout == expected, result.stderr
 
 
