@@ -115,6 +115,11 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
         action="store_true",
         help="print each worker's environment and command, and start nothing",
     )
+    _add_program(parser)
+    parser.set_defaults(execute=execute)
+
+
+def _add_program(parser: argparse.ArgumentParser) -> None:
     # Both take all words that follow, also those that start with a dash.
     parser.add_argument(
         "-m",
@@ -129,7 +134,6 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
         metavar="script.py …",
         help="the script to run, with the arguments that follow it",
     )
-    parser.set_defaults(execute=execute)
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -67,8 +67,15 @@ def meet_workers(
     agreed, nodes = meet(cluster, facts, proposal, start_timeout, node)
     if cluster.rank == 0 and cluster.size > 1:
         hosts = count(len(set(nodes)), "host")
+        # The launcher sets the variable, and TF_CONFIG.
+        by_launcher = "FASTNET_RUN" in os.environ
+        how = (
+            "started by `fastnet run`"
+            if by_launcher
+            else f"found by {membership.source}"
+        )
         print(
-            f"fastnet: {len(nodes)} workers on {hosts}, found by {membership.source}",
+            f"fastnet: {len(nodes)} workers on {hosts}, {how}",
             flush=True,
         )
     if seed is None and cluster.size > 1:

@@ -75,6 +75,7 @@ class Start:
 
     def _worker(self, index: int, place: MpiRank, record: Path) -> WorkerProcess:
         environment = {**self.environments[index], **place.variables}
+        environment["FASTNET_RUN"] = "1"
         # See at_start/sitecustomize.py.
         others = environment.get("PYTHONPATH")
         environment["PYTHONPATH"] = (

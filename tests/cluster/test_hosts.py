@@ -18,40 +18,15 @@ MEGABITS = 100
 # By TensorFlow's heartbeats 8.5 to 11 s; the rest is for a busy machine.
 LOSS_SECONDS = 20.0
 
-RECEIVE = """
-import socket, time
-with socket.create_server(("", 20000)) as server:
-    print("listening", flush=True)
-    connection, _ = server.accept()
-    begun = time.monotonic()
-    while connection.recv(1 << 20):
-        pass
-    print(time.monotonic() - begun)
-"""
-
-SEND = """
-import socket, sys
-with socket.create_connection((sys.argv[1], 20000)) as connection:
-    connection.sendall(bytes(int(sys.argv[2])))
-"""
-
 
 @pytest.fixture(scope="module")
 def network():
     try:
-        network = Network(4, MEGABITS)
+        network = Network(2, MEGABITS)
     except OSError as error:
         pytest.skip(str(error))
     yield network
     network.remove()
-
-
-@pytest.fixture(scope="module")
-def four_hosts(network):
-    """Four workers, each on its own host."""
-    pool = WorkerPool(4, **network.places([0, 1, 2, 3]))
-    yield pool
-    pool.stop()
 
 
 @pytest.fixture(scope="module")
@@ -62,47 +37,16 @@ def two_hosts(network):
     pool.stop()
 
 
-@pytest.mark.parametrize(("sender", "receiver"), [(0, 1), (3, 2)])
-def test_link_rate_is_limited(network, sender, receiver):
-    count = 4_000_000
-    address = network.address(receiver)
-    python = [sys.executable, "-S", "-c"]
-    with subprocess.Popen(
-        [*network.wrapper(receiver), *python, RECEIVE],
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as listener:
-        assert listener.stdout.readline() == "listening\n"
-        subprocess.run(
-            [*network.wrapper(sender), *python, SEND, address, str(count)],
-            check=True,
-        )
-        seconds = float(listener.stdout.readline())
-    # A link may send 64 KiB at once before its rate counts.
-    assert (count - 65_536) * 8 / seconds < MEGABITS * 1e6
-
-
-@pytest.mark.parametrize(
-    ("placement", "hosts"),
-    [
-        pytest.param("four_hosts", [0, 1, 2, 3], marks=pytest.mark.slow),
-        ("two_hosts", [0, 1]),
-    ],
-)
-def test_fit_equals_one_device_and_crosses_the_links(
-    request, network, one_device, placement, hosts
-):
-    workers = request.getfixturevalue(placement)
+def test_fit_equals_one_device_and_crosses_the_links(network, one_device, two_hosts):
     one = one_device.run("fit", epochs=20)
     before = network.sent_bytes()
-    several = workers.run("fit", epochs=20)
+    several = two_hosts.run("fit", epochs=20)
     after = network.sent_bytes()
     assert_equal(one, several)
     gradient_bytes = sum(weight.nbytes for weight in one[0]["weights"])
-    for host in hosts:
-        sent = after[host] - before[host]
+    for sent_before, sent in zip(before, after, strict=True):
         # No all-reduce needs less, and all else that is sent is far less than that.
-        assert sent > gradient_bytes * one[0]["iterations"]
+        assert sent - sent_before > gradient_bytes * one[0]["iterations"]
 
 
 def test_ranks_of_a_host_form_a_row(network, two_hosts):
@@ -118,10 +62,10 @@ def test_ranks_of_a_host_form_a_row(network, two_hosts):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lost", [3, 0])
-def test_lost_host_ends_all_workers_in_fit(network, four_hosts, lost):
-    """The lost worker ends too, wherever TensorFlow's coordinator runs."""
-    trained = four_hosts.run("fit", epochs=1)
+@pytest.mark.parametrize("lost", [1, 0])
+def test_lost_host_ends_all_workers_in_fit(network, two_hosts, lost):
+    """Those of the lost host end too, wherever TensorFlow's coordinator runs."""
+    trained = two_hosts.run("fit", epochs=1)
     enough = 30 * sum(weight.nbytes for weight in trained[0]["weights"])
 
     def cut():
@@ -139,11 +83,11 @@ def test_lost_host_ends_all_workers_in_fit(network, four_hosts, lost):
         with concurrent.futures.ThreadPoolExecutor(1) as thread:
             cutting = thread.submit(cut)
             with pytest.raises(WorkerError) as told:
-                four_hosts.run("fit", epochs=10**9)
+                two_hosts.run("fit", epochs=10**9)
             ended = time.monotonic()
         assert ended - cutting.result() < LOSS_SECONDS
     finally:
-        four_hosts.stop()
+        two_hosts.stop()
         network.mend(lost)
     reports = str(told.value).split("rank ")
     for rank in range(4):

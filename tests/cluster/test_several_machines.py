@@ -22,6 +22,8 @@ MPIEXEC = str(Path(sys.executable).with_name("mpiexec"))
 PATIENCE = 240.0  # against hangs only
 # What the documentation promises; workers are not killed within seconds under load.
 END_SECONDS = 30.0
+# Silence is noticed after about 20 s.
+LOST_SECONDS = 60.0
 SERVER = """
 Port 22
 HostKey {folder}/host_key
@@ -165,14 +167,33 @@ def test_launchers_without_ssh_equal_one_process(hosts, whole, tmp_path):
     check_weights(tmp_path, whole)
 
 
+@pytest.fixture
+def training(hosts, tmp_path):
+    """Starts a training that does not end by itself, and ends it in any case."""
+    started = []
+
+    def start(carrier):
+        process = mpiexec(hosts, tmp_path, carrier, epochs=10**6)
+        started.append(process)
+        output = tmp_path / "output"
+        wait_until(lambda: "Epoch 3/" in output.read_text(), output.read_text)
+        workers = processes(tmp_path)
+        assert set(workers) == {0, 1}
+        return process, workers, output
+
+    yield start
+    for pid in processes(tmp_path).values():
+        os.kill(pid, signal.SIGKILL)
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
 @pytest.mark.parametrize("carrier", ["auto", "tensorflow"])
 @pytest.mark.parametrize("way", ["Ctrl-C", "kill 0", "kill 1"])
-def test_all_workers_end_together(hosts, tmp_path, carrier, way):
-    process = mpiexec(hosts, tmp_path, carrier, epochs=10**6)
-    output = tmp_path / "output"
-    wait_until(lambda: "Epoch 3/" in output.read_text(), output.read_text)
-    workers = processes(tmp_path)
-    assert set(workers) == {0, 1}
+def test_all_workers_end_together(training, tmp_path, carrier, way):
+    process, workers, output = training(carrier)
     if way == "Ctrl-C":
         os.killpg(process.pid, signal.SIGINT)
     else:
@@ -183,3 +204,15 @@ def test_all_workers_end_together(hosts, tmp_path, carrier, way):
         text = output.read_text()
         killed = re.search(r"PID (\d+) RUNNING AT", text)
         assert f"{way[-1]} (process {killed[1]} on " in text
+
+
+@pytest.mark.parametrize("carrier", ["auto", "tensorflow"])
+def test_workers_end_when_a_link_is_unplugged(hosts, training, tmp_path, carrier):
+    """`mpiexec` itself goes on waiting for the host that it does not reach."""
+    _, _, output = training(carrier)
+    hosts.hosts.network.cut(1)
+    try:
+        wait_until(lambda: not processes(tmp_path), output.read_text, LOST_SECONDS)
+    finally:
+        hosts.hosts.network.mend(1)
+    assert "rank 1 does not answer" in output.read_text()

@@ -10,7 +10,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell
 
-from tests.documentation import ROOT, blocks
+from tests.documentation import ROOT
 
 pytestmark = pytest.mark.distributed
 EXAMPLE = ROOT / "examples" / "notebook.ipynb"
@@ -163,14 +163,3 @@ def test_an_interrupt_ends_the_workers_and_not_the_kernel(executed):
     assert not any(Path("/proc", worker).exists() for worker in workers)
     # What the worker returns is of the notebook's own class.
     assert printed(outputs["goes on"], "stdout") == "True 3\n"
-
-
-def test_documentation_shows_the_example():
-    notebook = nbformat.read(EXAMPLE, as_version=4)
-    (block,) = [
-        block
-        for block in blocks(ROOT / "docs" / "launcher.md", "python")
-        if "notebook_launcher" in block.text
-    ]
-    cells = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
-    assert block.text == "\n\n\n".join(cells[:2]) + "\n"

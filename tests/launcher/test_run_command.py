@@ -163,11 +163,20 @@ def test_second_signal_kills_workers_without_a_grace_period(start, tmp_path):
     assert is_gone(worker)
 
 
-def test_workers_die_with_a_killed_launcher(start, tmp_path):
-    process = start("--workers", 2, ACT, tmp_path, "0=deaf sleep", "1=sleep")
+def descendants(pid):
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(pid) for child in children for pid in (child, *descendants(child))]
+
+
+@pytest.mark.parametrize("transport", ["tensorflow", "mpi"])
+def test_no_process_is_left_by_a_killed_launcher(start, tmp_path, transport):
+    words = ("--transport", transport, ACT, tmp_path, "0=deaf sleep", "1=sleep")
+    process = start("--workers", 2, *words)
     workers = pids(tmp_path, 0, 1)
+    started = descendants(process.pid)
+    assert set(workers) <= set(started)
     process.kill()
-    wait_until(lambda: all(is_gone(pid) for pid in workers), "workers die")
+    wait_until(lambda: all(is_gone(pid) for pid in started), "processes end")
 
 
 def test_outputs_that_are_not_kept_are_cut(monkeypatch, tmp_path, capfd, environment):
@@ -209,7 +218,7 @@ def test_script_finds_what_python_sets(fastnet, tmp_path):
     variables = {"OMP_NUM_THREADS": "5", "PYTHONPATH": str(tmp_path)}
     result = fastnet("--workers", 2, script, "--workers", "7", **variables)
     argv = [str(script), "--workers", "7"]
-    expected = f"{argv} {tmp_path} __main__ 5 {tmp_path} True\n[]\n"
+    expected = f"{argv} {tmp_path} __main__ 5 {tmp_path} True\n['FASTNET_RUN']\n"
     assert result.stdout == expected, result.stderr
 
 
