@@ -3,9 +3,9 @@
 import argparse
 from collections.abc import Sequence
 
-from keras_fastnet._keras.adapters import install_changes
-from keras_fastnet._keras.keras_api import keras
-from keras_fastnet._keras.wrapping import CHANGES, EXTENSIONS, Change
+from keras_fastnet._keras import adapters as adapters  # Registers the changes.
+from keras_fastnet._keras.keras_api import IS_KERAS_2, keras
+from keras_fastnet._keras.wrapping import CHANGES, EXTENSIONS, Change, install
 
 _ELSEWHERE = (
     ("`tf.random.shuffle`", "while a dataset over shuffled arrays is made"),
@@ -13,7 +13,6 @@ _ELSEWHERE = (
     ("`call` of a model", "while XLA compiles its forward pass"),
     ("`result` of metrics", "while a step asks for results over all replicas"),
     ("`_enumerate_iterator` of an epoch iterator", "in the first epoch that resumes"),
-    ("`optimizers.get` of the other Keras", "from the first optimizer of this one"),
     ("`make_train_function`", "in a worker whose script has no strategy"),
 )
 
@@ -41,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(markdown())
         return
     if options.install:
-        install_changes()
+        install()
     print(f"{keras.__name__} {keras.__version__}, {len(CHANGES)} changes")
     for change in sorted(CHANGES, key=_order):
         state = "installed" if change.is_installed else "not installed"
@@ -58,6 +57,8 @@ def markdown() -> str:
     ]
     for change in sorted(CHANGES, key=_order):
         lines.append(f"| `{change.path}` | {change.stock} | {change.until} |")
+    if IS_KERAS_2:
+        return "\n".join(lines)
     lines += ["", "Objects of Keras that are given the methods of a subclass:", ""]
     lines += [f"- {_methods(kind)}" for kind in EXTENSIONS]
     lines += ["", "For the time of a call only:", ""]

@@ -3,14 +3,11 @@
 import importlib.util
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from keras_fastnet._keras.keras_api import IS_KERAS_2, keras
-from tests.keras_2 import LEFT_OUT
 
-TESTS = Path(__file__).parents[1]
 OTHER = "keras" if keras.__name__ == "tf_keras" else "tf_keras"
 needs_both = pytest.mark.skipif(
     importlib.util.find_spec(OTHER) is None or (IS_KERAS_2 and OTHER == "tf_keras"),
@@ -55,16 +52,6 @@ def test_another_backend_is_an_error(environment):
 
 
 @needs_both
-@pytest.mark.parametrize("wrap", ["{}", "fastnet.LargeBatchOptimizer({})"])
-def test_a_model_of_the_other_keras_is_refused(same_choice, wrap):
-    optimizer = wrap.format("fastnet.LARS(1.0)")
-    message = run(f"{MODEL}model.compile({optimizer}, 'mse')", same_choice)
-    assert "A model and its optimizer must be of one Keras" in message
-    assert f"for a model of {OTHER}" in message
-    assert "TF_USE_LEGACY_KERAS=1" in message
-
-
-@needs_both
 def test_a_strategy_refuses_to_train_it(same_choice):
     program = MODEL.replace("model =", "with fastnet.TorusStrategy().scope(): model =")
     program += (
@@ -92,11 +79,3 @@ def test_versions_that_do_not_go_together(same_choice, tensorflow, chosen):
     message = run(program, same_choice)
     assert "Install one of these combinations" in message
     assert f"TensorFlow {tensorflow[:4]} with {keras.__name__} {chosen}" in message
-
-
-@pytest.mark.parametrize("module", LEFT_OUT)
-def test_tests_left_out_with_keras_2_exist(module):
-    (file,) = TESTS.rglob(f"{module}.py")
-    text = file.read_text("utf-8")
-    for test in LEFT_OUT[module]:
-        assert f"\ndef {test.partition('[')[0]}" in text

@@ -68,7 +68,8 @@ def _dataset(strategy: Any, kind: str, x: Any, y: Any, batch_size: int) -> Any:
     dataset = dataset.batch(batch_size, drop_remainder=True)
     if kind != "from function":
         return dataset
-    share = dataset.unbatch().batch(batch_size // strategy.num_workers)
+    size = batch_size // strategy.num_workers
+    share = dataset.unbatch().batch(size, drop_remainder=True)
     share = share.shard(strategy.num_workers, strategy.rank)
     return strategy.distribute_datasets_from_function(lambda _: share.repeat())
 
@@ -105,9 +106,9 @@ def fit_with_keras_2(
                 x, y, batch_size, validation_data=(x[:40], y[:40]), **options
             )
         else:
-            steps = count // batch_size if data == "from function" else None
-            dataset = _dataset(strategy, data, x, y, batch_size)
-            history = model.fit(dataset, steps_per_epoch=steps, **options)
+            if data == "from function":
+                options["steps_per_epoch"] = count // batch_size
+            history = model.fit(_dataset(strategy, data, x, y, batch_size), **options)
     return {
         "weights": model.get_weights(),
         "history": history.history,
@@ -146,30 +147,24 @@ def seeded_fit(strategy: Any, seeds: list[int | None]) -> list[np.ndarray]:
     return model.get_weights()
 
 
-class _Seen(keras.layers.Layer):
-    """Keeps the sum of what its replica was given."""
+class _Recorder(keras.layers.Layer):
+    """Keeps what its replica was given in training."""
 
-    def build(self, shape: Any) -> None:
-        self.seen = self.add_weight(
-            "seen",
-            (8,),
-            initializer="zeros",
-            trainable=False,
-            synchronization=tf.VariableSynchronization.ON_READ,
-            aggregation=tf.VariableAggregation.SUM,
-        )
+    def __init__(self):
+        super().__init__()
+        self.seen = []
 
-    def call(self, x: Any) -> Any:
-        self.seen.assign_add(tf.reduce_sum(x, 0))
+    def call(self, x: Any, training: bool = False) -> Any:
+        if training:
+            tf.py_function(lambda rows: self.seen.append(rows.numpy()), [x], [])
         return x
 
 
-def masks(strategy: Any) -> list[float]:
-    """Returns which units this worker's dropout has kept."""
-    model = network(strategy, lars, lambda: keras.layers.Dropout(0.5), _Seen)
-    model.fit(np.ones((2, 8)), np.ones(2), 2, verbose=0)
-    own = strategy.experimental_local_results(model.layers[1].seen)[0]
-    return own.numpy().tolist()
+def masks(strategy: Any) -> list[list[float]]:
+    """Returns what this worker's dropout has made of ones."""
+    model = network(strategy, lars, lambda: keras.layers.Dropout(0.5), _Recorder)
+    model.fit(np.ones((2, 8)), np.ones(2), 2, epochs=3, verbose=0)
+    return [rows[0].tolist() for rows in model.layers[1].seen]
 
 
 def outside_of_the_scope(strategy: Any) -> None:

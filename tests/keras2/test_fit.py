@@ -43,7 +43,7 @@ def test_two_workers_equal_one_device(one_device, two_workers, settings):
     "settings",
     [
         {"optimizer": "clipped", "data": "dataset"},
-        {"data": "unknown"},
+        {"data": "unknown", "warmup": False},
         # A last batch of 10: every replica has 5 of them.
         {"count": 74},
         {"count": 74, "optimizer": "growing", "phases": {0: 32}},
@@ -56,6 +56,14 @@ def test_other_data(one_device, two_workers, settings):
         # Validation data are another dataset.
         settings["data"] = "dataset"
     same(one_device, two_workers, **settings)
+
+
+def test_moving_statistics_are_averaged(two_workers):
+    found = two_workers.run("fit_with_keras_2", normalized=True, epochs=2)
+    for mine, theirs in zip(*(result["weights"] for result in found), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    # The mean of the data is near 0, that of the statistics' first values 0.
+    assert np.abs(found[0]["weights"][2]).max() > 1e-4
 
 
 def test_a_replica_for_each_device(one_device, one_by_two, two_by_two):
@@ -123,8 +131,9 @@ def test_shuffled_arrays_equal_one_device(one_device, two_workers):
 
 def test_each_replica_drops_other_units(two_workers):
     first, second = two_workers.run("masks")
-    assert any(first) and any(second)
-    assert first != second
+    assert len(first) == len(second) == 3
+    assert all(mine != theirs for mine, theirs in zip(first, second, strict=True))
+    assert first[0] != first[1]
 
 
 def test_a_model_outside_of_the_scope_is_not_trained(two_workers):
@@ -149,8 +158,10 @@ def test_trust_ratios(one_device, two_workers):
 
 
 @pytest.mark.parametrize("suffix", [".keras", ".h5", ""])
-def test_a_saved_model_continues_training(two_workers, tmp_path, suffix):
+def test_a_model_that_all_have_saved_continues_training(two_workers, tmp_path, suffix):
     for going_on, loaded in two_workers.run(
         "saved_by_all", folder=str(tmp_path), suffix=suffix
     ):
-        np.testing.assert_allclose(loaded, going_on, rtol=1e-5)
+        # A SavedModel has the configuration of an optimizer, not its state.
+        same = 1 if not suffix else None
+        np.testing.assert_allclose(loaded[:same], going_on[:same], rtol=1e-5)

@@ -125,6 +125,11 @@ class LossScaleOptimizer(Optimizer, _loss_scale.BaseLossScaleOptimizer):  # type
         made = keras.optimizers.deserialize(inner, custom_objects=custom_objects)
         return cls(made, **config)
 
+    def _trackable_children(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        # A traced function, of which a SavedModel would keep the variables.
+        children = super()._trackable_children(*args, **kwargs)
+        return {name: child for name, child in children.items() if name != "_finish"}
+
     def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
         """Calls the inner optimizer's, which may average the trainable variables."""
         if isinstance(self.inner_optimizer, keras.optimizers.Optimizer):
