@@ -199,8 +199,12 @@ def trust_ratios(strategy: Any) -> dict[str, list[float]]:
     return model.fit(*examples(96), 32, epochs=2, **options).history
 
 
-def saved_by_all(strategy: Any, folder: str, suffix: str) -> list[list[float]]:
-    """Saves on all workers, each to its own path, and returns the next losses."""
+def saved_by_all(strategy: Any, folder: str, suffix: str) -> list[Any]:
+    """Saves on all workers, each to its own path.
+
+    Returns:
+        For the model and the loaded one, its weights and the losses that follow.
+    """
     x, y = examples(96)
     model = network(strategy, OPTIMIZERS["large"])
     model.fit(x, y, 32, shuffle=False, verbose=0)
@@ -210,6 +214,7 @@ def saved_by_all(strategy: Any, folder: str, suffix: str) -> list[list[float]]:
         loaded = keras.models.load_model(path)
     found = []
     for one in (model, loaded):
+        weights = one.get_weights()
         history = one.fit(x, y, 32, epochs=2, shuffle=False, verbose=0)
-        found.append(history.history["loss"])
+        found.append((weights, history.history["loss"]))
     return found
