@@ -118,7 +118,7 @@ def test_unequal_weights_are_reported(two_workers, settings, told):
 
 @pytest.mark.parametrize("seeds", [[None, None], [0, 1]], ids=str)
 def test_arrays_are_shuffled_alike_or_not_at_all(two_workers, seeds):
-    with pytest.raises(WorkerError, match="must set the same seed to shuffle arrays"):
+    with pytest.raises(WorkerError, match="must set the same seed to shuffle"):
         two_workers.run("seeded_fit", seeds=seeds)
 
 

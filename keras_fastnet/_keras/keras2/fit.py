@@ -43,17 +43,17 @@ def _note_data(original, handler, *args, **kwargs):
 
 
 def _check_order(strategy: Any, adapter: Any) -> None:
-    """Raises an error if the workers would shuffle arrays in different orders."""
-    if strategy is None or strategy.num_workers < 2:
-        return
-    if not getattr(adapter, "_shuffle", False):
+    """Raises an error if the workers would shuffle in different orders."""
+    # Of arrays, and of a `Sequence`; datasets get their seed from the strategy.
+    shuffles = vars(adapter).get("_shuffle") or vars(adapter).get("_shuffle_sequence")
+    if strategy is None or strategy.num_workers < 2 or not shuffles:
         return
     workers = strategy.fit_support.workers
     seeds = workers.gather(str(global_seed()), "the seeds at the beginning of `fit`")
     if len(set(seeds)) > 1 or seeds[0] == "None":
         raise ValueError(
-            "With Keras 2 all workers must set the same seed to shuffle arrays in the "
-            f"same order. Received: `fit` with shuffle=True, and seeds {seeds} by "
+            "With Keras 2 all workers must set the same seed to shuffle in the same "
+            f"order. Received: `fit` with shuffle=True, and seeds {seeds} by "
             "rank. Call `keras.utils.set_random_seed(0)` on all workers before `fit`, "
             "or pass `shuffle=False`."
         )
