@@ -4,7 +4,7 @@ python examples/addons.py                     one process
 fastnet run --workers 2 examples/addons.py    two workers
 
 Needs TensorFlow 2.15, on Python 3.10 or 3.11: pip install ".[addons,examples]".
-Lookahead, a moving average of the weights, a layer, a metric and a callback come from
+Lookahead, a moving average of the weights, a layer and a metric come from
 tensorflow-addons. The data are scikit-learn's digits. Test accuracy 98.61 %.
 """
 
@@ -72,8 +72,6 @@ model.fit(
             2.0, WARMUP, Polynomial(args.epochs - WARMUP)
         ),
         fastnet.callbacks.BatchGrowth(GROWTH),
-        # All workers stop after the epoch in which one of them sets `stop_training`.
-        tfa.callbacks.TimeStopping(seconds=1800),
     ],
 )
 with strategy.scope():

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pathlib
 import subprocess
 import sys
 import tempfile
@@ -11,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from keras_fastnet._keras.keras_api import IS_KERAS_2
 from tests.distributed.worker_pool import POOLS, WorkerPool
-from tests.keras_2 import COVERED, reason_to_leave_out
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -24,13 +21,6 @@ def pytest_configure(config: pytest.Config) -> None:
     folder = tempfile.TemporaryDirectory(prefix="fastnet-", ignore_cleanup_errors=True)
     config.add_cleanup(folder.cleanup)
     os.environ["TMPDIR"] = folder.name
-
-
-def pytest_ignore_collect(collection_path: pathlib.Path) -> bool | None:
-    """Leaves out, with Keras 2, the modules that are written for Keras 3."""
-    module = collection_path.stem if collection_path.suffix == ".py" else ""
-    left_out = module.startswith("test_") and module not in COVERED
-    return True if IS_KERAS_2 and left_out else None
 
 
 def _fixture(name: str):
@@ -55,7 +45,7 @@ def pools_of(item: pytest.Item) -> list[str]:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Marks tests that start workers, and those that run with Keras 2."""
+    """Marks tests that start workers."""
     if pools_of(item) or "fastnet" in getattr(item, "fixturenames", ()):
         item.add_marker(pytest.mark.distributed)
     if item.get_closest_marker("distributed"):
@@ -64,11 +54,6 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         # `make test` has those that are marked `smoke`.
         if not item.get_closest_marker("smoke"):
             item.add_marker(pytest.mark.landing)
-    if item.path.stem in COVERED:
-        item.add_marker(pytest.mark.keras2)
-    reason = reason_to_leave_out(item.nodeid)
-    if IS_KERAS_2 and reason is not None:
-        item.add_marker(pytest.mark.skip(reason=reason))
 
 
 _last_users: dict[str, pytest.Item] = {}

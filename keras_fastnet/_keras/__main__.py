@@ -3,12 +3,11 @@
 import argparse
 from collections.abc import Sequence
 
-from keras_fastnet._keras.adapters import install_changes
-from keras_fastnet._keras.keras_api import keras
-from keras_fastnet._keras.wrapping import CHANGES, EXTENSIONS, Change
+from keras_fastnet._keras import adapters as adapters  # Registers the changes.
+from keras_fastnet._keras.keras_api import IS_KERAS_2, keras
+from keras_fastnet._keras.wrapping import CHANGES, EXTENSIONS, Change, install
 
 _ELSEWHERE = (
-    ("`tf.random.shuffle`", "while a dataset over shuffled arrays is made"),
     ("`tf.function`", "while Keras makes the steps of a model that XLA compiles"),
     ("`call` of a model", "while XLA compiles its forward pass"),
     ("`result` of metrics", "while a step asks for results over all replicas"),
@@ -43,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(markdown())
         return
     if options.install:
-        install_changes()
+        install()
     print(f"{keras.__name__} {keras.__version__}, {len(CHANGES)} changes")
     for change in sorted(CHANGES, key=_order):
         state = "installed" if change.is_installed else "not installed"
@@ -60,6 +59,8 @@ def markdown() -> str:
     ]
     for change in sorted(CHANGES, key=_order):
         lines.append(f"| `{change.path}` | {change.stock} | {change.until} |")
+    if IS_KERAS_2:
+        return "\n".join(lines)
     lines += ["", "Objects of Keras that are given the methods of a subclass:", ""]
     lines += sorted(f"- {_methods(kind)}" for kind in EXTENSIONS)
     lines += ["", "For the time of a call only:", ""]

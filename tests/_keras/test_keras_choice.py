@@ -3,14 +3,11 @@
 import importlib.util
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from keras_fastnet._keras.keras_api import IS_KERAS_2, keras
-from tests.keras_2 import LEFT_OUT
 
-TESTS = Path(__file__).parents[1]
 OTHER = "keras" if keras.__name__ == "tf_keras" else "tf_keras"
 needs_both = pytest.mark.skipif(
     importlib.util.find_spec(OTHER) is None or (IS_KERAS_2 and OTHER == "tf_keras"),
@@ -89,11 +86,3 @@ def test_versions_that_do_not_go_together(same_choice, tensorflow, chosen):
     message = run(program, same_choice)
     assert "Install one of these combinations" in message
     assert f"TensorFlow {tensorflow[:4]} with {keras.__name__} {chosen}" in message
-
-
-@pytest.mark.parametrize("module", LEFT_OUT)
-def test_tests_left_out_with_keras_2_exist(module):
-    (file,) = TESTS.rglob(f"{module}.py")
-    text = file.read_text("utf-8")
-    for test in LEFT_OUT[module]:
-        assert f"\ndef {test.partition('[')[0]}" in text

@@ -5,13 +5,15 @@ import os
 import traceback
 from multiprocessing.connection import Client
 
-_JOBS = ("data_jobs", "jobs", "reduction_jobs")
-_KERAS_3_JOBS = (
+_JOBS = (
     "backup_jobs",
+    "data_jobs",
     "differing_jobs",
     "feeding_jobs",
     "initial_jobs",
+    "jobs",
     "program_jobs",
+    "reduction_jobs",
     "saving_jobs",
     "scope_jobs",
     "step_jobs",
@@ -26,7 +28,7 @@ def main() -> None:
     from keras_fastnet._keras.keras_api import IS_KERAS_2, keras
     from keras_fastnet.cluster.mpi import started_by_mpi
 
-    names = _JOBS if IS_KERAS_2 else _JOBS + _KERAS_3_JOBS
+    names = ("keras_2_jobs",) if IS_KERAS_2 else _JOBS
     homes = [importlib.import_module(f"tests.distributed.{name}") for name in names]
     devices = int(os.environ["FASTNET_POOL_DEVICES"])
     strategy = None

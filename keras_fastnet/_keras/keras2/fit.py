@@ -43,17 +43,17 @@ def _note_data(original, handler, *args, **kwargs):
 
 
 def _check_order(strategy: Any, adapter: Any) -> None:
-    """Raises an error if the workers would shuffle arrays in different orders."""
-    if strategy is None or strategy.num_workers < 2:
-        return
-    if not getattr(adapter, "_shuffle", False):
+    """Raises an error if the workers would shuffle in different orders."""
+    # Of arrays, and of a `Sequence`; datasets get their seed from the strategy.
+    shuffles = vars(adapter).get("_shuffle") or vars(adapter).get("_shuffle_sequence")
+    if strategy is None or strategy.num_workers < 2 or not shuffles:
         return
     workers = strategy.fit_support.workers
     seeds = workers.gather(str(global_seed()), "the seeds at the beginning of `fit`")
     if len(set(seeds)) > 1 or seeds[0] == "None":
         raise ValueError(
-            "With Keras 2 all workers must set the same seed to shuffle arrays in the "
-            f"same order. Received: `fit` with shuffle=True, and seeds {seeds} by "
+            "With Keras 2 all workers must set the same seed to shuffle in the same "
+            f"order. Received: `fit` with shuffle=True, and seeds {seeds} by "
             "rank. Call `keras.utils.set_random_seed(0)` on all workers before `fit`, "
             "or pass `shuffle=False`."
         )
@@ -145,7 +145,7 @@ def _add_report(original, callbacks, *args, **kwargs):
 
 
 class _Report(keras.callbacks.Callback):
-    """Tells a `LargeBatchOptimizer` when epochs begin and end."""
+    """Tells a `LargeBatchOptimizer` when epochs begin and end; averages statistics."""
 
     _in_epoch = False
 
@@ -156,8 +156,8 @@ class _Report(keras.callbacks.Callback):
             print(f"fastnet: {text}", flush=True)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._in_epoch = True
         if isinstance(self.model.optimizer, MicroBatchOptimizer):
-            self._in_epoch = True
             self.model.optimizer.begin_epoch()
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
@@ -168,9 +168,34 @@ class _Report(keras.callbacks.Callback):
         self._end_epoch()
 
     def _end_epoch(self) -> None:
-        if self._in_epoch:
-            self._in_epoch = False
+        if not self._in_epoch:
+            return
+        self._in_epoch = False
+        if isinstance(self.model.optimizer, MicroBatchOptimizer):
             self.model.optimizer.end_epoch()
+        if self.model.distribute_strategy.num_replicas_in_sync > 1:
+            _average_statistics(self.model)
+
+
+def _average_statistics(model: Any) -> None:
+    """Gives all replicas the mean of their moving statistics."""
+    statistics = [
+        variable
+        for variable in model.non_trainable_variables
+        if variable.synchronization == tf.VariableSynchronization.ON_READ
+        and variable.aggregation != tf.VariableAggregation.SUM
+    ]
+
+    @tf.function
+    def average() -> None:
+        own = [tf.identity(variable) for variable in statistics]
+        context = tf.distribute.get_replica_context()
+        means = context.all_reduce(tf.distribute.ReduceOp.MEAN, own)
+        for variable, mean in zip(statistics, means, strict=True):
+            variable.assign(mean)
+
+    if statistics:
+        model.distribute_strategy.run(average)
 
 
 def _uneven(model: Any) -> str:

@@ -30,8 +30,10 @@ class Optimizer(_New, _Legacy):  # type: ignore[misc, valid-type]
     """
 
     _HAS_AGGREGATE_GRAD = True
-    # Not the older kind's properties.
+    # Not the older kind's properties and lists.
     clipnorm = clipvalue = global_clipnorm = None
+    _hyper: dict[str, Any] = {}  # noqa: RUF012
+    _slot_names = ()
 
     def __init__(
         self,
@@ -84,6 +86,7 @@ class Optimizer(_New, _Legacy):  # type: ignore[misc, valid-type]
             skip_gradients_aggregation=_given_sums.get(),
         )
 
+    @tf.autograph.experimental.do_not_convert
     def apply_gradients(
         self,
         grads_and_vars: Iterable[tuple[Any, Any]],

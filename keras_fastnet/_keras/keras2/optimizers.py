@@ -40,6 +40,8 @@ class LossScaleOptimizer(Optimizer, _loss_scale.BaseLossScaleOptimizer):  # type
         # The rate is the inner optimizer's; there is nothing to decay here.
         name = name or type(self).__name__.lower()
         super().__init__(0.0, name=name, weight_decay=None)
+        # Without its own count of updates, which is the inner optimizer's.
+        self._variables: list[Any] = []
         self.inner_optimizer = inner_optimizer
         self.initial_scale = initial_scale
         self.dynamic_growth_steps = dynamic_growth_steps
@@ -50,10 +52,13 @@ class LossScaleOptimizer(Optimizer, _loss_scale.BaseLossScaleOptimizer):  # type
     def build(self, variables: Sequence[Any]) -> None:
         """Makes the inner optimizer's variables for the trainable variables."""
         super().build(variables)
-        if isinstance(self.inner_optimizer, keras.optimizers.Optimizer):
-            self.inner_optimizer.build(list(variables))
+        inner = self.inner_optimizer
+        if isinstance(inner, keras.optimizers.Optimizer):
+            inner.build(list(variables))
+            self._variables.extend(inner.variables)
         else:
-            self.inner_optimizer._create_all_weights(list(variables))
+            inner._create_all_weights(list(variables))
+            self._variables.extend(inner.variables())
 
     def scale_loss(self, loss: Any) -> Any:
         """Returns the loss times the scale."""
@@ -70,6 +75,7 @@ class LossScaleOptimizer(Optimizer, _loss_scale.BaseLossScaleOptimizer):  # type
             loss = self.scale_loss(loss)
         return super().compute_gradients(loss, var_list, tape)
 
+    @tf.autograph.experimental.do_not_convert
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
         """Calls `apply`.
 
@@ -113,24 +119,21 @@ class LossScaleOptimizer(Optimizer, _loss_scale.BaseLossScaleOptimizer):  # type
     ) -> "LossScaleOptimizer":
         """Makes an optimizer, and the one within, from a configuration."""
         config = dict(config)
-        inner = keras.saving.deserialize_keras_object(
-            config.pop("inner_optimizer"), custom_objects=custom_objects
-        )
-        return cls(inner, **config)
+        inner = dict(config.pop("inner_optimizer"))
+        # The reader of `.h5` files and SavedModels knows `class_name` only.
+        inner["class_name"] = inner.get("registered_name") or inner["class_name"]
+        made = keras.optimizers.deserialize(inner, custom_objects=custom_objects)
+        return cls(made, **config)
+
+    def _trackable_children(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        # A traced function, of which a SavedModel would keep the variables.
+        children = super()._trackable_children(*args, **kwargs)
+        return {name: child for name, child in children.items() if name != "_finish"}
 
     def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
         """Calls the inner optimizer's, which may average the trainable variables."""
         if isinstance(self.inner_optimizer, keras.optimizers.Optimizer):
             self.inner_optimizer.finalize_variable_values(var_list)
-
-    @property
-    def variables(self) -> list[Any]:
-        """Its own variables and the inner optimizer's."""
-        inner = self.inner_optimizer.variables
-        inner = inner() if callable(inner) else inner
-        # Those of `legacy` leave out `iterations` until it is asked for.
-        first = self.iterations
-        return [*self._variables, first, *(v for v in inner if v is not first)]
 
     @property
     def iterations(self) -> Any:

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_fastnet import LARS
-from keras_fastnet._keras.keras_api import IS_KERAS_2
+import keras_fastnet
+from keras_fastnet import LARS, LargeBatchOptimizer
+from tests.distributed.keras_2_jobs import examples, network
 
-if not IS_KERAS_2:
-    pytest.skip("tf-models-official needs Keras 2", allow_module_level=True)
 theirs = pytest.importorskip("official.modeling.optimization.lars")
 
+pytestmark = pytest.mark.smoke
 STEPS = 20
 
 
@@ -74,3 +74,42 @@ def test_denominators_differ_with_decay(case):
 def test_popular_momentum_differs(case):
     ours, other = both(case, momentum=0.9, weight_decay=0.0, classic=False)
     assert not np.allclose(ours, other, rtol=1e-3)
+
+
+def test_official_configures_rate_and_optimizer():
+    optimization = pytest.importorskip("official.modeling.optimization")
+    rates = {"initial_learning_rate": 2.0, "decay_steps": 20}
+    factory = optimization.OptimizerFactory(
+        optimization.OptimizationConfig(
+            {
+                "optimizer": {"type": "lars"},
+                "learning_rate": {"type": "polynomial", "polynomial": rates},
+                "warmup": {"type": "linear", "linear": {"warmup_steps": 4}},
+            }
+        )
+    )
+    keras_fastnet.TorusStrategy()
+    lars = LARS(factory.build_learning_rate())
+    network(None, lambda: lars).fit(*examples(96), 32, epochs=2, verbose=0)
+    rate = factory.build_learning_rate()(tf.constant(5))
+    np.testing.assert_allclose(lars.learning_rate, rate, rtol=1e-5)
+
+    def weights(batch_size, steps):
+        made = factory.build_optimizer(
+            factory.build_learning_rate(), postprocessor=accumulating(steps)
+        )
+        keras_fastnet.keras.utils.set_random_seed(0)
+        model = network(None, lambda: made)
+        options = {"epochs": 2, "shuffle": False, "verbose": 0}
+        model.fit(*examples(96), batch_size, **options)
+        return model.get_weights()
+
+    for parts, whole in zip(weights(16, 2), weights(32, None), strict=True):
+        np.testing.assert_allclose(parts, whole, rtol=1e-5, atol=1e-6)
+
+
+def accumulating(steps):
+    def wrapped(optimizer):
+        return optimizer if steps is None else LargeBatchOptimizer(optimizer, steps)
+
+    return wrapped

@@ -1,0 +1,105 @@
+"""LARS and LargeBatchOptimizer on one device with Keras 2."""
+
+import importlib.util
+
+import numpy as np
+import pytest
+
+import keras_fastnet
+from keras_fastnet import LARS, LargeBatchOptimizer
+from keras_fastnet._keras.keras_api import keras
+from tests.distributed.keras_2_jobs import examples, network
+
+pytestmark = pytest.mark.smoke
+needs_addons = pytest.mark.skipif(
+    importlib.util.find_spec("tensorflow_addons") is None,
+    reason="needs tensorflow-addons, which is for TensorFlow 2.15",
+)
+
+
+@pytest.fixture
+def strategy():
+    return keras_fastnet.TorusStrategy()
+
+
+def weights(optimizer, batch_size=32, epochs=2):
+    keras.utils.set_random_seed(0)
+    model = network(None, lambda: optimizer)
+    model.fit(*examples(96), batch_size, epochs=epochs, shuffle=False, verbose=0)
+    return model.get_weights()
+
+
+def assert_close(found, expected):
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_large_batch_optimizer_needs_a_strategy():
+    from keras_fastnet._keras.scopes import STRATEGIES
+
+    # Others keep the process's strategy, which the next test gets again.
+    kept = list(STRATEGIES)
+    STRATEGIES.clear()
+    try:
+        with pytest.raises(ValueError, match="LargeBatchOptimizer needs a strategy"):
+            weights(LargeBatchOptimizer(LARS(1.0)))
+    finally:
+        STRATEGIES.update(kept)
+
+
+@pytest.mark.parametrize(
+    "argument", ["loss_scale_factor", "gradient_accumulation_steps"]
+)
+def test_arguments_of_keras_3_raise(argument):
+    with pytest.raises(NotImplementedError, match=f"`{argument}` is for Keras 3"):
+        LARS(**{argument: 2})
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: LARS(2.0),
+        lambda: keras.optimizers.SGD(0.1, momentum=0.9),
+        lambda: keras.optimizers.legacy.SGD(0.1, momentum=0.9),
+    ],
+    ids=["LARS", "SGD", "legacy.SGD"],
+)
+def test_micro_batches_equal_one_batch(strategy, make):
+    parts = LargeBatchOptimizer(make(), 2)
+    assert_close(weights(parts, 16), weights(make(), 32))
+    assert parts.iterations.numpy() == 6
+
+
+def test_an_epoch_ends_with_an_update(strategy):
+    # Three batches: two updates, of two batches and of one.
+    model = network(None, lambda: LargeBatchOptimizer(LARS(1.0), 2))
+    model.fit(*examples(96), 32, epochs=3, verbose=0, validation_data=examples(8))
+    assert model.optimizer.iterations.numpy() == 6
+
+
+@needs_addons
+def test_lookahead_that_never_looks_is_lars():
+    import tensorflow_addons as tfa
+
+    # A step back of 1 is where the fast weights are.
+    wrapped = tfa.optimizers.Lookahead(LARS(2.0), slow_step_size=1.0)
+    assert_close(weights(wrapped), weights(LARS(2.0)))
+
+
+@pytest.mark.parametrize("suffix", [".keras", ".h5", ""])
+@pytest.mark.parametrize("large", [False, True])
+def test_a_saved_model_continues_training(strategy, tmp_path, suffix, large):
+    schedule = keras.optimizers.schedules.PolynomialDecay(2.0, 100)
+    lars = LARS(schedule, momentum=0.8, exclude_from_adaptation=["dense_1"])
+    keras.backend.clear_session()
+    model = network(None, lambda: LargeBatchOptimizer(lars, 2) if large else lars)
+    model.fit(*examples(96), 32, shuffle=False, verbose=0)
+    model.save(tmp_path / f"model{suffix}")
+    loaded = keras.models.load_model(tmp_path / f"model{suffix}")
+    assert loaded.optimizer.get_config() == model.optimizer.get_config()
+    if not suffix:
+        # A SavedModel has the configuration of an optimizer, not its state.
+        return
+    for one in (model, loaded):
+        one.fit(*examples(96), 32, epochs=2, shuffle=False, verbose=0)
+    assert_close(loaded.get_weights(), model.get_weights())
