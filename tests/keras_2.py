@@ -4,13 +4,13 @@ from pathlib import Path
 
 COVERED = (
     "test_backup_and_restore",
+    "test_backup_identity",
     "test_batch_growth",
     "test_callbacks_together",
     "test_data_order",
     "test_early_shares",
     "test_epoch_data",
     "test_exclusions",
-    "test_foreign_backups",
     "test_global_batch",
     "test_keras_choice",
     "test_large_batch_optimizer",
@@ -85,8 +85,8 @@ LEFT_OUT = {
             "Keras 2 refuses unknown lengths with several steps an execution"
         ),
     },
-    "test_foreign_backups": {
-        "test_backup_of_another_training_raises[other targets]": (
+    "test_backup_identity": {
+        "test_training_that_differs[other targets]": (
             "examples of arrays are known with Keras 3 only"
         ),
     },

@@ -70,7 +70,7 @@ def test_ray_restarts_a_killed_worker(tmp_path):
     assert result(killed)[1] == weights
     # The backups are Ray's checkpoints.
     assert list(
-        (tmp_path / "killed").glob(f"*/checkpoint_*/epoch-{EPOCHS:06}-*.backup")
+        (tmp_path / "killed").glob(f"*/checkpoint_*/epoch-{EPOCHS:06}-*.npz")
     )
 
 
