@@ -1,101 +1,113 @@
 """Measures what a backup after every ten updates costs.
 
-    python benchmarks/backups/run.py
+    python benchmarks/backups/run.py [--rounds 10] [--folder FOLDER]
 
-Two workers of this machine train ResNet-50 over MPI, with 8 images a worker in each of
-`--micro-batches`. Within one training, these come in turn: ten updates without a
-backup, with one that training waits for, and with one in the background, for the rest
-of which the tenth update waits. The medians go to `result.json`.
+ResNet-50 with momentum trains on this machine's processors. In one training, ten
+updates with a backup and ten without come in turn. `result.json` receives the medians.
 """
 
 import argparse
-import itertools
 import json
 import os
 import pathlib
 import platform
 import statistics
-import subprocess
-import sys
 import tempfile
+import time
+from collections import defaultdict
 from typing import Any
 
+import keras
+import numpy as np
+import tensorflow as tf
+
+import keras_fastnet as fastnet
+
 HERE = pathlib.Path(__file__).parent
-WAYS = ("none", "foreground", "background")
+EXAMPLES, SIZE, UPDATES, WARM_UP = 8, 64, 10, 2
+NEVER = 10**9
 
 
-def measured(**options: Any) -> dict[str, Any]:
-    """Returns the times of one training."""
-    launch = ["-m", "keras_fastnet.cli", "run", "--workers", "2", "--transport", "mpi"]
-    done = subprocess.run(
-        [sys.executable, *launch, HERE / "worker.py", json.dumps(options)],
-        capture_output=True,
-        text=True,
-    )
-    found = [line for line in done.stdout.splitlines() if "RESULT" in line]
-    if len(found) != 1:
-        raise RuntimeError(f"There is no result:\n{done.stderr[-2000:]}")
-    return json.loads(found[0].split("RESULT", 1)[1])
+class Rounds(keras.callbacks.Callback):
+    """Has a backup written at the start of every other ten updates.
+
+    Attributes:
+        seconds: Times of ten updates and what is left of their backup then, by whether
+            there is one.
+        held: Times for which a backup held training.
+    """
+
+    def __init__(self, backup: Any):
+        super().__init__()
+        self.backup = backup
+        self.seconds: dict[bool, list[float]] = defaultdict(list)
+        self.held: list[float] = []
+        self.megabytes = 0.0
+        self.begun = 0.0
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.backup.save_freq = NEVER
+        number, rest = divmod(batch + 1, UPDATES)
+        if rest:
+            return
+        self.backup._folder.wait()
+        now = time.perf_counter()
+        if number > WARM_UP:
+            self.seconds[number % 2 == 0].append(now - self.begun)
+        for path in self.backup.backup_dir.glob("*.npz"):
+            self.megabytes = path.stat().st_size / 1e6
+        self.begun = now
+        # Called before the callback of the backup.
+        self.backup.save_freq = 1 if number % 2 else NEVER
+
+    def note_held(self, batch: int, logs: Any = None) -> None:
+        """Called after the callback of the backup."""
+        if self.backup.save_freq == 1 and batch + 1 > WARM_UP * UPDATES:
+            self.held.append(time.perf_counter() - self.begun)
 
 
 def main() -> None:
-    """Runs all trainings."""
+    """Trains, and writes the result."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--micro-batches", nargs="+", type=int, default=(1, 4))
-    parser.add_argument("--ways", nargs="+", default=WAYS, choices=WAYS)
+    parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--folder", default=tempfile.gettempdir(), help="of backups")
-    parser.add_argument("--result", default=HERE / "result.json", type=pathlib.Path)
     options = parser.parse_args()
-    ways = options.ways
     load = os.getloadavg()[0]
-    table = []
-    for micro_batches in options.micro_batches:
-        run = measured(
-            micro_batches=micro_batches,
-            ways=ways,
-            rounds=options.rounds if micro_batches == 1 else options.rounds // 2,
-            folder=options.folder,
+    keras.utils.set_random_seed(1)
+    with fastnet.TorusStrategy().scope():
+        model = keras.applications.ResNet50(
+            weights=None, input_shape=(SIZE, SIZE, 3), classifier_activation=None
         )
-        medians = {way: statistics.median(run["seconds"][way]) for way in ways}
-        # Of neighbours before and after, so that the machine's moods hit all.
-        without = [sum(two) / 2 for two in itertools.pairwise(run["seconds"]["none"])]
-        costs = {
-            way: statistics.median(
-                one / other - 1
-                for one, other in zip(run["seconds"][way], without, strict=True)
-            )
-            for way in ways[1:]
-        }
-        held = {way: statistics.median(run["held"].get(way, [0.0])) for way in ways[1:]}
-        processor = {way: statistics.median(run["processor"][way]) for way in ways}
-        row = {
-            "micro_batches": micro_batches,
-            "ten_updates_s": medians,
-            "processor_s": processor,
-            "held_s": held,
-            "cost": costs,
-            **run,
-        }
-        table.append(row)
-        print(
-            f"{micro_batches} x 8 images a worker: ten updates "
-            f"{medians['none']:.2f} s; "
-            + "; ".join(
-                f"{way} {cost:.2%}, held {held[way]:.3f} s, processor "
-                f"{processor[way] - processor['none']:+.2f} s"
-                for way, cost in costs.items()
-            ),
-            flush=True,
+        model.compile(
+            keras.optimizers.SGD(1e-3, momentum=0.9),
+            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         )
-    conditions = {
+    images = np.random.default_rng(0).normal(size=(EXAMPLES, SIZE, SIZE, 3))
+    data = (images.astype("float32"), np.arange(EXAMPLES))
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        backup = fastnet.callbacks.BackupAndRestore(folder, NEVER)
+        rounds = Rounds(backup)
+        after = keras.callbacks.LambdaCallback(on_train_batch_end=rounds.note_held)
+        model.fit(
+            tf.data.Dataset.from_tensors(data).repeat(),
+            steps_per_epoch=(WARM_UP + 2 * options.rounds) * UPDATES + 1,
+            verbose=0,
+            callbacks=[rounds, backup, after],
+        )
+    without = statistics.median(rounds.seconds[False])
+    result = {
         "python": platform.python_version(),
         "processors": os.cpu_count(),
-        "load": load,
+        "load": round(load, 1),
         "rounds": options.rounds,
+        "megabytes": round(rounds.megabytes),
+        "ten_updates_s": round(without, 2),
+        "ten_updates_with_backup_s": round(statistics.median(rounds.seconds[True]), 2),
+        "held_s": round(statistics.median(rounds.held), 3),
+        "all": {str(key): value for key, value in rounds.seconds.items()},
     }
-    result = {"conditions": conditions, "table": table}
-    options.result.write_text(json.dumps(result, indent=1) + "\n")
+    (HERE / "result.json").write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps({key: result[key] for key in result if key != "all"}))
 
 
 if __name__ == "__main__":

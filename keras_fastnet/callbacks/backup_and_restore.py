@@ -1,31 +1,35 @@
 """A callback that resumes an interrupted training at the same update."""
 
-import json
+import os
 import pathlib
 import time
-from collections.abc import Collection
+import weakref
+from collections.abc import Callable, Collection
 from typing import Any, Literal
 
-import numpy as np
 import tensorflow as tf
 
 from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet._keras.active_strategy import FastnetStrategy, strategy_of
 from keras_fastnet._keras.adapters import models as keras_models
-from keras_fastnet._keras.adapters import values
 from keras_fastnet._keras.callbacks import FastnetCallback
 from keras_fastnet._keras.keras_api import keras, require_keras_3
 from keras_fastnet._keras.training import data_of
 from keras_fastnet.arguments import checked_bool, checked_integer
-from keras_fastnet.callbacks.backups import backup_file
-from keras_fastnet.callbacks.backups.backup_folder import BackupFolder, folder_at
-from keras_fastnet.callbacks.backups.backup_writer import (
-    BackupWriter,
-    wait_for_writers,
+from keras_fastnet.callbacks.backups import backup_file, identity
+from keras_fastnet.callbacks.backups.backup_files import location_of
+from keras_fastnet.callbacks.backups.backup_folder import (
+    BackupFolder,
+    wait_for_backups,
 )
-from keras_fastnet.callbacks.backups.callback_states import states_of
-from keras_fastnet.callbacks.backups.identity import NAMES, Parts, identity_of
-from keras_fastnet.callbacks.backups.restoring import Restoring, is_metric
+from keras_fastnet.callbacks.backups.training_state import (
+    CHANGING,
+    check_variables,
+    read_state,
+    set_callbacks,
+    set_variables,
+    without_metrics,
+)
 from keras_fastnet.callbacks.progress import (
     batches_per_update,
     is_chief,
@@ -35,9 +39,11 @@ from keras_fastnet.callbacks.progress import (
 from keras_fastnet.callbacks.termination import EXIT_CODE, Termination
 from keras_fastnet.text import count
 
-# Marks an error message in place of a backup. As long as the checksum with which the
-# first formats begin, so that no backup begins with it by chance.
+# Marks an error message in place of a backup, which begins with "PK".
 _ERROR_MARK = b"keras_fastnet refuses to restore"
+# The folders of the `fit`s that have ended, of each model.
+_ended_fits: "weakref.WeakKeyDictionary[Any, list[str]]"
+_ended_fits = weakref.WeakKeyDictionary()
 
 
 class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
@@ -48,27 +54,23 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
     (TensorFlow's steps for several sizes round differently, depending on which size
     comes first.) A backup holds the weights, the optimizer with its momentum, learning
     rate and number of updates, the states of layers, metrics and random streams, the
-    position in the data, and the state of Keras's `EarlyStopping`, `ReduceLROnPlateau`
-    and `ModelCheckpoint`, except the weights of `restore_best_weights`.
-    `LearningRateWarmup` and `BatchGrowth` follow from the epoch. (Keras's own
-    `BackupAndRestore` repeats the interrupted epoch from its start, with the weights of
-    its middle.)
+    position in the data, and the state of Keras's `EarlyStopping` (its best weights
+    too), `ReduceLROnPlateau` and `ModelCheckpoint`. (Keras's own `BackupAndRestore`
+    repeats the interrupted epoch from its start, with the weights of its middle.)
 
     Only the chief writes and reads files and sends the values to the other workers, so
-    workers need not share a disk. Backups are written atomically. A backup that is
-    damaged all the same is skipped in favour of the one before. The folder is tried out
-    and locked before the first step: another training cannot use it meanwhile. If a
-    backup cannot be written later, because the disk is full for example, the chief
-    prints a warning, training continues, and the next backup is tried as usual.
+    workers need not share a disk. A thread writes a backup while training continues. A
+    file is complete or absent; a damaged one is skipped in favour of the one before. If
+    a backup cannot be written, because the disk is full for example, the chief prints a
+    warning, and training continues. NumPy alone can read the files: `np.load(path)`
+    holds each variable under its path.
 
-    A backup states which training it belongs to, in named parts: model, dtype policy,
-    optimizer, learning rate, accumulation steps, loss, random seed, batch size, length,
-    shapes, dtypes and first examples of the data, and the settings of
-    `LearningRateWarmup` and `BatchGrowth`. `fit` raises `ValueError` with the parts
-    that differ. The numbers of workers and epochs, metrics, other callbacks and
-    versions of packages may change; a line is printed where that matters. A learning
-    rate that callbacks have set is restored. State of a callback is restored by its
-    class and monitor.
+    A backup states which training it belongs to, in named parts: model, optimizer,
+    learning rate, loss, metrics, random seed, batch size, length, dtypes and first
+    examples of the data, and the settings of `LearningRateWarmup` and `BatchGrowth`.
+    `fit` raises `ValueError` with the parts that differ. The numbers of workers and
+    epochs, and other callbacks, may change. If two trainings use one folder, the one
+    that began first writes no more backups, and prints a warning.
 
     The data are read again up to their position. Arrays and `PyDataset` come in the
     same order if `keras.utils.set_random_seed` was called; so does `Dataset.shuffle`,
@@ -81,33 +83,31 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
     random seed they resume from the last backup before that. A second SIGTERM ends a
     worker at once. If `fit` does not run in the main thread, SIGTERM is not handled.
 
-    List it after other callbacks. It needs a strategy of `keras_fastnet`, which may
-    have a single process, or a `keras_fastnet.LargeBatchOptimizer`.
+    List it last. It needs a strategy of `keras_fastnet`, which may have a single
+    process, or a `keras_fastnet.LargeBatchOptimizer`.
 
     Args:
-        backup_dir: The folder of the backups, used by this training only. It is made
-            if it is missing. A URL, such as `"s3://bucket/backups"`, is a folder in an
-            object store, which `fsspec` reaches.
+        backup_dir: The folder of the backups, used by this `fit` only. It is made if it
+            is missing. A URL, such as `"s3://bucket/backups"`, is a folder in an object
+            store, which `fsspec` reaches.
         save_freq: `"epoch"`, or the number of updates after which to back up in
             addition. A number requires a random seed, without which the data would come
             in another order. Defaults to `"epoch"`.
-        keep: Number of backups to keep. Defaults to `2`.
-        save_on_background: Whether training continues while the chief writes a copy of
-            the state to the file, as in Keras's `OrbaxCheckpoint`. At the next backup
-            and at the end it waits until the file is complete. Defaults to `True`.
+        keep: Number of the newest backups to keep. Defaults to `2`, so that a damaged
+            one has another before it.
         delete_checkpoint: Whether to remove the backups at the end of training.
             Defaults to `True`, as in Keras.
         may_differ: Names of parts, as the error states them, in which the backups may
             be of another training. The learning rate and the accumulation steps are
-            then those of this training. Defaults to `()`.
+            then those of this training; metrics begin at 0. Defaults to `()`.
 
     Raises:
         TypeError: If an argument is of the wrong type.
         ValueError: If an argument is out of its range. From `fit`, on all workers,
-            before the first step: if the folder cannot be used or is used by another
-            training, the backups are of another training, all of them are damaged, no
-            random seed is set, or there is neither a strategy of `keras_fastnet` nor a
-            `LargeBatchOptimizer`.
+            before the first step: if the folder cannot be used, the backups are of
+            another training, all of them are damaged, no random seed is set, there is
+            neither a strategy of `keras_fastnet` nor a `LargeBatchOptimizer`, or
+            callbacks with a state follow this one.
 
     Example:
 
@@ -120,40 +120,35 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
     ```
     """
 
-    # Whether another training may use the folder.
-    _shared = True
-
     def __init__(
         self,
         backup_dir: str | pathlib.Path,
         save_freq: Literal["epoch"] | int = "epoch",
         *,
         keep: int = 2,
-        save_on_background: bool = True,
         delete_checkpoint: bool = True,
         may_differ: Collection[str] = (),
     ):
         require_keras_3("BackupAndRestore")
         super().__init__()
-        if not str(backup_dir):
+        if not os.fspath(backup_dir):
             raise ValueError(
                 "`backup_dir` must name a folder. Received: an empty string. Pass, for "
                 'example, `"backups"`.'
             )
-        self.backup_dir = folder_at(backup_dir)
+        self.backup_dir = location_of(backup_dir)
         self.save_freq = save_freq
         if save_freq != "epoch":
             checked_integer("save_freq", save_freq, at_least=1)
         self.keep = checked_integer("keep", keep, at_least=1)
-        self.save_on_background = checked_bool("save_on_background", save_on_background)
         self.delete_checkpoint = checked_bool("delete_checkpoint", delete_checkpoint)
         self.may_differ = _checked_parts(may_differ)
-        self._folder = BackupFolder(self.backup_dir, shared=self._shared)
-        self._identity: Parts = {}
+        self._folder = BackupFolder(self.backup_dir, self.keep, self._note)
+        self._identity: identity.Parts = {}
         self._epoch = 0
         self._updates_saved = 0
-        self._restoring: Restoring | None = None
-        self._writer: Any = None
+        # What to set again in the first epoch.
+        self._restoring: Callable[[], Any] | None = None
         self._data: Any = None
         self._termination = Termination()
 
@@ -161,26 +156,15 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
         """Resumes from the newest backup, if there is one."""
         self._check()
         keras_models.build_state(self.model, self._data.elements)
-        # Of a `fit` that an exception has ended.
-        wait_for_writers()
+        wait_for_backups()
+        self._identity = identity.identity_of(
+            self.model, self._data, self.siblings, self._number_of_fit()
+        )
+        content = self._on_chief(self._folder.newest)
         self._restoring = None
-        self._writer = BackupWriter(self._folder, self.keep, self._note)
-        self._identity = identity_of(self.model, self._data, self.siblings)
-        content = self._from_chief(self._open() if is_chief(self.model) else b"")
-        try:
-            if content.startswith(_ERROR_MARK):
-                raise ValueError(content.removeprefix(_ERROR_MARK).decode())
-            if content:
-                arrays, about = backup_file.unpack(content)
-                restoring = Restoring(self.model, self.backup_dir, self._note)
-                restoring.begin(
-                    arrays, about, self._data, self._identity, self.may_differ
-                )
-                self._restoring = restoring
-                self._note_repeated(about, updates_of(self.model.optimizer))
-        except BaseException:
-            self._folder.close()
-            raise
+        if content:
+            self._restore(content)
+        self._on_chief(self._folder.take)
         self._updates_saved = updates_of(self.model.optimizer)
         self._termination.listen()
 
@@ -189,7 +173,7 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
         self._epoch = epoch
         keras_models.begin_fit_at(self.model, None)
         if self._restoring is not None:
-            self._restoring.finish(self.siblings)
+            self._restoring()
             self._restoring = None
 
     def on_train_batch_end(
@@ -199,22 +183,20 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
         optimizer = self.model.optimizer
         if (batch + 1) % batches_per_update(optimizer, self._data):
             return
-        updates = updates_of(optimizer)
-        if is_chief(self.model):
-            self._folder.record(updates)
         if batch + 1 == self.params.get("steps"):
             # `on_epoch_end` follows. From a backup here the epoch would resume without
             # a step, and so without logs.
             return
         ending = self._termination.is_due(self.model)
-        unsaved = updates - self._updates_saved
-        if self.save_freq == "epoch":
-            # Without a seed, the data would resume in another order.
-            wanted = ending and upstream.global_seed() is not None
-        else:
-            wanted = ending or unsaved >= self.save_freq
-        if wanted and unsaved:
-            self._back_up(self._epoch, batch + 1, logs)
+        if self.save_freq != "epoch" or ending:
+            unsaved = updates_of(optimizer) - self._updates_saved
+            if self.save_freq == "epoch":
+                # Without a seed, the data would resume in another order.
+                wanted = upstream.global_seed() is not None
+            else:
+                wanted = ending or unsaved >= self.save_freq
+            if wanted and unsaved:
+                self._back_up(self._epoch, batch + 1, logs)
         if ending:
             self._leave()
 
@@ -225,14 +207,13 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
             self._leave()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Removes the backups, and releases the folder."""
-        self._writer.close()
+        """Removes the backups, and leaves the folder."""
         self._data = None
         # Where no epoch was left to train.
         keras_models.begin_fit_at(self.model, None)
         self._termination.stop_listening()
+        _ended_fits.setdefault(self.model, []).append(str(self.backup_dir))
         if is_chief(self.model):
-            self._folder.remove_record()
             self._folder.close(delete=self.delete_checkpoint)
 
     def _check(self) -> None:
@@ -251,98 +232,137 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
                 "seed. Call `keras.utils.set_random_seed(...)` at the start of the "
                 'program, or pass `save_freq="epoch"`.'
             )
-
-    def _open(self) -> bytes:
-        """Takes the folder; returns the newest backup, or an error for all workers."""
-        try:
-            self._folder.open(
-                self._size(),
-                0,
-                getattr(self.model.distribute_strategy, "num_workers", 1),
+        siblings = list(self.siblings)
+        others = [c for c in siblings if isinstance(c, BackupAndRestore)]
+        if len(others) > 1:
+            folders = ", ".join(str(callback.backup_dir) for callback in others)
+            raise ValueError(
+                "`fit` must have one BackupAndRestore. Received: "
+                f"{len(others)}, with these folders: {folders}. Keep one of them."
             )
-            content, skipped = self._folder.newest()
-        except (OSError, ValueError) as error:
-            return _ERROR_MARK + str(error).encode()
-        for text in skipped:
+        later = [
+            type(callback).__name__
+            for callback in siblings[siblings.index(self) :]
+            if isinstance(callback, CHANGING)
+        ]
+        if later:
+            raise ValueError(
+                "BackupAndRestore must be listed after the callbacks whose state it "
+                f"backs up. Received: {', '.join(later)} after it. Make it the last "
+                "of `callbacks`."
+            )
+
+    def _number_of_fit(self) -> int:
+        """Returns the number of this `fit` among those of the model in the folder."""
+        number = _ended_fits.get(self.model, []).count(str(self.backup_dir)) + 1
+        if number > 1:
+            self._note(
+                f"this `fit` is number {number} of the model with backups in "
+                f"{self.backup_dir}. A program that is restarted would find its "
+                "backups in the first, and end with an error: pass each `fit` of a "
+                "program another `backup_dir`"
+            )
+        return number
+
+    def _on_chief(self, act: Callable[[], bytes]) -> bytes:
+        """Returns on all workers what the chief's call returns, or raises its error."""
+        result = b""
+        if is_chief(self.model):
+            try:
+                result = act()
+            except (OSError, ValueError) as error:
+                result = _ERROR_MARK + str(error).encode()
+        strategy = self.model.distribute_strategy
+        if isinstance(strategy, FastnetStrategy):
+            result = strategy.fit_support.workers.from_chief(result)
+        if result.startswith(_ERROR_MARK):
+            raise ValueError(result.removeprefix(_ERROR_MARK).decode())
+        return result
+
+    def _restore(self, content: bytes) -> None:
+        """Resumes from a backup."""
+        arrays, about = backup_file.read(content)
+        epoch, batch, theirs = (about[key] for key in ("epoch", "batch", "parts"))
+        own = identity.checked_settings(
+            theirs,
+            self._identity,
+            # At the start of an epoch another order does no harm.
+            exact_order=batch > 0 or (epoch > 0 and not self._data.whole_epochs),
+            may_differ=self.may_differ,
+            location=self.backup_dir,
+        )
+        for text in identity.remarks(theirs, self._identity):
             self._note(text)
-        return content
+        if any(theirs[name] != self._identity[name] for name in identity.METRICS):
+            arrays = without_metrics(arrays)
+        check_variables(self.model, arrays, self.backup_dir)
 
-    def _note_repeated(self, about: dict[str, Any], updates: int) -> None:
-        """Prints how many updates the interrupted training made after its backup."""
-        recorded = self._folder.recorded() if is_chief(self.model) else None
-        if recorded is None or recorded.updates <= updates or "time" not in about:
-            return
-        lost = count(recorded.updates - updates, "update")
+        def set_all() -> list[str]:
+            set_variables(self.model, arrays, own)
+            return set_callbacks(self.siblings, arrays, about["callbacks"])
+
+        for name in set_all():
+            self._note(f"{name} is not both in the backup and here: it starts afresh")
+        if batch:
+            # The backup holds what `fit` and callbacks have made of it when the epoch
+            # began: a `LearningRateScheduler` would multiply the rate a second time.
+            self._restoring = set_all
+        self._resume_data(epoch, batch)
+        keras_models.begin_fit_at(self.model, epoch)
+        updates = updates_of(self.model.optimizer)
         self._note(
-            f"the interrupted training had made {lost} after this backup, in "
-            f"{recorded.time - about['time']:.1f} s, which this one repeats"
+            f"resuming at epoch {epoch + 1}, batch {batch + 1}, after "
+            f"{count(updates, 'update')}, from {self.backup_dir}"
         )
 
-    def _size(self) -> int:
-        """Returns the bytes of a backup, with some to spare."""
-        state = keras_models.whole_state(self.model).values()
-        arrays = sum(
-            int(np.prod(v.shape)) * tf.as_dtype(v.dtype).size + 1024 for v in state
-        )
-        return arrays + len(json.dumps(self._identity)) + 16_384
+    def _resume_data(self, epoch: int, batch: int) -> None:
+        try:
+            self._data.resume(epoch, batch)
+        except (StopIteration, tf.errors.OutOfRangeError):
+            raise ValueError(
+                "The data must reach the position of the backup. Received: a backup of "
+                f"batch {batch} of epoch {epoch + 1} in {self.backup_dir}, and data "
+                "that end before it. Pass the data of the interrupted training, or "
+                "another `backup_dir`."
+            ) from None
 
     def _leave(self) -> None:
         print_on_chief(
             self.model, "SIGTERM: run the same command to resume from the newest backup"
         )
-        self._writer.wait()
+        self._folder.wait()
         strategy = strategy_of(self.model)
         if strategy is not None:
             # No worker leaves before the chief has written the backup.
             strategy.fit_support.workers.any(True, "the last backup")
         if is_chief(self.model):
-            if updates_of(self.model.optimizer) == self._updates_saved:
-                self._folder.remove_record()
             self._folder.close()
         raise SystemExit(EXIT_CODE)
 
     def _back_up(self, epoch: int, batch: int, logs: dict[str, Any] | None) -> None:
-        updates = updates_of(self.model.optimizer)
-        self._updates_saved = updates
-        state = keras_models.whole_state(self.model)
+        self._updates_saved = updates_of(self.model.optimizer)
+        arrays, states = read_state(self.model, self.siblings)
         if not is_chief(self.model):
-            for name in filter(is_metric, state):
-                # A sum over the workers, so all workers must read it.
-                upstream.value_of(values.tensorflow_variable(state[name]))
             return
-        content = {
-            name: upstream.value_of(values.tensorflow_variable(variable))
-            for name, variable in state.items()
-        }
         about = {
-            "format": backup_file.FORMAT,
             "epoch": epoch,
             "batch": batch,
             "time": time.time(),
-            "callbacks": states_of(self.siblings),
+            "callbacks": states,
             "parts": self._identity,
         }
-        self._writer.start(content, about, updates)
-        if not self.save_on_background:
-            self._writer.wait()
+        self._folder.start_writing(arrays, about)
 
     def _note(self, text: str) -> None:
         print_on_chief(self.model, text)
 
-    def _from_chief(self, data: bytes) -> bytes:
-        strategy = self.model.distribute_strategy
-        return (
-            strategy.fit_support.workers.from_chief(data)
-            if isinstance(strategy, FastnetStrategy)
-            else data
-        )
-
 
 def _checked_parts(names: Any) -> tuple[str, ...]:
-    unknown = {names} if isinstance(names, str) else set(names) - set(NAMES)
+    known = identity.NAMES
+    unknown = {names} if isinstance(names, str) else set(names) - set(known)
     if unknown:
         raise ValueError(
             "`may_differ` must be a list of names of parts. Received: "
-            f"may_differ={names!r}. The names are: {', '.join(sorted(NAMES))}."
+            f"may_differ={names!r}. The names are: {', '.join(sorted(known))}."
         )
     return tuple(names)

@@ -136,7 +136,8 @@ class LearningRateWarmup(FastnetCallback, keras.callbacks.Callback):
         self._steps = 0
         # The updates done when the epoch began, and the batches left out since then.
         self._updates, self._first_batch = 0, 0
-        self._rate: float | None = None
+        # The rate that it set last; another callback may have changed it since.
+        self.last_rate: float | None = None
         self._data: Any = None
 
     def rate_at(self, done: float) -> float:
@@ -181,7 +182,7 @@ class LearningRateWarmup(FastnetCallback, keras.callbacks.Callback):
                 "Received: data of unknown length. Pass "
                 "`steps_per_epoch=...` to LearningRateWarmup."
             )
-        self._rate = None
+        self.last_rate = None
         # Looked up now, since validation replaces the model's data by its own.
         self._data = data_of(self.model)
         if self.momentum_correction:
@@ -226,6 +227,6 @@ class LearningRateWarmup(FastnetCallback, keras.callbacks.Callback):
             done = self._updates + (batch - self._first_batch) // together
         factor = getattr(optimizer, "learning_rate_factor", 1.0)
         rate = factor * self.rate_at(done)
-        if rate != self._rate:
+        if rate != self.last_rate:
             set_learning_rate(optimizer, rate, self._correction)
-            self._rate = rate
+            self.last_rate = rate

@@ -15,11 +15,8 @@ class RayBackup(BackupAndRestore):
     Reports every backup to Ray as a checkpoint, with the logs of the epoch so far as
     its metrics; Ray stores it in `RunConfig(storage_path=...)`. If a worker is lost and
     `FailureConfig(max_failures=...)` allows it, Ray restarts all workers, on any nodes,
-    and they resume from the newest backup. (Ray's own `ReportCheckpointCallback` saves
-    the model alone, so the training would repeat data.) Ray's `CheckpointConfig` sets
-    how many backups are kept.
-
-    List it after other callbacks, so that their logs are reported.
+    and they resume from the newest backup. Ray's `CheckpointConfig` sets how many
+    backups are kept. List it last, so that the logs of other callbacks are reported.
 
     Args:
         save_freq: As for `BackupAndRestore`. Defaults to `"epoch"`.
@@ -36,31 +33,13 @@ class RayBackup(BackupAndRestore):
         strategy = keras_fastnet.TorusStrategy()
         ...
         model.fit(x, y, epochs=90, callbacks=[keras_fastnet.callbacks.RayBackup()])
-
-    TensorflowTrainer(
-        train,
-        scaling_config=ray.train.ScalingConfig(num_workers=4),
-        run_config=ray.train.RunConfig(
-            storage_path="/shared/runs",
-            failure_config=ray.train.FailureConfig(max_failures=3),
-        ),
-    ).fit()
     ```
     """
 
-    # The folder has a random name; a lock in it would be a part of checkpoints.
-    _shared = False
-
     def __init__(self, save_freq: Literal["epoch"] | int = "epoch"):
-        # Created on the chief when needed. Ray keeps a copy of each backup.
+        # Made on the chief when needed. Ray keeps a copy of each backup.
         folder = f"fastnet-{secrets.token_hex(8)}"
-        super().__init__(
-            pathlib.Path(tempfile.gettempdir(), folder),
-            save_freq,
-            keep=1,
-            # Ray copies the file when it is reported.
-            save_on_background=False,
-        )
+        super().__init__(pathlib.Path(tempfile.gettempdir(), folder), save_freq, keep=1)
         self._train: Any = None
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
@@ -74,8 +53,8 @@ class RayBackup(BackupAndRestore):
     def _back_up(self, epoch: int, batch: int, logs: dict[str, Any] | None) -> None:
         super()._back_up(epoch, batch, logs)
         checkpoint = None
-        # There is none if the disk was full.
-        if is_chief(self.model) and self._folder.has_backups():
+        # Ray copies the file when it is reported. There is none if the disk was full.
+        if is_chief(self.model) and self._folder.wait():
             checkpoint = self._train.Checkpoint.from_directory(str(self.backup_dir))
         metrics = {"epochs": epoch, "batches": batch, **(logs or {})}
         # On all workers, since Ray waits for each.
@@ -85,18 +64,12 @@ class RayBackup(BackupAndRestore):
 def _ray_train() -> Any:
     try:
         from ray import train
-    except ImportError as error:
-        raise RuntimeError(
-            "RayBackup needs Ray Train. Received: an environment without it "
-            f'({error}). Run `pip install "keras-fastnet[ray]"`, or use '
-            "`BackupAndRestore`."
-        ) from error
-    try:
+
         train.get_context().get_world_rank()
-    except RuntimeError as error:
+    except (ImportError, RuntimeError) as error:
         raise RuntimeError(
-            "RayBackup must run in a worker of Ray Train. "
-            f"Received: a process that Ray Train did not start ({error}). Use "
-            "`BackupAndRestore` outside of Ray."
+            "RayBackup must run in a worker that Ray Train has started, with "
+            f'`pip install "keras-fastnet[ray]"`. Received: {type(error).__name__}: '
+            f"{error}. Use `BackupAndRestore` outside of Ray Train."
         ) from error
     return train

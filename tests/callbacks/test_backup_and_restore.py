@@ -1,14 +1,11 @@
 """An interrupted training ends like an uninterrupted one."""
 
-import contextlib
 import json
 import os
-import pathlib
 import random
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 
 import numpy as np
@@ -19,11 +16,17 @@ from keras_fastnet import LARS, LargeBatchOptimizer, TorusStrategy
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.batches.elements import DatasetElements
 from keras_fastnet.batches.epoch_data import EpochData
-from keras_fastnet.callbacks import BackupAndRestore
-from keras_fastnet.callbacks.backups import backup_file, local_files
-from keras_fastnet.callbacks.backups.backup_writer import wait_for_writers
-from tests.callbacks.damage import backups_in, flip_a_bit, halve, pieces
-from tests.stopping import Stop, StopAfter
+from keras_fastnet.callbacks import BackupAndRestore, BatchGrowth, LearningRateWarmup
+from keras_fastnet.callbacks.backups import backup_file
+from keras_fastnet.callbacks.backups.training_state import set_callbacks
+from tests.callbacks.backup_trainings import (
+    arrays,
+    assert_same_weights,
+    backups_in,
+    fit,
+    halve,
+    network,
+)
 
 
 class Trainings:
@@ -77,20 +80,24 @@ def assert_same(mine, theirs, exactly):
                 np.testing.assert_allclose(one[name], other[name], rtol=1e-4, atol=1e-5)
 
 
+def slow(*case):
+    return pytest.param(*case, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])
+
+
 # 30 steps with 2 x 10 + 4 updates of growing batches. A count that 16 does not divide
 # gives smaller last batches.
 @pytest.mark.distributed
 @pytest.mark.parametrize(
     ("kind", "count", "workers", "kills", "most_steps"),
     [
-        pytest.param("arrays", 160, 2, 20, 4, marks=pytest.mark.slow),
-        ("arrays", 160, 2, 3, 4),
+        slow("arrays", 160, 2, 30, 4),
+        pytest.param("arrays", 160, 2, 1, 4, marks=pytest.mark.smoke),
         ("own", 160, 2, 2, 12),
-        ("dataset", 160, 1, 2, 12),
-        pytest.param("dataset", 150, 2, 2, 12, marks=pytest.mark.slow),
-        ("pydataset", 160, 1, 3, 8),
-        ("endless", 160, 1, 3, 8),
-        ("unknown", 160, 1, 3, 8),
+        slow("dataset", 160, 1, 2, 12),
+        slow("dataset", 150, 2, 2, 12),
+        slow("pydataset", 160, 1, 3, 8),
+        ("endless", 160, 1, 2, 12),
+        slow("unknown", 160, 1, 3, 8),
     ],
 )
 def test_killed_at_random(trainings, tmp_path, kind, count, workers, kills, most_steps):
@@ -114,11 +121,7 @@ def test_killed_at_random(trainings, tmp_path, kind, count, workers, kills, most
 @pytest.mark.distributed
 @pytest.mark.parametrize(
     ("workers", "rank", "step"),
-    [
-        pytest.param(2, 1, 5, marks=pytest.mark.smoke),
-        pytest.param(2, 0, 9, marks=pytest.mark.slow),
-        (1, 0, 13),
-    ],
+    [(2, 1, 5), slow(2, 0, 9), slow(1, 0, 13)],
 )
 def test_sigterm_to_one_worker(trainings, tmp_path, workers, rank, step):
     """All workers leave after the same update, with a backup of it."""
@@ -143,30 +146,51 @@ def test_sigterm_to_one_worker(trainings, tmp_path, workers, rank, step):
     assert_same(results(told, workers), results(whole, workers), exactly=True)
 
 
-def test_sigterm_without_a_seed_keeps_the_backup_of_the_epoch(tmp_path):
-    model, data = model_and_data()
-    tf.random.set_seed(None)
-    tell = keras.callbacks.LambdaCallback(
-        on_train_batch_end=lambda batch, logs: (
-            model.optimizer.iterations == 6 and os.kill(os.getpid(), signal.SIGTERM)
-        )
-    )
+class Terminate(keras.callbacks.Callback):
+    """Sends its process SIGTERM after an update."""
+
+    def __init__(self, update):
+        super().__init__()
+        self.update = update
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.model.optimizer.iterations == self.update:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.parametrize(("seed", "position"), [(5, (1, 2)), (None, (1, 0))])
+def test_sigterm_leaves_a_backup(tmp_path, monkeypatch, seed, position):
+    """It waits for the disk; without a seed, for the backup of the epoch's end."""
+    write = backup_file.write
+
+    def write_late(*args):
+        threading.Event().wait(0.3)
+        write(*args)
+
+    monkeypatch.setattr(backup_file, "write", write_late)
     before = signal.getsignal(signal.SIGTERM)
     try:
         with pytest.raises(SystemExit) as ended:
-            model.fit(**data, epochs=3, callbacks=[tell, BackupAndRestore(tmp_path)])
+            fit(tmp_path, Terminate(6), seed=seed, save_freq="epoch")
     finally:
         signal.signal(signal.SIGTERM, before)
     assert ended.value.code == 143
-    names = [path.name for path in backups_in(tmp_path)]
-    assert names == [backup_file.file_name(1, 0)]
+    assert backups_in(tmp_path)[0].name == backup_file.file_name(*position)
 
 
-def test_sigterm_handler_is_restored_after_fit(tmp_path):
-    before = signal.getsignal(signal.SIGTERM)
-    model, data = model_and_data()
-    model.fit(**data, callbacks=[BackupAndRestore(tmp_path)])
-    assert signal.getsignal(signal.SIGTERM) is before
+def test_sigterm_handler_is_that_of_the_program_after_fit(tmp_path):
+    told = []
+    before = signal.signal(signal.SIGTERM, lambda *_: told.append(None))
+    try:
+        mine = signal.getsignal(signal.SIGTERM)
+        fit(tmp_path, epochs=1)
+        assert signal.getsignal(signal.SIGTERM) is mine
+        # An exception ends it.
+        fit(tmp_path, stop_after=1)
+        os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert told == [None]
 
 
 def test_second_sigterm_ends_the_process():
@@ -187,337 +211,168 @@ fit()
     assert done.stdout == "still here\n"
 
 
-def test_sigterm_after_an_interrupted_fit_reaches_the_previous_handler(tmp_path):
-    told = []
-    before = signal.signal(signal.SIGTERM, lambda *_: told.append(None))
-    try:
-        interrupted(tmp_path)
-        os.kill(os.getpid(), signal.SIGTERM)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert told == [None]
-
-
-def model_and_data():
-    keras.utils.set_random_seed(5)
-    x = np.random.default_rng(0).normal(size=(64, 3)).astype("float32")
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-    model.compile(LargeBatchOptimizer(LARS(0.1)), "mse")
-    return model, {"x": x, "y": x[:, :1], "batch_size": 16, "verbose": 0}
-
-
-class StopAt(keras.callbacks.Callback):
-    def __init__(self, epoch):
-        super().__init__()
-        self.epoch = epoch
-
-    def on_epoch_begin(self, epoch, logs=None):
-        if epoch == self.epoch:
-            raise Stop
-
-
-def interrupted(folder):
-    """Trains two epochs of three."""
-    model, data = model_and_data()
-    with pytest.raises(Stop):
-        model.fit(**data, epochs=3, callbacks=[BackupAndRestore(folder), StopAt(2)])
-    wait_for_writers()
-
-
 @pytest.mark.parametrize("batches", [4, 7, 8])
 def test_resuming_at_the_end_of_an_epoch(tmp_path, capsys, batches):
     """After the last update and before the epoch's end, no batch is left."""
-    with TorusStrategy().scope():
-        whole, data = model_and_data()
-        whole.fit(**data, epochs=3)
-        killed, data = model_and_data()
-        backup = BackupAndRestore(tmp_path, save_freq=1)
-        with pytest.raises(Stop):
-            killed.fit(**data, epochs=3, callbacks=[backup, StopAfter(batches)])
-        again, data = model_and_data()
-        data["verbose"] = 2
-        again.fit(**data, epochs=3, callbacks=[BackupAndRestore(tmp_path, 1)])
-    assert "16 examples a step; 64 examples, 4 steps" in capsys.readouterr().out
+
+    def trained(folder, **options):
+        with TorusStrategy().scope():
+            keras.utils.set_random_seed(5)
+            model = network()
+            model.compile(LargeBatchOptimizer(LARS(0.1)), "mse")
+            return fit(folder, model=model, **options)[0]
+
+    whole = trained(tmp_path / "whole")
+    trained(tmp_path / "killed", stop_after=batches)
+    again = trained(tmp_path / "killed")
+    assert "resuming at" in capsys.readouterr().out
     assert again.optimizer.iterations.numpy() == 12
-    for mine, theirs in zip(again.get_weights(), whole.get_weights(), strict=True):
-        np.testing.assert_array_equal(mine, theirs)
+    assert_same_weights(again, whole)
 
 
-def test_updates_made_after_the_backup_are_told(tmp_path, capsys):
-    def fit(*callbacks):
-        model, data = model_and_data()
-        backup = BackupAndRestore(tmp_path, 3)
-        with pytest.raises(Stop):
-            model.fit(**data, epochs=3, callbacks=[backup, *callbacks])
-        wait_for_writers()
-        return capsys.readouterr().out
-
-    words = "the interrupted training had made {} after this backup, in "
-    # Backups after 3, 4 and 7 updates.
-    assert "after this backup" not in fit(StopAfter(6))
-    assert words.format("2 updates") in fit(StopAfter(1))
-    assert words.format("1 update") in fit(StopAfter(4))
-    newest = backups_in(tmp_path)[0]
-    assert newest.name == backup_file.file_name(1, 3)
+def test_damaged_backup_is_skipped(tmp_path, capsys):
+    whole, _ = fit(tmp_path / "whole")
+    fit(tmp_path / "killed", stop_after=7)
+    newest, _ = backups_in(tmp_path / "killed")
     halve(newest)
-    assert words.format("4 updates") in fit(StopAfter(2))
-    # The record is of backups that are there no more.
-    kept = backups_in(tmp_path)[-1].rename(tmp_path / "kept")
-    for path in backups_in(tmp_path):
-        path.unlink()
-    kept.rename(tmp_path / backup_file.file_name(0, 4))
-    printed = fit(StopAfter(1))
-    assert "resuming at" in printed and "after this backup" not in printed
-
-
-def empty(path):
-    path.write_bytes(b"")
-
-
-@pytest.mark.parametrize("damage", [halve, flip_a_bit, empty])
-def test_damaged_backup_is_skipped(tmp_path, capsys, damage):
-    interrupted(tmp_path)
-    newest, _ = backups_in(tmp_path)
-    assert newest.name == backup_file.file_name(2, 0)
-    damage(newest)
-    model, data = model_and_data()
-    model.fit(**data, epochs=3, callbacks=[BackupAndRestore(tmp_path)])
+    again, _ = fit(tmp_path / "killed")
     printed = capsys.readouterr().out
     assert f"skipping {newest}" in printed
-    assert "resuming at epoch 2, batch 1, after 4 updates" in printed
-    assert model.optimizer.iterations.numpy() == 12
+    assert "resuming at epoch 2, batch 3, after 6 updates" in printed
+    assert_same_weights(again, whole)
 
 
-def test_only_damaged_backups_raise(tmp_path):
-    interrupted(tmp_path)
-    for path in backups_in(tmp_path):
-        halve(path)
-    model, data = model_and_data()
-    with pytest.raises(ValueError, match=r"only damaged ones in .*Remove them"):
-        model.fit(**data, callbacks=[BackupAndRestore(tmp_path)])
+def halving_plateau():
+    return keras.callbacks.ReduceLROnPlateau("loss", 0.5, patience=1, min_delta=1e9)
 
 
-def test_half_written_file_is_ignored(tmp_path, monkeypatch):
-    def power_cut(source, target):
-        raise Stop
-
-    model, data = model_and_data()
-    monkeypatch.setattr(os, "replace", power_cut)
-    with pytest.raises(Stop):
-        model.fit(**data, callbacks=[BackupAndRestore(tmp_path)])
-    monkeypatch.undo()
-    assert list(tmp_path.iterdir())
-    assert not backups_in(tmp_path)
-    model.fit(**data, callbacks=[BackupAndRestore(tmp_path)])
-    assert not tmp_path.exists()
+def halving_scheduler():
+    return keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.5 * rate)
 
 
-@pytest.mark.parametrize("in_memory", [False, True])
-def test_written_backup_is_read_again(tmp_path, in_memory):
-    """Also in a file system that may not write past its cache."""
-    arrays = {
-        "half": tf.constant([1.5, -0.0], tf.bfloat16).numpy(),
-        "count": np.array(7, "int64"),
-        "empty": np.zeros((0, 3), "float32"),
-        "odd": np.array([np.nan, np.inf, 1e-40], "float32"),
-        # More than one write, and no multiple of a block.
-        "large": np.arange(20_000_001) % 251 < 17,
-    }
-    told = {"epoch": 1, "batch": 2, "callbacks": {}}
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if in_memory else tmp_path) as base:
-        path = pathlib.Path(base, "folder", backup_file.file_name(1, 2))
-        files = local_files.LocalFiles(path.parent, shared=False)
-        files.write(path.name, pieces(arrays, told))
-        again, about = backup_file.unpack(path.read_bytes())
-    assert about == told
-    for name, array in arrays.items():
-        assert again[name].dtype == array.dtype
-        assert again[name].shape == array.shape
-        assert again[name].tobytes() == array.tobytes()
+def best_of_the_first_epoch():
+    return keras.callbacks.EarlyStopping(
+        "loss", min_delta=1e9, patience=9, restore_best_weights=True, verbose=1
+    )
 
 
-def test_every_changed_byte_is_found():
-    arrays = {"one": np.ones(5, "float16"), "two": np.zeros((2, 2)), "none": np.ones(0)}
-    told = {"epoch": 1, "batch": 2, "callbacks": {}}
-    content = b"".join(pieces(arrays, told))
-    backup_file.unpack(content)
-    for place in range(len(content)):
-        changed = bytearray(content)
-        changed[place] ^= 1 << place % 8
-        for damaged in (bytes(changed), content[:place]):
-            with pytest.raises(ValueError, match="its checksum is wrong"):
-                backup_file.unpack(damaged)
-    with pytest.raises(ValueError, match="its checksum is wrong"):
-        backup_file.unpack(content + b"\0")
+KITS = {
+    "warm-up and plateau": lambda: (
+        LearningRateWarmup(0.1, 1, momentum_correction=True),
+        halving_plateau(),
+    ),
+    "warm-up and scheduler": lambda: (LearningRateWarmup(0.1, 1), halving_scheduler()),
+    "scheduler and best weights": lambda: (
+        halving_scheduler(),
+        best_of_the_first_epoch(),
+    ),
+    "growth and plateau": lambda: (
+        BatchGrowth({0: 16, 1: 32}, linear_scaling=True, momentum_correction=True),
+        halving_plateau(),
+    ),
+}
 
 
-@pytest.fixture
-def disk(request, monkeypatch):
-    """An event without which no backup gets onto the disk, or is even copied."""
-    free = threading.Event()
-    owner, name = getattr(request, "param", (os, "fsync"))
-    original = getattr(owner, name)
-
-    def when_free(*arguments):
-        assert free.wait(60)
-        original(*arguments)
-
-    monkeypatch.setattr(owner, name, when_free)
-    yield free
-    free.set()
-    wait_for_writers()
-
-
-class FreeAfter(StopAfter):
-    """Ends a training, and lets the disk write only then."""
-
-    def __init__(self, batches, disk, folder):
-        super().__init__(batches)
-        self.disk = disk
-        self.folder = folder
-
-    def on_train_batch_end(self, batch, logs=None):
-        try:
-            super().on_train_batch_end(batch, logs)
-        except Stop:
-            assert not backups_in(self.folder)
-            self.disk.set()
-            raise
+@pytest.mark.parametrize("kit", KITS)
+def test_callbacks_resume_with_their_state(tmp_path, capsys, kit):
+    """The rate, and all else that they set, is as if nothing had happened."""
+    whole, logs = fit(tmp_path / "whole", *KITS[kit](), epochs=4)
+    end = [line for line in capsys.readouterr().out.splitlines() if "Restoring" in line]
+    killed = tmp_path / "killed"
+    # From the end of the second epoch, and from the middle of the third.
+    for save_freq, batch in (("epoch", 1), (1, 3)):
+        fit(killed, *KITS[kit](), epochs=4, save_freq=save_freq, stop_after=11)
+        again, later = fit(killed, *KITS[kit](), epochs=4)
+        printed = capsys.readouterr().out
+        assert f"resuming at epoch 3, batch {batch}, " in printed
+        assert_same_weights(again, whole)
+        for name in ("learning_rate", "loss"):
+            np.testing.assert_allclose(later[name], logs[name][2:], rtol=1e-6)
+        assert all(line in printed for line in end)
 
 
-@pytest.mark.parametrize(
-    "disk",
-    [(os, "fsync"), (np, "copyto")],
-    indirect=True,
-    ids=["written late", "copied late"],
-)
-def test_backup_written_during_later_updates_holds_its_own(tmp_path, disk, capsys):
-    whole, data = model_and_data()
-    whole.fit(**data, epochs=2)
-    killed, data = model_and_data()
-    stop = FreeAfter(4, disk, tmp_path)
-    # Until the lock is written.
-    disk.set()
-    begun = keras.callbacks.LambdaCallback(on_epoch_begin=lambda *_: disk.clear())
-    callbacks = [begun, stop, BackupAndRestore(tmp_path, save_freq=2)]
-    with pytest.raises(Stop):
-        killed.fit(**data, epochs=2, callbacks=callbacks)
-    again, data = model_and_data()
-    again.fit(**data, epochs=2, callbacks=[BackupAndRestore(tmp_path, 2)])
-    assert "resuming at epoch 1, batch 3, after 2 updates" in capsys.readouterr().out
-    for mine, theirs in zip(again.get_weights(), whole.get_weights(), strict=True):
-        np.testing.assert_array_equal(mine, theirs)
-
-
-def test_backup_in_the_foreground_is_complete_at_once(tmp_path):
-    model, data = model_and_data()
-    backup = BackupAndRestore(tmp_path, 1, save_on_background=False)
-    with pytest.raises(Stop):
-        model.fit(**data, callbacks=[backup, StopAfter(1)])
-    assert [path.name for path in backups_in(tmp_path)] == [backup_file.file_name(0, 1)]
-
-
-@pytest.mark.parametrize("end", ["of training", "by SIGTERM"])
-def test_end_waits_for_the_last_backup(tmp_path, disk, end):
-    model, data = model_and_data()
-
-    def act(batch, logs):
-        if batch == (2 if end == "by SIGTERM" else 3):
-            disk.clear()
-            threading.Timer(0.5, disk.set).start()
-            if end == "by SIGTERM":
-                os.kill(os.getpid(), signal.SIGTERM)
-
-    disk.set()
-    backup = BackupAndRestore(tmp_path, delete_checkpoint=False)
-    act = keras.callbacks.LambdaCallback(on_train_batch_end=act)
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        with contextlib.suppress(SystemExit):
-            model.fit(**data, callbacks=[act, backup])
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    position = (0, 3) if end == "by SIGTERM" else (1, 0)
-    assert os.listdir(tmp_path) == [backup_file.file_name(*position)]
-
-
-def test_exception_leaves_the_backup_that_is_being_written(tmp_path):
-    program = """
-import os, pathlib, sys, threading
-import numpy as np
-from keras_fastnet.callbacks.backups import backup_folder, backup_writer
-raised, fsync = threading.Event(), os.fsync
-os.fsync = lambda file: (raised.wait(), fsync(file))
-threading.Timer(0.5, raised.set).start()
-folder = backup_folder.BackupFolder(pathlib.Path(sys.argv[1]), shared=False)
-about = {"epoch": 1, "batch": 0, "callbacks": {}}
-writer = backup_writer.BackupWriter(folder, 2, print)
-writer.start({"weight": np.ones(9)}, about, 3)
-raise RuntimeError("out of data")
-"""
-    command = [sys.executable, "-c", program, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1
-    assert done.stderr.endswith("RuntimeError: out of data\n")
-    (path,) = backups_in(tmp_path)
-    arrays, _ = backup_file.unpack(path.read_bytes())
-    assert arrays["weight"].tolist() == [1.0] * 9
-
-
-def test_newest_backups_are_kept(tmp_path):
-    model, data = model_and_data()
-    backup = BackupAndRestore(tmp_path, 1, keep=3, delete_checkpoint=False)
-    model.fit(**data, epochs=2, callbacks=[backup])
-    names = [path.name for path in backups_in(tmp_path)]
-    assert names == [backup_file.file_name(*at) for at in ((2, 0), (1, 3), (1, 2))]
-    # A finished training resumes without an update.
-    before = model.get_weights()
-    model.fit(**data, epochs=2, callbacks=[backup])
-    for mine, theirs in zip(model.get_weights(), before, strict=True):
-        np.testing.assert_array_equal(mine, theirs)
-
-
-def test_state_of_early_stopping_is_restored(tmp_path):
-    model, data = model_and_data()
-
+def test_state_goes_to_the_callback_of_its_class_and_monitor(tmp_path, capsys):
     def callbacks():
-        # No epoch counts as an improvement after the first.
-        stopping = keras.callbacks.EarlyStopping("loss", min_delta=1e9, patience=2)
-        return [stopping, BackupAndRestore(tmp_path)]
+        saving = keras.callbacks.ModelCheckpoint(
+            str(tmp_path / "best.keras"), "loss", save_best_only=True
+        )
+        one = keras.callbacks.EarlyStopping("loss", patience=9)
+        other = keras.callbacks.EarlyStopping("learning_rate", patience=9, mode="min")
+        return one, other, saving
 
-    with pytest.raises(Stop):
-        model.fit(**data, epochs=9, callbacks=[*callbacks(), StopAt(2)])
-    again, data = model_and_data()
-    history = again.fit(**data, epochs=9, callbacks=callbacks())
-    # Epochs 1 and 2 before the interruption, one after: a patience of two.
-    assert len(history.epoch) == 1
+    plateau = keras.callbacks.ReduceLROnPlateau("loss")
+    first = callbacks()
+    fit(tmp_path / "backups", plateau, *first, stop_after=6)
+    of_loss, of_rate, saving = callbacks()
+    fit(tmp_path / "backups", saving, plateau, of_rate, of_loss, stop_after=1)
+    bests = [float(callback.best) for callback in first]
+    assert len(set(bests)) == 2
+    for mine, best in zip((of_loss, of_rate, saving), bests, strict=True):
+        assert mine.best == best
+    fit(tmp_path / "backups", of_rate, stop_after=1)
+    name = "ReduceLROnPlateau(monitor='loss')"
+    assert f"{name} is not both in the backup and here" in capsys.readouterr().out
+
+
+def test_a_file_sets_known_numbers_only():
+    stopping = keras.callbacks.EarlyStopping("loss", patience=3)
+    stopping.best = 1.0
+    state = {"best": "text", "wait": 2, "patience": 0, "model": None, "on_epoch_end": 1}
+    set_callbacks([stopping], {}, {"EarlyStopping(monitor='loss')": state})
+    assert (stopping.wait, stopping.best, stopping.patience) == (2, 1.0, 3)
+    assert "on_epoch_end" not in vars(stopping)
+
+
+def test_two_fits_of_a_program_need_two_folders(tmp_path, capsys):
+    def program(folders, stop_after=None):
+        model, _ = fit(folders[0], epochs=2)
+        return fit(folders[1], model=model, epochs=2, stop_after=stop_after)[0]
+
+    same = [tmp_path / "same"] * 2
+    program(same, stop_after=2)
+    assert "number 2 of the model with backups in" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="number of the fit: 2 in the backup, 1 in"):
+        program(same)
+    folders = [tmp_path / "first", tmp_path / "second"]
+    whole = program([tmp_path / "other", tmp_path / "another"])
+    program(folders, stop_after=2)
+    again = program(folders)
+    assert "number 2" not in capsys.readouterr().out
+    assert again.optimizer.iterations == 16
+    assert_same_weights(again, whole)
+
+
+def test_finished_training_resumes_without_an_update(tmp_path):
+    before, _ = fit(tmp_path, delete_checkpoint=False)
+    after, logs = fit(tmp_path)
+    assert logs == {}
+    assert_same_weights(after, before)
+    assert not tmp_path.exists()
 
 
 def test_invalid_uses_raise(tmp_path):
     for arguments, error, words in (
+        ({"backup_dir": ""}, ValueError, "an empty string"),
         ({"save_freq": 0}, ValueError, "save_freq=0"),
         ({"save_freq": "batch"}, TypeError, "save_freq='batch'"),
         ({"keep": 0}, ValueError, "keep=0"),
     ):
         with pytest.raises(error, match=words):
-            BackupAndRestore(tmp_path, **arguments)
-    model, data = model_and_data()
+            BackupAndRestore(**{"backup_dir": tmp_path, **arguments})
+    model = network()
     model.compile("sgd", "mse")
     with pytest.raises(ValueError, match=r"Make it in the scope of .*on one device"):
-        model.fit(**data, callbacks=[BackupAndRestore(tmp_path)])
-    model, data = model_and_data()
-    tf.random.set_seed(None)
+        fit(tmp_path, model=model)
     with pytest.raises(ValueError, match="save_freq=2 without a random seed"):
-        model.fit(**data, callbacks=[BackupAndRestore(tmp_path, 2)])
-
-
-def test_backup_of_another_model_raises(tmp_path):
-    interrupted(tmp_path)
-    other = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
-    other.compile(LargeBatchOptimizer(LARS(0.1)), "mse")
-    _, data = model_and_data()
-    with pytest.raises(ValueError, match=r"model: .* 1 in the backup, 2 in this"):
-        other.fit(**data, callbacks=[BackupAndRestore(tmp_path)])
+        fit(tmp_path, save_freq=2, seed=None)
+    with pytest.raises(ValueError, match=r"must have one BackupAndRestore.*: 2, with"):
+        fit(tmp_path, BackupAndRestore(tmp_path))
+    x, y = arrays()
+    model.compile(LargeBatchOptimizer(LARS(0.1)), "mse")
+    callbacks = [BackupAndRestore(tmp_path), LearningRateWarmup(0.1, 1)]
+    with pytest.raises(ValueError, match=r"listed after .* LearningRateWarmup after"):
+        model.fit(x, y, callbacks=callbacks)
+    assert not list(tmp_path.iterdir())
 
 
 def test_order_of_the_epoch_after_a_skipped_one():

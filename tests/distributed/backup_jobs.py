@@ -6,7 +6,7 @@ from typing import Any
 
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.callbacks import BackupAndRestore
-from keras_fastnet.callbacks.backups.backup_writer import wait_for_writers
+from keras_fastnet.callbacks.backups.backup_folder import wait_for_backups
 from tests.distributed.jobs import OPTIMIZERS, examples, network, scope, state
 from tests.stopping import Stop, StopAfter
 
@@ -42,5 +42,5 @@ def fit_with_backups(
             model.fit(x, y, callbacks=callbacks, **options)
         except (Stop, ValueError) as ended:
             error = f"{type(ended).__name__}: {ended}"
-            wait_for_writers()
+            wait_for_backups()
     return {**state(model), "printed": printed.getvalue(), "error": error}

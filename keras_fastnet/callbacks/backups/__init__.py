@@ -1,9 +1,8 @@
 """What `BackupAndRestore` is made of.
 
 - `identity.py` states which training a backup belongs to, and compares two of them.
-- `backup_writer.py` writes backups in the background: the content is that of
-  `backup_file.py`, in the folder of `backup_folder.py`.
-- The folder has `local_files.py` and `folder_lock.py`, or, in an object store,
-  `remote_files.py` and `remote_lock.py`.
-- `restoring.py` gives a training the state of a backup, with `callback_states.py`.
+- `training_state.py` reads the state of a training, and sets it.
+- `backup_file.py` is the content of a backup's file.
+- `backup_folder.py` writes files in the background and finds the newest intact one.
+- `backup_files.py` reads and writes files on disks and in object stores.
 """

@@ -1,282 +1,208 @@
-"""The folder of a training's backups."""
+"""The folder of a training's backups, and the thread that writes them."""
 
 import contextlib
-import errno
+import json
 import os
 import pathlib
+import secrets
+import socket
 import time
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
 
 from keras_fastnet.callbacks.backups import backup_file
-from keras_fastnet.callbacks.backups.folder_lock import FolderInUseError
-from keras_fastnet.callbacks.backups.local_files import LocalFiles
-from keras_fastnet.callbacks.backups.remote_files import RemoteFiles
+from keras_fastnet.callbacks.backups.backup_files import LocalFiles, RemoteFiles
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-RECORD_NAME = "training.updates"
-
-
-class Lock(Protocol):
-    """Lets one training at a time use a folder."""
-
-    def take(self, rank: int, workers: int) -> None:
-        """Takes the lock, or raises `FolderInUseError`."""
-
-    def is_held(self) -> bool:
-        """Returns whether this process holds the lock still."""
-        ...
-
-    def release(self) -> None:
-        """Releases the lock, if this process holds it."""
+OWNER = "owner.json"
+"""The file that states which process uses the folder."""
+# One thread for all trainings of the process. Unless the process is killed, Python
+# waits for it at the end, so an exception in training does not lose a backup.
+_THREAD = ThreadPoolExecutor(1, "fastnet-backup")
 
 
-class Files(Protocol):
-    """The files of a folder. Methods raise `OSError` if they fail."""
-
-    @property
-    def lock(self) -> Lock | None:
-        """The lock of the folder; `None` if no other training may be given it."""
-
-    def make_folder(self) -> None:
-        """Makes the folder, if it is missing."""
-
-    def remove_folder(self) -> None:
-        """Removes the folder, if it is empty."""
-
-    def try_out(self, size: int) -> None:
-        """Raises `OSError` if a file of a size cannot be written."""
-
-    def names(self) -> list[str]:
-        """Returns the names of the files."""
-        ...
-
-    def read(self, name: str) -> bytes:
-        """Returns the content of a file; `ValueError` if it is no regular file."""
-        ...
-
-    def write(self, name: str, pieces: Sequence[memoryview]) -> None:
-        """Writes a file atomically, even if the power fails."""
-
-    def remove(self, name: str) -> None:
-        """Removes a file, if that is possible."""
-
-    def remove_unfinished(self) -> None:
-        """Removes what killed processes have left."""
-
-    def record(self, name: str, text: str) -> None:
-        """Replaces the text of a small file within microseconds, if it can."""
-
-    def close(self) -> None:
-        """Ends the use of the folder."""
-
-
-class Record(NamedTuple):
-    """How far a training was.
-
-    Attributes:
-        updates: Number of updates made.
-        time: When the last of them was made, in seconds since 1970.
-    """
-
-    updates: int
-    time: float
+def wait_for_backups() -> None:
+    """Waits for backups of a `fit` that an exception has ended."""
+    _THREAD.submit(lambda: None).result()
 
 
 class BackupFolder:
-    """Reads and writes backups in a folder that one training at a time may use.
+    """Writes backups in a thread, and finds the newest intact one.
+
+    The process that takes a folder last owns it. An earlier one, for example the same
+    training on a machine that was suspended meanwhile, then writes and removes nothing
+    more: see `_check_owner`. A restart therefore waits for no lock of a dead process.
 
     Args:
-        path: The folder: a path, or a URL of an object store.
-        shared: Whether other trainings may be given the same folder by mistake, so that
-            a lock is needed. Defaults to `True`.
+        location: The folder: a path, or a URL of an object store.
+        keep: Number of the newest backups to keep.
+        note: Called in the training thread with lines about backups that fail.
     """
 
-    def __init__(self, path: pathlib.Path | str, *, shared: bool = True):
-        self.path = path
-        self._files: Files = (
-            LocalFiles(path, shared=shared)
-            if isinstance(path, pathlib.Path)
-            else RemoteFiles(path)
+    def __init__(
+        self, location: pathlib.Path | str, keep: int, note: Callable[[str], None]
+    ):
+        self.location = location
+        self._files = (
+            LocalFiles(location)
+            if isinstance(location, pathlib.Path)
+            else RemoteFiles(location)
         )
-        self._owner = 0, 1
-        # The name of the backup that training would resume from.
-        self._newest = ""
-        self._recording = False
+        self._keep = keep
+        self._note = note
+        self._owner: dict[str, Any] = {}
+        self._writing: Future[None] | None = None
+        self._ends_epoch = False
+        self._failing = False
 
-    def open(self, size: int, rank: int, workers: int) -> None:
-        """Takes the folder for this training, and tries whether backups fit into it.
-
-        Args:
-            size: Bytes of a backup.
-            rank: This worker's rank, for messages to other trainings.
-            workers: Number of workers, for messages to other trainings.
+    def newest(self) -> bytes:
+        """Returns the content of the newest intact backup; empty if there is none.
 
         Raises:
-            ValueError: If the folder cannot be used.
+            ValueError: If the folder cannot be made, or there are backups and all of
+                them are damaged.
         """
-        self._owner = rank, workers
-        self._newest = ""
-        self._recording = False
-        try:
-            self._take()
-            # Of a process that was killed: this training is the only one.
-            self._files.remove_unfinished()
-            self._try_out(size)
-        except FolderInUseError as error:
-            raise ValueError(
-                f"`backup_dir` must be used by one training at a time. Received: "
-                f"{error}. Wait until it ends, end it, or pass another `backup_dir`."
-            ) from None
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                self.close()
-            raise ValueError(
-                f"`backup_dir` must be a folder into which backups of {size:,} bytes "
-                f"can be written. Received: {self.path}, for which the system reports: "
-                f"{error}. Change the folder's permissions, free space, or pass "
-                "another `backup_dir`."
-            ) from None
-
-    def newest(self) -> tuple[bytes, list[str]]:
-        """Returns the newest intact backup, and why newer ones were skipped.
-
-        Returns:
-            Its content, empty if there are no backups; a text for each damaged one.
-
-        Raises:
-            ValueError: If there are backups, and all of them are damaged.
-        """
-        skipped = []
-        for name in self._backups():
+        with self._raising_value_error():
+            self._files.open()
+            names = self._backups()
+        damaged = []
+        for name in names:
             try:
                 content = self._files.read(name)
-                backup_file.unpack(content)
+                backup_file.read(content)
             except (OSError, ValueError) as error:
-                skipped.append(f"{name}: {error}")
-            else:
-                self._newest = name
-                return content, [f"skipping {self.path}/{text}" for text in skipped]
-        if skipped:
+                damaged.append(f"{name}: {error}")
+                continue
+            for text in damaged:
+                self._note(f"skipping {self.location}/{text}")
+            return content
+        if damaged:
             raise ValueError(
                 "At least one backup must be intact. Received: only damaged ones in "
-                f"{self.path} ({'; '.join(skipped)}). Remove them to start over."
+                f"{self.location} ({'; '.join(damaged)}). Remove them to start over."
             )
-        return b"", []
+        return b""
 
-    def has_backups(self) -> bool:
-        """Returns whether the folder holds a backup."""
-        return bool(self._backups())
-
-    def write(self, name: str, pieces: Sequence[memoryview], keep: int) -> None:
-        """Writes a backup atomically, even if the power fails, and removes old ones.
-
-        If the disk is full, all backups but the newest are removed before a second
-        attempt.
-
-        Args:
-            name: The file's name.
-            pieces: The content, as of `Snapshot.pieces`.
-            keep: Number of the newest backups to keep.
+    def take(self) -> bytes:
+        """Takes the folder for this training, after `newest`; returns nothing.
 
         Raises:
-            OSError: If it could not be written. Earlier backups are unchanged, except
-                as stated above.
+            ValueError: If files cannot be written in it.
         """
-        lock = self._files.lock
-        if lock is not None and not lock.is_held():
-            # The folder was removed, or another host took over from a process that was
-            # suspended.
-            try:
-                self._take()
-            except FolderInUseError as error:
-                raise OSError(errno.EBUSY, str(error)) from None
-        try:
-            self._files.write(name, pieces)
-        except OSError as error:
-            if error.errno not in _FULL or len(self._backups()) < 2:
-                raise
-            self._remove_backups(keep=1)
-            self._files.write(name, pieces)
-        self._newest = name
-        self._remove_backups(keep=keep)
+        self._owner = {
+            "process": os.getpid(),
+            "host": socket.gethostname(),
+            "since": time.strftime("%Y-%m-%d %H:%M:%S"),
+            "token": secrets.token_hex(8),
+        }
+        with self._raising_value_error():
+            self._files.remove_unfinished()
+            self._write_owner()
+        return b""
 
-    def record(self, updates: int) -> None:
-        """Records how far training is, next to the backups.
-
-        Another training may read it even if this process is killed. It is not written
-        to the disk at once, so the last seconds may be lost with the machine.
+    def start_writing(
+        self,
+        arrays: Sequence[tuple[str, str, np.ndarray]],
+        about: dict[str, Any],
+    ) -> None:
+        """Writes a backup in the thread, when the one before is written.
 
         Args:
-            updates: Number of updates made.
+            arrays: As for `backup_file.write`. Nothing may change them.
+            about: What the backup states about itself.
         """
-        if self._files.lock is not None and self._newest:
-            self._recording = True
-            text = f"{updates:015d} {time.time():.3f} {self._newest}\n"
-            self._files.record(RECORD_NAME, text)
+        self.wait()
+        self._ends_epoch = about["batch"] == 0
+        self._writing = _THREAD.submit(self._write, list(arrays), about)
 
-    def recorded(self) -> Record | None:
-        """Returns how far the training was that these backups are of.
+    def wait(self) -> bool:
+        """Waits until the last backup is written, or has failed.
+
+        A failure is a warning and no error: earlier backups exist, and training goes
+        on. The warning is repeated at the end of every epoch.
 
         Returns:
-            `None` if that is not known: without a record, or if it is of other backups.
+            Whether a backup was written.
         """
+        writing, self._writing = self._writing, None
+        if writing is None:
+            return False
         try:
-            content = self._files.read(RECORD_NAME)
-            updates, when, name = content.splitlines()[0].decode().split()
-            record = Record(int(updates), float(when))
-        except (OSError, ValueError, IndexError):
-            return None
-        return record if name in self._backups() else None
-
-    def remove_record(self) -> None:
-        """Removes the record, of a training that has nothing to repeat."""
-        if self._recording:
-            self._files.remove(RECORD_NAME)
+            writing.result()
+        except OSError as error:
+            if self._ends_epoch or not self._failing:
+                self._note(
+                    f"WARNING: no backup could be written ({error}). Training "
+                    "continues; after an interruption it would resume from the newest "
+                    f"backup in {self.location}"
+                )
+            self._failing = True
+            return False
+        if self._failing:
+            self._note(f"backups are written to {self.location} again")
+        self._failing = False
+        return True
 
     def close(self, *, delete: bool = False) -> None:
-        """Releases the folder for other trainings; removes it if it is empty then.
+        """Waits, and leaves the folder; removes it if it is empty then.
 
         Args:
             delete: Whether to remove the backups. Defaults to `False`.
         """
-        lock = self._files.lock
-        own = lock is None or lock.is_held()
-        if delete and own:
-            self._remove_backups(keep=0)
-            self._files.remove_unfinished()
-        self._files.close()
-        if lock is not None:
-            lock.release()
-        if own:
-            self._files.remove_folder()
-
-    def _take(self) -> None:
-        self._files.make_folder()
-        if self._files.lock is not None:
-            self._files.lock.take(*self._owner)
-
-    def _try_out(self, size: int) -> None:
+        self.wait()
         try:
-            self._files.try_out(size)
+            self._check_owner()
+            for name in [*(self._backups() if delete else ()), OWNER]:
+                self._files.remove(name)
+            self._files.close()
         except OSError as error:
-            # `write` makes room by removing old backups.
-            if error.errno not in _FULL or len(self._backups()) < 2:
-                raise
+            self._note(f"WARNING: files may be left in {self.location} ({error})")
+
+    def _write(
+        self,
+        arrays: list[tuple[str, str, np.ndarray]],
+        about: dict[str, Any],
+    ) -> None:
+        self._check_owner()
+        name = backup_file.file_name(about["epoch"], about["batch"])
+        self._files.write(name, lambda file: backup_file.write(file, arrays, about))
+        for old in self._backups()[self._keep :]:
+            self._files.remove(old)
+
+    def _check_owner(self) -> None:
+        """Raises `OSError` if another process has taken the folder since."""
+        try:
+            content = self._files.read(OWNER)
+        except FileNotFoundError:
+            # The folder was removed.
+            self._write_owner()
+            return
+        try:
+            owner = json.loads(content)
+            if owner["token"] == self._owner["token"]:
+                return
+            text = "process {process} on host {host}, since {since}".format(**owner)
+        except (ValueError, TypeError, KeyError):
+            text = f"unknown: {OWNER} is damaged"
+        raise OSError(f"another training uses the folder: {text}")
+
+    @contextlib.contextmanager
+    def _raising_value_error(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise ValueError(
+                "`backup_dir` must be a folder in which files can be written. "
+                f"Received: {self.location}, for which the system reports: {error}. "
+                "Change the folder's permissions, free space, or pass another "
+                "`backup_dir`."
+            ) from None
+
+    def _write_owner(self) -> None:
+        content = json.dumps(self._owner).encode()
+        self._files.write(OWNER, lambda file: file.write(content))
 
     def _backups(self) -> list[str]:
         return backup_file.newest_first(self._files.names())
-
-    def _remove_backups(self, *, keep: int) -> None:
-        for name in self._backups()[keep:]:
-            self._files.remove(name)
-
-
-def folder_at(path: str | pathlib.Path) -> pathlib.Path | str:
-    """Returns a folder's path, or its URL if it is one.
-
-    Args:
-        path: What the user has given.
-    """
-    text = os.fspath(path)
-    return text.rstrip("/") if "://" in text else pathlib.Path(text)

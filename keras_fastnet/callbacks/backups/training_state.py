@@ -1,0 +1,183 @@
+"""The state of a training: variables, and what Keras's callbacks remember."""
+
+import pathlib
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from keras_fastnet._keras import tensorflow as upstream
+from keras_fastnet._keras.adapters import models as keras_models
+from keras_fastnet._keras.adapters import values
+from keras_fastnet._keras.keras_api import keras
+from keras_fastnet.callbacks.backups.identity import SETTINGS, Parts
+from keras_fastnet.callbacks.batch_growth import BatchGrowth
+from keras_fastnet.callbacks.learning_rate import set_learning_rate
+from keras_fastnet.callbacks.learning_rate_warmup import LearningRateWarmup
+from keras_fastnet.callbacks.progress import is_chief
+
+# The attributes in which callbacks keep their state. A file sets no others.
+_ATTRIBUTES: dict[type, tuple[str, ...]] = {
+    keras.callbacks.EarlyStopping: ("best", "best_epoch", "wait", "stopped_epoch"),
+    keras.callbacks.ReduceLROnPlateau: ("best", "wait", "cooldown_counter"),
+    keras.callbacks.ModelCheckpoint: ("best",),
+    LearningRateWarmup: ("last_rate",),
+}
+_WEIGHTS = "best_weights"
+CHANGING = (*_ATTRIBUTES, BatchGrowth, keras.callbacks.LearningRateScheduler)
+"""Callbacks whose state, or what they set at the start of an epoch, is backed up."""
+Entries = list[tuple[str, str, np.ndarray]]
+
+
+def read_state(
+    model: keras.Model, callbacks: Iterable[Any]
+) -> tuple[Entries, dict[str, Any]]:
+    """Returns the state of a training. All workers must call it.
+
+    Args:
+        model: The model that is being trained.
+        callbacks: All callbacks of the training.
+
+    Returns:
+        The name of each array, the path of its variable, and the array, as
+        `backup_file.write` takes them: on the chief only. Later updates do not change
+        them. And the numbers that each callback remembers, by its name.
+    """
+    variables = keras_models.whole_state(model)
+    if not is_chief(model):
+        for name in filter(_is_metric, variables):
+            # A sum over the workers, which all of them must compute.
+            upstream.value_of(values.tensorflow_variable(variables[name]))
+        return [], {}
+    entries = [
+        (name, values.path(v), upstream.value_of(values.tensorflow_variable(v)))
+        for name, v in variables.items()
+    ]
+    states = {}
+    for name, callback in _by_name(callbacks).items():
+        attributes = vars(callback)
+        known = [n for n in _attributes_of(callback) if n in attributes]
+        states[name] = {n: _plain(attributes[n]) for n in known}
+        for place, array in enumerate(attributes.get(_WEIGHTS) or ()):
+            path = f"{name}/{_WEIGHTS}/{place}"
+            entries.append((path, path, np.asarray(array)))
+    return entries, states
+
+
+def set_variables(
+    model: keras.Model, arrays: Mapping[str, np.ndarray], own: Parts
+) -> None:
+    """Sets variables to the values of a backup.
+
+    Args:
+        model: The model that is being trained.
+        arrays: The backup's arrays, by name.
+        own: Those `SETTINGS` that are not restored, with this training's values.
+    """
+    for name, variable in keras_models.whole_state(model).items():
+        if name in arrays:
+            variable.assign(arrays[name])
+    optimizer: Any = model.optimizer
+    rates, steps = map(own.get, SETTINGS)
+    if rates:
+        set_learning_rate(optimizer, rates[0])
+    if steps:
+        optimizer.accumulation_steps = steps
+
+
+def set_callbacks(
+    callbacks: Iterable[Any],
+    arrays: Mapping[str, np.ndarray],
+    states: Mapping[str, Any],
+) -> list[str]:
+    """Sets what callbacks remember.
+
+    Args:
+        callbacks: All callbacks of the training.
+        arrays: The backup's arrays, by name.
+        states: The numbers that each callback remembers, by its name.
+
+    Returns:
+        The names of the callbacks that only the backup or only this training has.
+    """
+    named = _by_name(callbacks)
+    for name, callback in named.items():
+        state = states.get(name, {})
+        for attribute in _attributes_of(callback):
+            value = state.get(attribute, "unknown")
+            if value is None or isinstance(value, int | float):
+                setattr(callback, attribute, value)
+        prefix = f"{name}/{_WEIGHTS}/"
+        if weights := [a for n, a in arrays.items() if n.startswith(prefix)]:
+            setattr(callback, _WEIGHTS, weights)
+    return sorted(named.keys() ^ states.keys())
+
+
+def check_variables(
+    model: keras.Model,
+    arrays: Mapping[str, np.ndarray],
+    location: pathlib.Path | str,
+) -> None:
+    """Checks that a backup has the variables of a training.
+
+    Args:
+        model: The model, with the state of its metrics and optimizer built.
+        arrays: The backup's arrays, by name.
+        location: The folder of the backup, for the message.
+
+    Raises:
+        ValueError: If names or shapes differ.
+    """
+    variables = keras_models.whole_state(model)
+    mine = {name: (values.path(v), tuple(v.shape)) for name, v in variables.items()}
+    theirs = {n: array.shape for n, array in arrays.items() if f"/{_WEIGHTS}/" not in n}
+    if without_metrics(theirs) == theirs:
+        mine = without_metrics(mine)
+    for name in {**mine, **theirs}:
+        path, shape = mine.get(name, (name, None))
+        if shape != theirs.get(name):
+            raise ValueError(
+                "A backup must be of the same model and optimizer. Received: "
+                f"{path} of shape {shape}, while {location} holds the shape "
+                f"{theirs.get(name)}. Train the same model, or pass another "
+                "`backup_dir`."
+            )
+
+
+def without_metrics(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a part of the state without metrics.
+
+    Args:
+        state: Values by names of variables.
+    """
+    return {name: value for name, value in state.items() if not _is_metric(name)}
+
+
+def _is_metric(name: str) -> bool:
+    """Returns whether a variable is a metric's, from its name in the whole state."""
+    return name.startswith("metrics/")
+
+
+def _by_name(callbacks: Iterable[Any]) -> dict[str, Any]:
+    """Returns the callbacks with a state, by class, monitor and place among equals."""
+    counts: Counter[str] = Counter()
+    named = {}
+    for callback in callbacks:
+        if not _attributes_of(callback):
+            continue
+        monitor = vars(callback).get("monitor")
+        name = type(callback).__name__ + (f"({monitor=})" if monitor else "")
+        counts[name] += 1
+        named[name if counts[name] == 1 else f"{name} number {counts[name]}"] = callback
+    return named
+
+
+def _attributes_of(callback: Any) -> tuple[str, ...]:
+    kinds = (kind for kind in _ATTRIBUTES if isinstance(callback, kind))
+    return next((_ATTRIBUTES[kind] for kind in kinds), ())
+
+
+def _plain(value: Any) -> int | float | None:
+    """Returns a number that JSON can hold, an integer as one."""
+    return value if value is None or isinstance(value, int) else float(value)

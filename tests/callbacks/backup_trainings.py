@@ -1,0 +1,78 @@
+"""Small trainings with backups, which may be interrupted; and their files."""
+
+import contextlib
+
+import numpy as np
+import tensorflow as tf
+
+from keras_fastnet import LARS, LargeBatchOptimizer
+from keras_fastnet._keras.keras_api import keras
+from keras_fastnet.callbacks import BackupAndRestore
+from keras_fastnet.callbacks.backups import backup_file
+from keras_fastnet.callbacks.backups.backup_folder import wait_for_backups
+from tests.stopping import Stop, StopAfter
+
+
+def arrays(count=64):
+    x = np.random.default_rng(0).normal(size=(count, 3)).astype("float32")
+    return x, x[:, :1] + 1.0
+
+
+def network():
+    layers = [keras.layers.Dense(4, "relu"), keras.layers.Dense(1)]
+    return keras.Sequential([keras.Input((3,)), *layers])
+
+
+def fit(
+    folder,
+    *callbacks,
+    stop_after=None,
+    save_freq=1,
+    model=None,
+    seed=5,
+    epochs=3,
+    **options,
+):
+    """Trains in epochs of four batches, until the end or a number of batches.
+
+    Returns:
+        The model, and the logs; none if training was interrupted.
+    """
+    keras.utils.set_random_seed(seed or 5)
+    tf.random.set_seed(seed)
+    if model is None:
+        model = network()
+        model.compile(LargeBatchOptimizer(LARS(0.1)), "mse")
+    callbacks = [*callbacks, BackupAndRestore(folder, save_freq, **options)]
+    if stop_after is not None:
+        callbacks.append(StopAfter(stop_after))
+    logs = {}
+    x, y = arrays()
+    with contextlib.suppress(Stop):
+        logs = model.fit(
+            x, y, batch_size=16, epochs=epochs, verbose=0, callbacks=callbacks
+        ).history
+    wait_for_backups()
+    return model, logs
+
+
+def assert_same_weights(mine, theirs):
+    for one, other in zip(mine.get_weights(), theirs.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def backups_in(folder):
+    """Returns the paths of backups, newest first."""
+    names = [path.name for path in folder.iterdir()] if folder.exists() else []
+    return [folder / name for name in backup_file.newest_first(names)]
+
+
+def halve(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def flip_a_bit(path):
+    """Changes a bit of the largest array."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3] ^= 1
+    path.write_bytes(bytes(content))
