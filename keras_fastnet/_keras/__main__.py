@@ -8,7 +8,6 @@ from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.wrapping import CHANGES, EXTENSIONS, Change
 
 _ELSEWHERE = (
-    ("`tf.random.shuffle`", "while a dataset over shuffled arrays is made"),
     ("`tf.function`", "while Keras makes the steps of a model that XLA compiles"),
     ("`call` of a model", "while XLA compiles its forward pass"),
     ("`result` of metrics", "while a step asks for results over all replicas"),

@@ -55,7 +55,7 @@ class PartsOfBatches(Protocol):
         bounds: Callable[[int], list[tuple[int, int]]],
         mark: Callable[[Any, int], tf.Tensor],
     ) -> tf.data.Dataset:
-        """Returns parts of every batch, one after the other."""
+        """Returns parts of every batch, as a tuple."""
         ...
 
     def first_whole(self) -> Any:

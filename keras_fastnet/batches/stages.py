@@ -135,8 +135,6 @@ def split(dataset: tf.data.Dataset) -> Split:
         inner = split(*upstream.inputs(dataset))
         stages = [*inner.stages, Stage.of_map(dataset, function)]
         return dataclasses.replace(inner, stages=stages)
-    if kind == "zip":
-        return _split_zip(dataset)
     if kind not in IN_ORDER:
         return Split(dataset)
     inner = split(*upstream.inputs(dataset))
@@ -147,34 +145,6 @@ def split(dataset: tf.data.Dataset) -> Split:
         return dataclasses.replace(inner, stages=[*inner.stages, Stage(dataset)])
     source = once(dataset, None, lambda: upstream.again(dataset, inner.source))
     return dataclasses.replace(inner, source=source)
-
-
-def _split_zip(dataset: tf.data.Dataset) -> Split:
-    parts = [split(part) for part in upstream.inputs(dataset)]
-    reason = next((part.reason for part in parts if part.reason), "")
-    if not any(part.stages for part in parts):
-        return Split(dataset, reason=reason)
-
-    def changed(number: int, stage: Stage) -> Stage:
-        change = stage.change
-        if change is None:
-            return stage
-        return dataclasses.replace(
-            stage,
-            change=lambda element, offset: upstream.with_component(
-                dataset, element, number, lambda part: change(part, offset)
-            ),
-        )
-
-    return Split(
-        upstream.zipped(dataset, [part.source for part in parts]),
-        [
-            changed(number, stage)
-            for number, part in enumerate(parts)
-            for stage in part.stages
-        ],
-        reason,
-    )
 
 
 def in_rows(stages: list[Stage], rows: int) -> Stage:
@@ -194,7 +164,7 @@ def in_rows(stages: list[Stage], rows: int) -> Stage:
         return element
 
     def change(elements: Any, offset: int) -> Any:
-        columns = [tf.unstack(leaf, rows) for leaf in upstream.components(elements)]
+        columns = [tf.unstack(leaf, rows) for leaf in tf.nest.flatten(elements)]
         made = [
             changed(tf.nest.pack_sequence_as(elements, leaves), offset)
             for leaves in zip(*columns, strict=True)
