@@ -149,8 +149,7 @@ class EarlyShares:
         """Returns for how many elements the functions of `map` are called at once."""
         stages = self.examples.stages
         small = _small(self.examples.source.element_spec) and _small(self.element_spec)
-        useful = any(stage.change for stage in stages)
-        if small and useful and all(stage.repeatable for stage in stages):
+        if small and stages and all(stage.repeatable for stage in stages):
             return math.gcd(self._most, _AT_ONCE)
         return 1
 
@@ -254,7 +253,7 @@ def early_shares(
         stage = stage_input
     (before,) = upstream.inputs(stage)
     examples = split(before)
-    if not any(each.change for each in [*examples.stages, *after]):
+    if not examples.stages and not any(each.change for each in after):
         return examples.reason or f"{_blocking(before)} stands between map and batch"
     if not all(map(_is_dense, tf.nest.flatten(before.element_spec))):
         return "elements are no dense tensors"

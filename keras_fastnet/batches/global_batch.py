@@ -58,7 +58,7 @@ def count_examples(data: Any) -> tf.Tensor:
     return tf.shape(leaf, out_type=tf.int64)[0]
 
 
-def static_rows(data: Any) -> int | None:
+def static_rows(data: Any) -> Any:
     """Returns the number of examples in a batch, fillers included.
 
     Args:

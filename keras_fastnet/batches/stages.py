@@ -111,7 +111,7 @@ class Split:
 
     Attributes:
         source: The dataset whose elements every worker reads.
-        stages: The stages, in order.
+        stages: Those of `map`, in order.
         reason: Why the function of a `map` of the source must see all elements; `""`
             without one.
     """
@@ -141,8 +141,6 @@ def split(dataset: tf.data.Dataset) -> Split:
     if not inner.stages:
         # As it is: a `shuffle` goes on where the user's own iterators left it.
         return Split(dataset, reason=inner.reason)
-    if kind == "prefetch":
-        return dataclasses.replace(inner, stages=[*inner.stages, Stage(dataset)])
     source = once(dataset, None, lambda: upstream.again(dataset, inner.source))
     return dataclasses.replace(inner, source=source)
 
@@ -154,21 +152,18 @@ def in_rows(stages: list[Stage], rows: int) -> Stage:
     where the function has little to do.
 
     Args:
-        stages: The stages. What the last one returns are tensors of known shapes.
+        stages: Those of `map`. What the last one returns are tensors of known shapes.
         rows: Number of their elements in one of the stage.
     """
 
-    def changed(element: Any, offset: int) -> Any:
-        for stage in stages:
-            element = stage.change(element, offset) if stage.change else element
-        return element
-
     def change(elements: Any, offset: int) -> Any:
         columns = [tf.unstack(leaf, rows) for leaf in tf.nest.flatten(elements)]
-        made = [
-            changed(tf.nest.pack_sequence_as(elements, leaves), offset)
-            for leaves in zip(*columns, strict=True)
-        ]
+        made = []
+        for leaves in zip(*columns, strict=True):
+            element = tf.nest.pack_sequence_as(elements, leaves)
+            for stage in stages:
+                element = stage.change(element, offset) if stage.change else element
+            made.append(element)
         return tf.nest.map_structure(lambda *leaves: tf.stack(leaves), *made)
 
     calls = [stage.parallel_calls for stage in stages if stage.parallel_calls]

@@ -73,11 +73,7 @@ def seeded(make):
         (False, 8, {}),
         (True, 5, {"class_weight": {0: 1.0, 1: 2.0, 2: 3.0}}),
         ("batch", ROWS, {}),
-        pytest.param(True, 1, {}, marks=pytest.mark.slow),
-        pytest.param(True, ROWS, {}, marks=pytest.mark.slow),
-        pytest.param(
-            *(True, 64, {"sample_weight": np.arange(ROWS)}), marks=pytest.mark.slow
-        ),
+        (True, 64, {"sample_weight": np.arange(ROWS)}),
     ],
     ids=lambda value: str(value)[:14],
 )
@@ -142,8 +138,7 @@ def test_without_a_seed_workers_agree_on_an_order_for_each_epoch(monkeypatch, sh
         adapter = ArrayDataAdapter(np.arange(ROWS), batch_size=8, shuffle=shuffle)
         dataset = dataset_of_rows(ArrayDataAdapter.get_tf_dataset, adapter)
         return [
-            [batch[0].tolist() for batch in dataset.as_numpy_iterator()]
-            for _ in range(3)
+            [batch.tolist() for batch in dataset.as_numpy_iterator()] for _ in range(3)
         ]
 
     one = epochs()

@@ -389,15 +389,13 @@ def interleaved(deterministic, behind):
     """The pipeline of TensorFlow's guides, of sources of unequal speed."""
 
     def read(part):
-        numbers = tf.data.Dataset.range(5)
-        return numbers.map(
-            lambda x: tf.numpy_function(slow, [part, 5 * part + x], tf.int64)
+        return tf.data.Dataset.range(5 * part, 5 * part + 5).map(
+            lambda x: tf.ensure_shape(tf.numpy_function(slow, [part, x], tf.int64), [])
         )
 
     data = tf.data.Dataset.range(4).interleave(
-        read, num_parallel_calls=4, deterministic=deterministic
+        read, cycle_length=4, num_parallel_calls=4, deterministic=deterministic
     )
-    data = data.map(lambda x: tf.ensure_shape(x, []), deterministic=deterministic)
     return behind(data.map(double).shuffle(8, seed=1).batch(7))
 
 

@@ -83,12 +83,9 @@ POOL = {"workers": 2, "use_multiprocessing": True}
 @pytest.mark.parametrize(
     ("options", "shuffle", "cluster"),
     [
-        ({}, True, THREE),
+        ({}, False, THREE),
         ({"workers": 2}, True, TWO_BY_TWO),
         (POOL, True, TWO_BY_TWO),
-        pytest.param({}, False, TWO_BY_TWO, marks=pytest.mark.slow),
-        pytest.param({"workers": 2}, False, THREE, marks=pytest.mark.slow),
-        pytest.param(POOL, True, THREE, marks=pytest.mark.slow),
     ],
     ids=str,
 )
