@@ -168,9 +168,10 @@ def with_examples(data: Any, position: int, replicas: int) -> GlobalBatch:
     data = tf.nest.map_structure(values.as_tensor, data)
     check_equal_rows(data)
     examples = count_examples(data)
-    first, end = start, stop = bounds(examples, position, replicas)
-    if (rows := static_rows(data)) is None:
-        end = tf.maximum(stop, start + 1)
+    start, stop = bounds(examples, position, replicas)
+    rows = static_rows(data)
+    if rows is None:
+        first, end = start, tf.maximum(stop, start + 1)
     else:
         # Slices by integers have static shapes.
         first, end = bounds(rows, position, replicas)
