@@ -1,7 +1,6 @@
 """The stages of `tf.data` pipelines, which TensorFlow keeps in private attributes."""
 
-import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -17,9 +16,7 @@ from tensorflow.python.data.ops import (
     shuffle_op,
     skip_op,
     take_op,
-    zip_op,
 )
-from tensorflow.python.data.util import nest
 from tensorflow.python.ops import gen_dataset_ops
 
 _KINDS: dict[type, str] = {
@@ -33,16 +30,12 @@ _KINDS: dict[type, str] = {
     take_op._TakeDataset: "take",
     skip_op._SkipDataset: "skip",
     cache_op.CacheDataset: "cache",
-    zip_op._ZipDataset: "zip",
     dataset_ops._OptionsDataset: "options",
 }
 
 
 def kind(dataset: tf.data.Dataset) -> str | None:
     """Returns which method of `tf.data.Dataset` made a dataset.
-
-    Args:
-        dataset: The dataset.
 
     Returns:
         The method's name; `None` if it is none of those that this module knows.
@@ -51,130 +44,45 @@ def kind(dataset: tf.data.Dataset) -> str | None:
 
 
 def class_name(dataset: tf.data.Dataset) -> str:
-    """Returns a name for a dataset of any kind, such as `"TensorSlice"`.
-
-    Args:
-        dataset: The dataset.
-    """
+    """Returns a name for a dataset of any kind, such as `"TensorSlice"`."""
     name = type(dataset).__name__.strip("_").removesuffix("V2")
     return name.removesuffix("Dataset") or name
 
 
 def inputs(dataset: tf.data.Dataset) -> list[tf.data.Dataset]:
-    """Returns the datasets that a dataset reads.
-
-    Args:
-        dataset: The dataset.
-    """
+    """Returns the datasets that a dataset reads."""
     return list(dataset._inputs())
 
 
 def stages(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
-    """Yields a dataset and all those that it reads, directly or not.
-
-    Args:
-        dataset: The dataset.
-    """
+    """Yields a dataset and all those that it reads, directly or not."""
     yield dataset
     for part in inputs(dataset):
         yield from stages(part)
 
 
-@dataclasses.dataclass(frozen=True)
-class BatchArguments:
-    """The arguments of `Dataset.batch`.
-
-    Attributes:
-        size: `batch_size`.
-        drop_remainder: `drop_remainder`.
-        parallel_calls: `num_parallel_calls`.
-    """
-
-    size: int
-    drop_remainder: bool
-    parallel_calls: int | None
-
-    def batched(self, elements: tf.data.Dataset, size: int) -> tf.data.Dataset:
-        """Returns batches of other elements, in order.
-
-        Args:
-            elements: The elements.
-            size: The batches' size.
-        """
-        deterministic = None if self.parallel_calls is None else True
-        return elements.batch(
-            size, self.drop_remainder, self.parallel_calls, deterministic
-        )
-
-
-def batch_arguments(dataset: tf.data.Dataset) -> BatchArguments:
-    """Returns the arguments with which a dataset was batched.
+def batch_arguments(dataset: tf.data.Dataset) -> tuple[int, bool]:
+    """Returns the arguments `batch_size` and `drop_remainder` of a dataset.
 
     Args:
         dataset: A dataset of kind `"batch"`, made outside of a `tf.function`.
     """
-    return BatchArguments(
-        int(dataset._batch_size), bool(dataset._drop_remainder), parallel_calls(dataset)
-    )
+    return int(dataset._batch_size), bool(dataset._drop_remainder)
 
 
 def parallel_calls(dataset: tf.data.Dataset) -> int | None:
     """Returns the argument `num_parallel_calls` with which a dataset was made.
 
     Args:
-        dataset: A dataset of kind `"map"` or `"batch"`.
+        dataset: A dataset of kind `"map"`.
     """
     calls = getattr(dataset, "_num_parallel_calls", None)
     return None if calls is None else int(calls)
 
 
 def cache_file(dataset: tf.data.Dataset) -> str:
-    """Returns the path of a dataset of kind `"cache"`; `""` if it is in memory.
-
-    Args:
-        dataset: The dataset.
-    """
+    """Returns the path of a dataset of kind `"cache"`; `""` if it is in memory."""
     return dataset._filename.numpy().decode()
-
-
-def zipped(
-    dataset: tf.data.Dataset, datasets: list[tf.data.Dataset]
-) -> tf.data.Dataset:
-    """Returns other datasets zipped in the structure of a dataset of kind `"zip"`.
-
-    Args:
-        dataset: The dataset.
-        datasets: As many as it reads.
-    """
-    return tf.data.Dataset.zip(nest.pack_sequence_as(dataset._datasets, datasets))
-
-
-def with_component(
-    dataset: tf.data.Dataset,
-    element: Any,
-    number: int,
-    change: Callable[[Any], Any],
-) -> Any:
-    """Returns an element of a dataset of kind `"zip"` with one component changed.
-
-    Args:
-        dataset: The dataset.
-        element: The element.
-        number: Which of the datasets that it reads.
-        change: Returns the changed component.
-    """
-    parts = nest.flatten_up_to(dataset._datasets, element)
-    parts[number] = change(parts[number])
-    return nest.pack_sequence_as(dataset._datasets, parts)
-
-
-def components(element: Any) -> list[Any]:
-    """Returns the components of an element or of its specification.
-
-    Args:
-        element: The structure, as `tf.data` sees it: its lists are tensors.
-    """
-    return nest.flatten(element)
 
 
 def again(dataset: tf.data.Dataset, source: tf.data.Dataset) -> tf.data.Dataset:
@@ -199,11 +107,7 @@ def again(dataset: tf.data.Dataset, source: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def is_unordered(dataset: tf.data.Dataset) -> bool:
-    """Returns whether a pipeline may yield its elements in any order.
-
-    Args:
-        dataset: The dataset.
-    """
+    """Returns whether a pipeline may yield its elements in any order."""
     return dataset.options().deterministic is False or any(
         map(_is_unordered, stages(dataset))
     )
@@ -226,9 +130,6 @@ def _is_unordered(stage: tf.data.Dataset) -> bool:
 
 def in_order(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Returns a pipeline that yields its elements in the order of one thread.
-
-    Args:
-        dataset: The dataset.
 
     Returns:
         The dataset itself if its order is fixed.

@@ -1,6 +1,8 @@
 """Distributes the data of Keras's loops over the replicas."""
 
 import itertools
+import json
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -13,9 +15,11 @@ from keras_fastnet.batches.epoch_data import EpochData
 from keras_fastnet.batches.fingerprints import fingerprint, tell_the_same
 from keras_fastnet.batches.global_batch import (
     GlobalBatch,
+    check_equal_rows,
     count_examples,
     dealt_evenly,
     fill_if_empty,
+    is_shares,
     joined_shares,
     with_examples,
     without_optionals,
@@ -57,6 +61,9 @@ class DistributedInput:
                 lambda: DatasetElements(whole), element_spec=whole.element_spec
             )
         shares = _global_batches(dataset)
+        self._check_cache_files(
+            worker_dataset(dataset) if shares is None else shares.whole
+        )
         if shares is None:
             own = worker_dataset(dataset).prefetch(2 * self._devices)
             return EpochData(
@@ -67,9 +74,9 @@ class DistributedInput:
             )
         element_spec = shares.whole.element_spec
         if not shares.late:
-            own = shares.dataset.prefetch(2 * self._devices)
+            own = shares.dataset.prefetch(2)
             return EpochData(
-                lambda: DatasetElements(own, self._devices, self._together),
+                lambda: DatasetElements(own, self._together),
                 lambda batch: self._check_same_data(batch, shares),
                 join=self._join,
                 sharding=shares.sharding,
@@ -106,16 +113,18 @@ class DistributedInput:
         """Returns the shares of this worker's devices as one element."""
         return shares[0] if len(shares) == 1 else per_replica(self._strategy, shares)
 
-    def _step_input(self, parts: Sequence[Any], logs: tf.Tensor) -> GlobalBatch:
+    def _step_input(self, element: Any, logs: tf.Tensor) -> GlobalBatch:
         """Returns the input of a step; see `several_steps`."""
-        shares = parts
-        if not isinstance(parts[0], GlobalBatch):
-            extended = self._strategy.extended
-            replicas = self._strategy.num_replicas_in_sync
+        shares = element
+        if not is_shares(element):
             # Not on an accelerator, which needs its share only.
             with tf.device("CPU:0"):
                 shares = [
-                    with_examples(parts[0], extended.position(device), replicas)
+                    with_examples(
+                        element,
+                        self._strategy.extended.position(device),
+                        self._strategy.num_replicas_in_sync,
+                    )
                     for device in range(self._devices)
                 ]
         return self._together([share._replace(logs=logs) for share in shares])
@@ -177,7 +186,38 @@ class DistributedInput:
             batch = local_results(self._strategy, batch.data)[0]
         return without_optionals(batch)
 
+    def _check_cache_files(self, dataset: tf.data.Dataset) -> None:
+        """Checks that no two workers write one file of `Dataset.cache`."""
+        stages = upstream.stages(dataset)
+        caches = (stage for stage in stages if upstream.kind(stage) == "cache")
+        files = [file for stage in caches if (file := upstream.cache_file(stage))]
+        if not files or self._strategy.num_workers < 2:
+            return
+        # Files of the same name on two machines are two, unless both see them.
+        machine = socket.gethostname()
+        places = [
+            # One that is complete is read only.
+            "" if tf.io.gfile.exists(f"{file}.index")
+            else file if "://" in file else f"{machine}:{file}"
+            for file in files
+        ]  # fmt: skip
+        seen = self._workers.gather(json.dumps(places), "the files of `Dataset.cache`")
+        first: dict[str, int] = {}
+        for rank, text in enumerate(seen):
+            for place in filter(None, json.loads(text)):
+                other = first.setdefault(place, rank)
+                if other != rank:
+                    raise ShardingError(
+                        "Each worker must write a file of its own in "
+                        f"`Dataset.cache`. Received: {place} on rank {other} and rank "
+                        f"{rank}. Add the rank to the name, such as "
+                        "`cache(f'{name}-{strategy.rank}')`, or call `cache()`, which "
+                        "keeps the data in memory."
+                    )
+
     def _check_same_data(self, batch: Any, shares: Shares) -> None:
+        if shares.late:
+            check_equal_rows(batch)
         if self._strategy.num_workers < 2:
             return
         seen = self._workers.values_of_all(fingerprint(batch), "the first batch")

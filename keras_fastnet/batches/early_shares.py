@@ -47,7 +47,8 @@ class EarlyShares:
 
     Attributes:
         examples: The pipeline up to `batch`, taken apart.
-        batch: The arguments of `batch`.
+        size: The argument `batch_size` of `batch`.
+        drop_remainder: Its argument `drop_remainder`.
         after: The stages behind it, in order.
         element_spec: What `batch` joins.
         positions: Which shares the worker's devices take.
@@ -55,7 +56,8 @@ class EarlyShares:
     """
 
     examples: Split
-    batch: upstream.BatchArguments
+    size: int
+    drop_remainder: bool
     after: list[Stage]
     element_spec: Any
     positions: Sequence[int]
@@ -100,15 +102,15 @@ class EarlyShares:
 
             def join(leaf: tf.Tensor) -> tf.Tensor:
                 leaf = tf.reshape(leaf, [-1, *leaf.shape[2:]])
-                return leaf if self.batch.drop_remainder else leaf[:count]
+                return leaf if self.drop_remainder else leaf[:count]
 
             return tf.nest.map_structure(join, elements), header
 
-        batches = self.examples.source.batch(self.batch.size, self.batch.drop_remainder)
+        batches = self.examples.source.batch(self.size, self.drop_remainder)
         pairs = batches.enumerate().map(taken).unbatch()
         for stage in [in_rows(stages, at_once)] if at_once > 1 else stages:
             pairs = stage.apply(pairs, offset)
-        pairs = self.batch.batched(pairs, self._most // at_once)
+        pairs = pairs.batch(self._most // at_once, self.drop_remainder)
         if at_once > 1:
             pairs = pairs.map(joined)
         key = tuple(self.positions), self.replicas, offset
@@ -117,7 +119,7 @@ class EarlyShares:
             pairs = once(stage.dataset, key, lambda: stage.apply(read, offset))  # noqa: B023
         return pairs
 
-    def cut(self, part: Any, header: tf.Tensor) -> list[GlobalBatch]:
+    def cut(self, part: Any, header: tf.Tensor) -> tuple[GlobalBatch, ...]:
         """Returns the shares of this worker's devices, in a graph.
 
         Args:
@@ -125,8 +127,8 @@ class EarlyShares:
             header: What `parts` yields with them.
         """
         rows: Any = header[0, 0]
-        own: Any = self.batch.size if self.batch.drop_remainder else rows
-        full = self._most == sum(self._sizes(self.batch.size))
+        own: Any = self.size if self.drop_remainder else rows
+        full = self._most == sum(self._sizes(self.size))
         if any(stage.change for stage in self.after):
             tf.debugging.assert_equal(
                 count_examples(part),
@@ -141,14 +143,13 @@ class EarlyShares:
             data = part if alone else rows_of(part, first, first + size)
             shares.append(GlobalBatch(data, stop - start, rows, header[0, 1:]))
             first += size
-        return shares
+        return tuple(shares)
 
     def at_once(self) -> int:
         """Returns for how many elements the functions of `map` are called at once."""
         stages = self.examples.stages
         small = _small(self.examples.source.element_spec) and _small(self.element_spec)
-        useful = any(stage.change for stage in stages)
-        if small and useful and all(stage.repeatable for stage in stages):
+        if small and stages and all(stage.repeatable for stage in stages):
             return math.gcd(self._most, _AT_ONCE)
         return 1
 
@@ -159,8 +160,8 @@ class EarlyShares:
         It may be that of the last batch, which is smaller: of 10 examples the fourth
         of six replicas takes 1, of 9 examples 2.
         """
-        first = self.batch.size if self.batch.drop_remainder else 1
-        return int(np.max(sum(self._sizes(np.arange(first, self.batch.size + 1)))))
+        first = self.size if self.drop_remainder else 1
+        return int(np.max(sum(self._sizes(np.arange(first, self.size + 1)))))
 
     def _sizes(self, rows: Any) -> list[Any]:
         """Returns the numbers of examples of the worker's shares, fillers included.
@@ -181,7 +182,7 @@ class EarlyShares:
             rows: Number of elements of the batch.
         """
         sizes = tf.add_n(self._sizes(rows))
-        return tf.where(rows == self.batch.size, np.int64(self._most), sizes)
+        return tf.where(rows == self.size, np.int64(self._most), sizes)
 
     def _own_rows(self, rows: tf.Tensor, multiple: int) -> tf.Tensor:
         """Returns which elements of a batch the worker takes, in a graph.
@@ -210,7 +211,7 @@ class EarlyShares:
             elements: The elements, joined.
             compared: Whether the workers may compare this batch.
         """
-        none = tf.fill([len(upstream.components(elements))], np.int64(-1))
+        none = tf.fill([len(tf.nest.flatten(elements))], np.int64(-1))
         marks = tf.cond(compared, lambda: fingerprint(elements), lambda: none)
         return tf.concat([[rows], marks], 0)
 
@@ -242,7 +243,7 @@ def early_shares(
                 return f"{function.name} behind batch may look at whole batches"
             if reason := function.why_whole():
                 return reason
-            if any(map(_is_fixed, upstream.components(stage_input.element_spec))):
+            if any(map(_is_fixed, tf.nest.flatten(stage_input.element_spec))):
                 return f"{function.name} was traced for whole batches alone"
             after.append(Stage.of_map(stage, function))
         elif kind in IN_ORDER or (kind == "cache" and not upstream.cache_file(stage)):
@@ -252,17 +253,23 @@ def early_shares(
         stage = stage_input
     (before,) = upstream.inputs(stage)
     examples = split(before)
-    if not any(each.change for each in [*examples.stages, *after]):
+    if not examples.stages and not any(each.change for each in after):
         return examples.reason or f"{_blocking(before)} stands between map and batch"
-    if not all(map(_is_dense, upstream.components(before.element_spec))):
+    if not all(map(_is_dense, tf.nest.flatten(before.element_spec))):
         return "elements are no dense tensors"
     source = examples.source.element_spec
-    if not all(_is_dense(s) and _is_known(s) for s in upstream.components(source)):
+    if not all(_is_dense(s) and _is_known(s) for s in tf.nest.flatten(source)):
         return "elements of the source have no known shape"
     examples = dataclasses.replace(examples, source=upstream.in_order(examples.source))
-    arguments = upstream.batch_arguments(stage)
+    size, drop_remainder = upstream.batch_arguments(stage)
     return EarlyShares(
-        examples, arguments, after[::-1], before.element_spec, positions, replicas
+        examples,
+        size,
+        drop_remainder,
+        after[::-1],
+        before.element_spec,
+        positions,
+        replicas,
     )
 
 
@@ -292,5 +299,5 @@ def _small(element_spec: Any) -> bool:
         _is_dense(spec)
         and _is_known(spec)
         and spec.shape.num_elements() * spec.dtype.size <= _SMALL_BYTES
-        for spec in upstream.components(element_spec)
+        for spec in tf.nest.flatten(element_spec)
     )

@@ -1,7 +1,6 @@
 """The elements of one epoch, before they become the inputs of steps."""
 
-import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -32,9 +31,8 @@ class DatasetElements(Elements):
     """The elements of one epoch, made of those of a dataset.
 
     Args:
-        dataset: It has elements for this worker's devices in turn.
-        devices: Number of devices. Defaults to 1.
-        join: Makes an element of those for the devices. Defaults to the first.
+        dataset: The dataset.
+        join: Makes an element of one of the dataset's. Defaults to the same.
 
     Attributes:
         iterator: Over the dataset.
@@ -43,36 +41,31 @@ class DatasetElements(Elements):
     def __init__(
         self,
         dataset: tf.data.Dataset,
-        devices: int = 1,
-        join: Callable[[Sequence[Any]], Any] = operator.itemgetter(0),
+        join: Callable[[Any], Any] = lambda element: element,
     ):
         self.iterator = iter(dataset)
-        self._others = range(devices - 1)
         self._join = join
-        self._held: list[tf.experimental.Optional] = []
+        self._held: tf.experimental.Optional | None = None
 
     def __next__(self) -> Any:
-        if self._held:
-            element, self._held = self.peek(), []
-            return element
-        first = next(self.iterator)
-        return self._join([first, *(next(self.iterator) for _ in self._others)])
+        if self._held is None:
+            return self._join(next(self.iterator))
+        return self._join(self.take_optional().get_value())
 
     def peek(self) -> Any:
         """Returns the next element without taking it."""
-        self._held = self.take_optionals()
-        return self._join([part.get_value() for part in self._held])
+        self._held = self.take_optional()
+        return self._join(self._held.get_value())
 
-    def take_optionals(self) -> list[tf.experimental.Optional]:
-        """Takes the next element, and returns its parts for the devices.
+    def take_optional(self) -> tf.experimental.Optional:
+        """Takes the next element of the dataset.
 
         Raises:
             StopIteration: If there is none.
         """
-        if self._held:
-            held, self._held = self._held, []
-            return held
-        first = self.iterator.get_next_as_optional()
-        if not first.has_value():
+        held, self._held = self._held, None
+        if held is None:
+            held = self.iterator.get_next_as_optional()
+        if not held.has_value():
             raise StopIteration
-        return [first, *(self.iterator.get_next_as_optional() for _ in self._others)]
+        return held

@@ -15,6 +15,7 @@ from keras_fastnet.batches.fingerprints import fingerprint
 from keras_fastnet.batches.global_batch import (
     GlobalBatch,
     count_examples,
+    is_shares,
     joined,
     local,
     static_rows,
@@ -73,8 +74,8 @@ class EpochData:
         self.sharding = sharding
         self.element_spec = element_spec
         self.marks_sources = marks_sources
-        self._begin = begin
-        self._check_first = check_first
+        self.begin = begin
+        self.check_first = check_first
         self._join = join
         self._examples_of_first: int | None = None
         self._begun: EpochDataIterator | None = None
@@ -102,10 +103,10 @@ class EpochData:
 
     def _peek(self) -> Any:
         if self.peeking is None:
-            self._begun = self._begun or self._new_iterator()
+            self._begun = self._begun or EpochDataIterator(self)
             return self._begun.peek()
         if self._peeked is None:
-            self._peeked = self._new_iterator()
+            self._peeked = EpochDataIterator(self)
         with self.peeking():
             return self._peeked.peek()
 
@@ -129,7 +130,7 @@ class EpochData:
         return fingerprint(self.peek()).numpy().tolist()
 
     def __iter__(self) -> "EpochDataIterator":
-        iterator = self._begun or self._new_iterator()
+        iterator = self._begun or EpochDataIterator(self)
         self._begun = self._peeked = None
         return iterator
 
@@ -148,7 +149,7 @@ class EpochData:
         Args:
             elements: Number of elements that an earlier run has trained.
         """
-        self._begun = self._begun or self._new_iterator()
+        self._begun = self._begun or EpochDataIterator(self)
         self._begun.skip(elements)
 
     def join(self, elements: list[Any]) -> Any:
@@ -159,9 +160,6 @@ class EpochData:
         """
         return elements[0] if len(elements) == 1 else self._join(elements)
 
-    def _new_iterator(self) -> "EpochDataIterator":
-        return EpochDataIterator(self, self._begin, self._check_first)
-
 
 class EpochDataIterator:
     """Fetches outside of the train function, so that the end of data is no step.
@@ -170,21 +168,15 @@ class EpochDataIterator:
     batch if the dataset is of unknown cardinality.
     """
 
-    def __init__(
-        self,
-        data: EpochData,
-        begin: Callable[[], Elements],
-        check_first: Callable[[Any], None],
-    ):
+    def __init__(self, data: EpochData):
         self._data = data
-        self._begin = begin
         # Begun when needed: Keras makes one iterator more than it uses.
         self._elements: list[Elements] = []
         # Not at exit, where a thread that deletes an iterator aborts the process.
         weakref.finalize(self, _let_go, self._elements).atexit = False
         self._ended = False
         self._steps = 0
-        self._check: Callable[[Any], None] | None = check_first
+        self._check: Callable[[Any], None] | None = data.check_first
 
     def __iter__(self) -> "EpochDataIterator":
         return self
@@ -223,7 +215,7 @@ class EpochDataIterator:
         """Takes the steps of one call of the train function.
 
         Args:
-            loop: Takes them, given the iterator and the elements for the first step. It
+            loop: Takes them, given the iterator and the element for the first step. It
                 returns the number of steps and of examples, the time that it waited for
                 data, in seconds, and the logs as an optional.
 
@@ -233,7 +225,7 @@ class EpochDataIterator:
         # As `__next__` does.
         if self._check is not None:
             self.peek()
-        first = self._fetch(lambda elements: elements.take_optionals())
+        first = self._fetch(lambda elements: elements.take_optional())
         steps, examples, seconds, logs = loop(self._begun().iterator, first)
         INPUT_METER.examples += int(examples)
         INPUT_METER.seconds += float(seconds)
@@ -256,7 +248,7 @@ class EpochDataIterator:
         if self._ended:
             return Elements(iter(()))
         if not self._elements:
-            self._elements.append(self._begin())
+            self._elements.append(self._data.begin())
         return self._elements[0]
 
     def _fetch(self, take: Callable[[Any], Any]) -> Any:
@@ -300,6 +292,8 @@ def examples_of(element: Any) -> Any:
     Returns:
         An integer, or a scalar `int64` tensor.
     """
+    if is_shares(element):
+        return element[0].examples
     if isinstance(element, GlobalBatch):
         return local(element.examples)
     rows = static_rows(element)

@@ -6,6 +6,7 @@ of examples compute the same mean if each is weighed by its share:
     mean over the batch = sum over replicas r of (n_r / n) * (mean over r's examples)
 """
 
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -35,19 +36,41 @@ class GlobalBatch(NamedTuple):
     logs: Any = None
 
 
+def is_shares(element: Any) -> bool:
+    """Returns whether an element is a tuple of the shares of a worker's devices."""
+    return type(element) is tuple and isinstance(element[0], GlobalBatch)
+
+
 def count_examples(data: Any) -> tf.Tensor:
-    """Returns the number of examples in a batch.
+    """Returns the number of examples in a batch, a scalar `int64` tensor.
 
     Args:
         data: A structure of tensors whose first axis is the batch.
 
+    Raises:
+        ShardingError: If no tensor has a batch axis.
+    """
+    leaf = _first_with_examples(data)
+    if isinstance(leaf, tf.RaggedTensor):
+        return leaf.nrows(out_type=tf.int64)
+    if isinstance(leaf, tf.SparseTensor):
+        return leaf.dense_shape[0]
+    return tf.shape(leaf, out_type=tf.int64)[0]
+
+
+def static_rows(data: Any) -> Any:
+    """Returns the number of examples in a batch, fillers included.
+
+    Args:
+        data: The batch.
+
     Returns:
-        A scalar `int64` tensor.
+        An integer; `None` if it is known only when the batch is computed.
 
     Raises:
         ShardingError: If no tensor has a batch axis.
     """
-    return _rows(_first_with_examples(data))
+    return _first_with_examples(data).shape[0]
 
 
 def _first_with_examples(data: Any) -> Any:
@@ -58,6 +81,63 @@ def _first_with_examples(data: Any) -> Any:
         "A batch must contain at least one tensor with a batch axis. "
         f"Received: {data}. Call `dataset.batch(global_batch)`."
     )
+
+
+def has_examples(leaf: Any) -> bool:
+    """Returns whether a part of a batch has a row for each example.
+
+    Args:
+        leaf: A tensor, or another element of the batch.
+
+    Raises:
+        ShardingError: If it is a scalar.
+    """
+    if leaf is None or isinstance(leaf, tf.experimental.Optional):
+        return False
+    if leaf.shape.rank == 0:
+        raise ShardingError(
+            "Every tensor of a batch must have the batch as its first axis. "
+            f"Received a scalar: {leaf}. Call `dataset.batch(global_batch)`."
+        )
+    return True
+
+
+def check_equal_rows(data: Any) -> None:
+    """Checks that all tensors of a batch have a row for each example.
+
+    Args:
+        data: The batch. Tensors of unknown length are taken to fit.
+
+    Raises:
+        ShardingError: If two of them have different numbers of rows.
+    """
+    sizes = {
+        name: leaf.shape[0]
+        for name, leaf in _named_leaves(data, "batch")
+        if has_examples(leaf) and leaf.shape[0] is not None
+    }
+    (first, rows), *others = sizes.items() if sizes else [("", 0)]
+    for name, size in others:
+        if size != rows:
+            raise ShardingError(
+                "All tensors of a batch must have one row for each example, since "
+                f"each replica takes its share of the rows. Received: {rows} rows in "
+                f"`{first}` and {size} in `{name}`. Pad the examples to dense tensors "
+                "of one size and batch them, or let each worker read data of its own: "
+                "`options.experimental_distribute.auto_shard_policy = "
+                "tf.data.experimental.AutoShardPolicy.OFF`."
+            )
+
+
+def _named_leaves(data: Any, name: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(data, Mapping):
+        for key, part in data.items():
+            yield from _named_leaves(part, f"{name}[{key!r}]")
+    elif isinstance(data, tuple | list):
+        for number, part in enumerate(data):
+            yield from _named_leaves(part, f"{name}[{number}]")
+    else:
+        yield name, data
 
 
 def bounds(rows: Any, position: int, replicas: int) -> tuple[Any, Any]:
@@ -73,34 +153,30 @@ def bounds(rows: Any, position: int, replicas: int) -> tuple[Any, Any]:
     return rows * position // replicas, rows * (position + 1) // replicas
 
 
-def take_share(data: Any, position: int, replicas: int) -> Any:
-    """Returns the contiguous examples of one replica.
+def with_examples(data: Any, position: int, replicas: int) -> GlobalBatch:
+    """Returns one replica's share of a global batch: contiguous examples.
 
     Args:
         data: The global batch.
         position: Which share, from 0.
         replicas: Number of shares.
 
-    Returns:
-        The same structure with `n // replicas` or one more examples; one filler
-        if that is 0.
-
     Raises:
-        ShardingError: If a tensor has no batch axis.
+        ShardingError: If a tensor has no batch axis, or one of another size.
     """
-
-    def share(leaf: Any) -> Any:
-        if not has_examples(leaf):
-            return leaf
-        rows = _rows(leaf) if leaf.shape[0] is None else leaf.shape[0]
-        start, stop = bounds(rows, position, replicas)
-        if isinstance(stop, tf.Tensor):
-            stop = tf.maximum(stop, start + 1)
-        else:
-            stop = max(stop, start + 1)
-        return _sliced(leaf, start, stop)
-
-    return tf.nest.map_structure(share, data)
+    # A step that is not traced gets arrays from `train_on_batch`.
+    data = tf.nest.map_structure(values.as_tensor, data)
+    check_equal_rows(data)
+    examples = count_examples(data)
+    start, stop = bounds(examples, position, replicas)
+    rows = static_rows(data)
+    if rows is None:
+        first, end = start, tf.maximum(stop, start + 1)
+    else:
+        # Slices by integers have static shapes.
+        first, end = bounds(rows, position, replicas)
+        end = max(end, first + 1)
+    return GlobalBatch(rows_of(data, first, end), stop - start, examples)
 
 
 def rows_of(data: Any, start: int, stop: int) -> Any:
@@ -116,36 +192,21 @@ def rows_of(data: Any, start: int, stop: int) -> Any:
     )
 
 
-def static_rows(data: Any) -> Any:
-    """Returns the number of examples in a batch, fillers included.
-
-    Args:
-        data: A batch.
-
-    Returns:
-        An integer; `None` if it is known only when the batch is computed.
-
-    Raises:
-        ShardingError: If no tensor has a batch axis.
-    """
-    return _first_with_examples(data).shape[0]
-
-
 def _sliced(leaf: Any, start: Any, stop: Any) -> Any:
-    if isinstance(leaf, tf.SparseTensor):
-        rest = leaf.dense_shape[1:]
-        rows = tf.sparse.slice(
-            leaf,
-            tf.concat([[start], tf.zeros_like(rest)], 0),
-            tf.concat([[stop - start], rest], 0),
-        )
-        # A layer is built from its input's shape, which slicing within a step forgets.
-        known = [
-            rows.dense_shape[axis] if size is None else size
-            for axis, size in enumerate([None, *leaf.shape[1:]])
-        ]
-        return tf.SparseTensor(rows.indices, rows.values, tf.stack(known))
-    return leaf[start:stop]
+    if not isinstance(leaf, tf.SparseTensor):
+        return leaf[start:stop]
+    rest = leaf.dense_shape[1:]
+    rows = tf.sparse.slice(
+        leaf,
+        tf.concat([[start], tf.zeros_like(rest)], 0),
+        tf.concat([[stop - start], rest], 0),
+    )
+    # A layer is built from its input's shape, which slicing within a step forgets.
+    known = [
+        rows.dense_shape[axis] if size is None else size
+        for axis, size in enumerate([None, *leaf.shape[1:]])
+    ]
+    return tf.SparseTensor(rows.indices, rows.values, tf.stack(known))
 
 
 def fill_if_empty(data: Any) -> Any:
@@ -164,25 +225,6 @@ def fill_if_empty(data: Any) -> Any:
         return tf.zeros([1, *leaf.shape[1:]], leaf.dtype)
 
     return tf.nest.map_structure(fill, data)
-
-
-def with_examples(data: Any, position: int, replicas: int) -> GlobalBatch:
-    """Returns one replica's share of a global batch.
-
-    Args:
-        data: The global batch.
-        position: Which share, from 0.
-        replicas: Number of shares.
-    """
-    # A step that is not traced gets arrays from `train_on_batch`.
-    data = tf.nest.map_structure(values.as_tensor, data)
-    examples = count_examples(data)
-    start, stop = bounds(examples, position, replicas)
-    return GlobalBatch(
-        data=take_share(data, position, replicas),
-        own=stop - start,
-        examples=examples,
-    )
 
 
 def joined(batches: list[Any]) -> Any:
@@ -225,9 +267,9 @@ def joined_shares(shares: list[GlobalBatch]) -> GlobalBatch:
         shares: Its share of each of them.
     """
     # Not the fillers.
-    with_examples = [share.data for share in shares if share.own > 0]
+    filled = [share.data for share in shares if share.own > 0]
     return GlobalBatch(
-        data=joined(with_examples or [shares[0].data]),
+        data=joined(filled or [shares[0].data]),
         own=tf.add_n([share.own for share in shares]),
         examples=tf.add_n([share.examples for share in shares]),
         fingerprint=shares[0].fingerprint,
@@ -254,30 +296,3 @@ def without_optionals(data: Any) -> Any:
     return tf.nest.map_structure(
         lambda leaf: None if isinstance(leaf, tf.experimental.Optional) else leaf, data
     )
-
-
-def has_examples(leaf: Any) -> bool:
-    """Returns whether a part of a batch has a row for each example.
-
-    Args:
-        leaf: A tensor, or another element of the batch.
-
-    Raises:
-        ShardingError: If it is a scalar.
-    """
-    if leaf is None or isinstance(leaf, tf.experimental.Optional):
-        return False
-    if leaf.shape.rank == 0:
-        raise ShardingError(
-            "Every tensor of a batch must have the batch as its first axis. "
-            f"Received a scalar: {leaf}. Call `dataset.batch(global_batch)`."
-        )
-    return True
-
-
-def _rows(leaf: Any) -> tf.Tensor:
-    if isinstance(leaf, tf.RaggedTensor):
-        return leaf.nrows(out_type=tf.int64)
-    if isinstance(leaf, tf.SparseTensor):
-        return leaf.dense_shape[0]
-    return tf.shape(leaf, out_type=tf.int64)[0]

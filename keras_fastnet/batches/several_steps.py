@@ -1,7 +1,7 @@
 """Several steps of Keras in one call of TensorFlow: `steps_per_execution`."""
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -12,7 +12,7 @@ from keras_fastnet.batches.epoch_data import EpochDataIterator, examples_of
 def several_steps(
     function: Callable[[Iterator[Any]], Any],
     steps: int,
-    step_input: Callable[[Sequence[Any], tf.Tensor], Any] = lambda parts, _: parts[0],
+    step_input: Callable[[Any, tf.Tensor], Any] = lambda element, _: element,
 ) -> Callable[[Iterator[Any]], Any]:
     """Returns a train or test function that takes its steps in one call of TensorFlow.
 
@@ -22,8 +22,8 @@ def several_steps(
     Args:
         function: Keras's, of an iterator; takes a step with each of its elements.
         steps: Number of steps in a call.
-        step_input: Returns the input of a step, given the dataset's elements for it and
-            whether its logs are wanted. Defaults to the first element.
+        step_input: Returns the input of a step, given the dataset's element for it and
+            whether its logs are wanted. Defaults to the element.
     """
     loop = tf.function(
         functools.partial(_loop, function, steps, step_input), autograph=False
@@ -40,9 +40,9 @@ def several_steps(
 def _loop(
     function: Callable[[Iterator[Any]], Any],
     steps: int,
-    step_input: Callable[[Sequence[Any], tf.Tensor], Any],
+    step_input: Callable[[Any, tf.Tensor], Any],
     iterator: tf.data.Iterator,
-    first: Sequence[tf.experimental.Optional],
+    first: tf.experimental.Optional,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.experimental.Optional]:
     """Takes steps until the data end.
 
@@ -51,7 +51,7 @@ def _loop(
         steps: The most.
         step_input: See `several_steps`.
         iterator: Over the data.
-        first: The elements for the first step.
+        first: The element for the first step.
 
     Returns:
         Number of steps and of examples, of all replicas; the time that steps waited for
@@ -59,38 +59,35 @@ def _loop(
     """
 
     @tf.function(autograph=False)
-    def step(parts: list[Any], last: tf.Tensor) -> Any:
-        return function(iter([step_input(parts, last)]))
+    def step(element: Any, last: tf.Tensor) -> Any:
+        return function(iter([step_input(element, last)]))
 
-    def following() -> list[tf.experimental.Optional]:
-        return [iterator.get_next_as_optional() for _ in first]
-
-    def nothing() -> list[tf.experimental.Optional]:
-        return [tf.experimental.Optional.empty(iterator.element_spec) for _ in first]
+    def nothing() -> tf.experimental.Optional:
+        return tf.experimental.Optional.empty(iterator.element_spec)
 
     def wanted(taken: Any, *state: Any) -> tf.Tensor:
-        return (taken < steps) & state[-1][0].has_value()
+        return (taken < steps) & state[-1].has_value()
 
     def body(
-        taken: Any, examples: Any, seconds: Any, outputs: Any, elements: Any
+        taken: Any, examples: Any, seconds: Any, outputs: Any, following: Any
     ) -> tuple[Any, ...]:
-        parts = [element.get_value() for element in elements]
-        elements = tf.cond(taken + 1 < steps, following, nothing)
-        logs = step(parts, ~elements[0].has_value())
+        element = following.get_value()
+        following = tf.cond(taken + 1 < steps, iterator.get_next_as_optional, nothing)
+        logs = step(element, ~following.has_value())
         with tf.control_dependencies(_tensors(logs)):
             stepped = tf.timestamp()
-        with tf.control_dependencies(_tensors(elements)):
+        with tf.control_dependencies(_tensors(following)):
             fetched = tf.timestamp()
         return (
             taken + 1,
-            examples + examples_of(parts[0]),
+            examples + examples_of(element),
             seconds + tf.maximum(fetched - stepped, 0.0),
             tf.experimental.Optional.from_value(logs),
-            elements,
+            following,
         )
 
     logs = step.get_concrete_function(
-        [element.get_value() for element in first], tf.constant(True)
+        first.get_value(), tf.constant(True)
     ).structured_outputs
     spec = tf.nest.map_structure(tf.type_spec_from_value, logs)
     return tf.while_loop(
@@ -101,7 +98,7 @@ def _loop(
             tf.constant(0, tf.int64),
             tf.constant(0.0, tf.float64),
             tf.experimental.Optional.empty(spec),
-            list(first),
+            first,
         ],
     )[:-1]
 

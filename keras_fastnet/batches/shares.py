@@ -24,7 +24,7 @@ class Shares:
     """This worker's shares of the batches of a dataset.
 
     Attributes:
-        dataset: Each share as a `GlobalBatch`, those of the worker's devices in turn.
+        dataset: Of each batch a tuple with a `GlobalBatch` for each of its devices.
         whole: The user's dataset, of global batches, in a fixed order.
         sharding: A text that says what a worker reads and makes.
         marks_sources: Whether fingerprints are those of what batches are made of, or of
@@ -66,7 +66,16 @@ def distribute_shares(
         `global_batches` has the same as `Shares`, for Keras's steps.
     """
     shares = shares_of(dataset, positions, replicas)
-    own = shares.dataset.map(lambda share: share.data)
+
+    @tf.autograph.experimental.do_not_convert
+    def in_turn(*own: GlobalBatch) -> tf.data.Dataset:
+        parts = [tf.data.Dataset.from_tensors(share.data) for share in own]
+        return functools.reduce(tf.data.Dataset.concatenate, parts)
+
+    if len(positions) == 1:
+        own = shares.dataset.map(lambda share: share.data)
+    else:
+        own = shares.dataset.flat_map(in_turn)
     distributed = without_end_of_data_agreement(distribute(lambda _: own))
     distributed.global_batches = shares
     return distributed
@@ -109,8 +118,9 @@ def shares_of(
     batches = dataset.cardinality()
     if batches >= 0:
         taken = taken.apply(tf.data.experimental.assert_cardinality(batches))
-    made = _in_turn(taken, early.cut, len(positions))
-    return Shares(made, whole, sharding("maps", " (source read whole)"), True)
+    return Shares(
+        taken.map(early.cut), whole, sharding("maps", " (source read whole)"), True
+    )
 
 
 def _cut(
@@ -121,11 +131,11 @@ def _cut(
     unpack = type(whole.element_spec) is tuple
 
     @tf.autograph.experimental.do_not_convert
-    def cut(*batch: Any) -> list[GlobalBatch]:
+    def cut(*batch: Any) -> tuple[GlobalBatch, ...]:
         data = batch if unpack else batch[0]
-        return [with_examples(data, position, replicas) for position in positions]
+        return tuple(with_examples(data, position, replicas) for position in positions)
 
-    return _in_turn(whole, cut, len(positions))
+    return whole.map(cut)
 
 
 def _shares_of_arrays(
@@ -151,21 +161,20 @@ def _shares_of_arrays(
         return fingerprint_of_sample(sample, count)
 
     @tf.autograph.experimental.do_not_convert
-    def numbers(batch: tf.Tensor, rows: tf.Tensor) -> list[GlobalBatch]:
+    def numbers(batch: tf.Tensor, rows: tf.Tensor) -> tuple[GlobalBatch, ...]:
         # The workers compare it in the first step of an epoch: others need not read
         # what lies in files.
         mark = tf.cond(batch == 0, lambda: compared(rows), lambda: nothing)
-        return [
+        return tuple(
             with_examples(rows, position, replicas)._replace(fingerprint=mark)
             for position in positions
-        ]
+        )
 
     @tf.autograph.experimental.do_not_convert
-    def read(share: GlobalBatch) -> GlobalBatch:
-        return share._replace(data=arrays.read(share.data))
+    def read(*shares: GlobalBatch) -> tuple[GlobalBatch, ...]:
+        return tuple(share._replace(data=arrays.read(share.data)) for share in shares)
 
-    shares = _in_turn(arrays.numbers.enumerate(), numbers, len(positions))
-    return shares.map(read, tf.data.AUTOTUNE)
+    return arrays.numbers.enumerate().map(numbers).map(read, tf.data.AUTOTUNE)
 
 
 def _shares_of_parts(
@@ -179,7 +188,12 @@ def _shares_of_parts(
         replicas: Number of replicas.
     """
     own = functools.partial(_all_bounds, positions=tuple(positions), replicas=replicas)
-    return parts.parts(own, fingerprint_of_sample).map(GlobalBatch)
+
+    @tf.autograph.experimental.do_not_convert
+    def made(*shares: Any) -> tuple[GlobalBatch, ...]:
+        return tuple(GlobalBatch(*share) for share in shares)
+
+    return parts.parts(own, fingerprint_of_sample).map(made)
 
 
 # A child of a pool unpickles it.
@@ -187,34 +201,3 @@ def _all_bounds(
     rows: int, positions: Sequence[int], replicas: int
 ) -> list[tuple[int, int]]:
     return [bounds(rows, position, replicas) for position in positions]
-
-
-def _in_turn(
-    dataset: tf.data.Dataset,
-    shares: Callable[..., list[GlobalBatch]],
-    devices: int,
-) -> tf.data.Dataset:
-    """Returns the shares of a worker's devices in turn.
-
-    Args:
-        dataset: Elements of which each has a share for every device.
-        shares: Returns them, given an element.
-        devices: Number of devices.
-    """
-
-    @tf.autograph.experimental.do_not_convert
-    def first(*element: Any) -> GlobalBatch:
-        return shares(*element)[0]
-
-    @tf.autograph.experimental.do_not_convert
-    def in_turn(*element: Any) -> tf.data.Dataset:
-        parts = [tf.data.Dataset.from_tensors(part) for part in shares(*element)]
-        return functools.reduce(tf.data.Dataset.concatenate, parts)
-
-    if devices == 1:
-        return dataset.map(first)
-    local = dataset.flat_map(in_turn)
-    batches = dataset.cardinality()
-    if batches < 0:
-        return local
-    return local.apply(tf.data.experimental.assert_cardinality(batches * devices))

@@ -111,7 +111,7 @@ class Split:
 
     Attributes:
         source: The dataset whose elements every worker reads.
-        stages: The stages, in order.
+        stages: Those of `map`, in order.
         reason: Why the function of a `map` of the source must see all elements; `""`
             without one.
     """
@@ -135,46 +135,14 @@ def split(dataset: tf.data.Dataset) -> Split:
         inner = split(*upstream.inputs(dataset))
         stages = [*inner.stages, Stage.of_map(dataset, function)]
         return dataclasses.replace(inner, stages=stages)
-    if kind == "zip":
-        return _split_zip(dataset)
     if kind not in IN_ORDER:
         return Split(dataset)
     inner = split(*upstream.inputs(dataset))
     if not inner.stages:
         # As it is: a `shuffle` goes on where the user's own iterators left it.
         return Split(dataset, reason=inner.reason)
-    if kind == "prefetch":
-        return dataclasses.replace(inner, stages=[*inner.stages, Stage(dataset)])
     source = once(dataset, None, lambda: upstream.again(dataset, inner.source))
     return dataclasses.replace(inner, source=source)
-
-
-def _split_zip(dataset: tf.data.Dataset) -> Split:
-    parts = [split(part) for part in upstream.inputs(dataset)]
-    reason = next((part.reason for part in parts if part.reason), "")
-    if not any(part.stages for part in parts):
-        return Split(dataset, reason=reason)
-
-    def changed(number: int, stage: Stage) -> Stage:
-        change = stage.change
-        if change is None:
-            return stage
-        return dataclasses.replace(
-            stage,
-            change=lambda element, offset: upstream.with_component(
-                dataset, element, number, lambda part: change(part, offset)
-            ),
-        )
-
-    return Split(
-        upstream.zipped(dataset, [part.source for part in parts]),
-        [
-            changed(number, stage)
-            for number, part in enumerate(parts)
-            for stage in part.stages
-        ],
-        reason,
-    )
 
 
 def in_rows(stages: list[Stage], rows: int) -> Stage:
@@ -184,21 +152,18 @@ def in_rows(stages: list[Stage], rows: int) -> Stage:
     where the function has little to do.
 
     Args:
-        stages: The stages. What the last one returns are tensors of known shapes.
+        stages: Those of `map`. What the last one returns are tensors of known shapes.
         rows: Number of their elements in one of the stage.
     """
 
-    def changed(element: Any, offset: int) -> Any:
-        for stage in stages:
-            element = stage.change(element, offset) if stage.change else element
-        return element
-
     def change(elements: Any, offset: int) -> Any:
-        columns = [tf.unstack(leaf, rows) for leaf in upstream.components(elements)]
-        made = [
-            changed(tf.nest.pack_sequence_as(elements, leaves), offset)
-            for leaves in zip(*columns, strict=True)
-        ]
+        columns = [tf.unstack(leaf, rows) for leaf in tf.nest.flatten(elements)]
+        made = []
+        for leaves in zip(*columns, strict=True):
+            element = tf.nest.pack_sequence_as(elements, leaves)
+            for stage in stages:
+                element = stage.change(element, offset) if stage.change else element
+            made.append(element)
         return tf.nest.map_structure(lambda *leaves: tf.stack(leaves), *made)
 
     calls = [stage.parallel_calls for stage in stages if stage.parallel_calls]

@@ -29,6 +29,7 @@ def first_leaf(*element):
 
 double = on_leaves(lambda leaf: 2 * leaf + 1)
 total = on_leaves(tf.reduce_sum)
+lengths = on_leaves(lambda leaf: tf.range(tf.reduce_sum(leaf) % 4))
 
 
 def as_dict(*element):
@@ -40,9 +41,7 @@ EXAMPLES = {
     "map": lambda data, n: data.map(double),
     "parallel map": lambda data, n: data.map(double, num_parallel_calls=n + 1),
     "autotuned map": lambda data, n: data.map(double, tf.data.AUTOTUNE),
-    "unequal shapes": lambda data, n: data.map(
-        on_leaves(lambda leaf: tf.range(tf.reduce_sum(leaf) % 4))
-    ),
+    "unequal shapes": lambda data, n: data.map(lengths),
     "dict": lambda data, n: data.map(as_dict),
     "shuffle": lambda data, n: data.shuffle(n + 1, seed=n),
     "shuffle once": lambda data, n: data.shuffle(
@@ -83,16 +82,11 @@ BATCHES = {
     "batch map": lambda data, n: data.map(double),
     "batch filter": lambda data, n: data.filter(lambda *batch: True),
 }
-
-
-def padded(data, batch, num_parallel_calls=None, **options):
-    lengths = on_leaves(lambda leaf: tf.range(tf.reduce_sum(leaf) % 4))
-    return data.map(lengths).padded_batch(batch, **options)
-
-
 BATCHING = {
-    "batch": lambda data, batch, **options: data.batch(batch, **options),
-    "padded": padded,
+    "batch": lambda data, *size, **options: data.batch(*size, **options),
+    "padded": lambda data, *size, num_parallel_calls=None, **options: data.map(
+        lengths
+    ).padded_batch(*size, **options),
 }
 
 
@@ -107,9 +101,8 @@ def pipelines(draw):
     """Returns a function that makes the same pipeline of up to 8 stages each time."""
     rows = draw(st.integers(0, 30))
     batch = draw(st.integers(1, 12))
-    often = ["map", "dict", "shuffle", "take"]
-    before = draw(stages(EXAMPLES, often, 5))
-    batching = draw(st.sampled_from(["batch", "batch", "padded"]))
+    before = draw(stages(EXAMPLES, ["map", "dict", "shuffle", "take"], 5))
+    batching = draw(st.sampled_from(["batch", "batch", "batch", "padded"]))
     after = draw(stages(BATCHES, ["batch prefetch", "batch by example"], 2))
     options = draw(
         st.sampled_from([{}, {"drop_remainder": True}, {"num_parallel_calls": 2}])
@@ -130,10 +123,6 @@ def pipelines(draw):
     return make
 
 
-def values(batch):
-    return [np.array(leaf) for leaf in tf.nest.flatten(batch)]
-
-
 def assert_union_is_that_of_one_device(make, workers, devices):
     replicas = workers * devices
     one = make()
@@ -144,30 +133,26 @@ def assert_union_is_that_of_one_device(make, workers, devices):
     # One process begins each epoch of all, as each process begins its own.
     for _ in range(EPOCHS):
         expected = list(one.take(MOST_BATCHES))
-        seen = [list(part.take(MOST_BATCHES * devices)) for part in parts]
-        assert {len(shares) for shares in seen} == {len(expected) * devices}
+        seen = [list(part.take(MOST_BATCHES)) for part in parts]
+        assert {len(shares) for shares in seen} == {len(expected)}
         for step, batch in enumerate(expected):
             # Share `device * workers + rank` is that of a worker's device.
             shares = [
-                seen[rank][step * devices + device]
+                seen[rank][step][device]
                 for device in range(devices)
                 for rank in range(workers)
             ]
-            rows = len(values(batch)[0])
+            rows = len(tf.nest.flatten(batch)[0])
             assert {int(share.examples) for share in shares} == {rows}
             sizes = [int(share.own) for share in shares]
             assert max(sizes) - min(sizes) <= 1
             assert len({str(np.array(share.fingerprint)) for share in shares}) == 1
-            for share in shares:
-                tf.nest.assert_same_structure(share.data, batch)
             own = [
-                [leaf[: int(share.own)] for leaf in values(share.data)]
+                tf.nest.map_structure(lambda leaf: leaf[: share.own], share.data)  # noqa: B023
                 for share in shares
             ]
-            for leaf, *of_shares in zip(values(batch), *own, strict=True):
-                together = np.concatenate(of_shares)
-                assert together.dtype == leaf.dtype
-                np.testing.assert_array_equal(together, leaf)
+            union = tf.nest.map_structure(lambda *leaves: tf.concat(leaves, 0), *own)
+            tf.nest.map_structure(np.testing.assert_array_equal, union, batch)
 
 
 def mapped(rows=20):
@@ -178,35 +163,70 @@ def strings(rows=21):
     return tf.data.Dataset.from_tensor_slices([str(10**n) for n in range(rows)])
 
 
+Pair = collections.namedtuple("Pair", "x y")
+
+
+def named_pairs():
+    pair = Pair(np.arange(13), {"a": (np.arange(13.0)[:, None],)})
+    return tf.data.Dataset.from_tensor_slices(pair)
+
+
 @pytest.mark.parametrize(
-    "make",
+    ("make", "early"),
     [
-        lambda: mapped().map(tf.strings.as_string).map(tf.strings.length).batch(8),
-        lambda: strings().map(lambda text: tf.fill([600], text)).batch(8),
-        lambda: tf.data.Dataset.from_tensor_slices(np.ones((9, 2000))).map(
-            lambda row: row[:3]
-        ).batch(4),
+        (lambda: mapped().map(tf.strings.as_string).map(len_of).batch(8), True),
+        (lambda: strings().map(lambda text: tf.fill([600], text)).batch(8), True),
+        (lambda: rows_of(2000).map(lambda row: row[:3]).batch(4), True),
+        (lambda: named_pairs().map(lambda p: Pair(2 * p.x, p.y)).batch(4), True),
+        (lambda: named_pairs().batch(4), False),
     ],
-    ids=["by strings", "large, of strings", "of large rows"],
-)  # fmt: skip
-def test_stages_are_passed_by_shares(make):
-    assert shares_of(make(), [0], 2).marks_sources
+    ids=["by strings", "large", "of large rows", "structures", "structures, whole"],
+)
+def test_the_union_of_the_shares_of_some_pipelines(make, early):
+    assert shares_of(make(), [0], 2).marks_sources == early
     assert_union_is_that_of_one_device(make, 3, 1)
+
+
+len_of = tf.strings.length
+
+
+def rows_of(width):
+    return tf.data.Dataset.from_tensor_slices(np.ones((9, width)))
 
 
 # With some of these sizes a worker makes more of the last batch than of a whole one.
 @pytest.mark.parametrize(
     ("batch", "workers", "devices"), [(9, 3, 2), (10, 2, 3), (8, 5, 1), (16, 2, 1)]
 )
-@pytest.mark.parametrize("last", [1, 3, 7])
-def test_small_elements_of_every_last_batch_are_made_once(
-    batch, workers, devices, last
-):
-    assert_union_is_that_of_one_device(
-        lambda: mapped(batch + last).map(as_dict).prefetch(1).batch(batch),
-        workers,
-        devices,
+def test_the_last_batch_may_have_any_size(batch, workers, devices):
+    for last in (1, 3, 7):
+        assert_union_is_that_of_one_device(
+            lambda: mapped(batch + last).map(as_dict).prefetch(1).batch(batch),  # noqa: B023
+            workers,
+            devices,
+        )
+
+
+def check_pipelines(examples):
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
     )
+    @given(pipelines(), st.sampled_from([(2, 1), (3, 1), (5, 1), (1, 2), (2, 2)]))
+    def check(make, cluster):
+        assert_union_is_that_of_one_device(make, *cluster)
+
+    check()
+
+
+LONG = (pytest.mark.slow, pytest.mark.timeout(1200))
+
+
+@pytest.mark.parametrize("examples", [10, pytest.param(300, marks=LONG)])
+def test_the_union_of_the_shares_is_the_batch_of_one_device(examples):
+    check_pipelines(examples)
 
 
 def test_functions_with_branches_loops_and_tables_make_several_elements_at_once():
@@ -233,11 +253,9 @@ def test_an_error_in_one_of_several_elements_is_raised():
         tf.debugging.assert_none_equal(number, np.int64(14), message="fourteen")
         return number
 
-    batches = iter(
-        shares_of(tf.data.Dataset.range(32).map(checked).batch(16), [1], 2).dataset
-    )
+    data = tf.data.Dataset.range(32).map(checked).batch(16)
     with pytest.raises(tf.errors.InvalidArgumentError, match="fourteen"):
-        next(batches)
+        next(iter(shares_of(data, [1], 2).dataset))
 
 
 def printed(number):
@@ -248,69 +266,23 @@ def printed(number):
 @pytest.mark.parametrize(
     ("make", "at_once"),
     [
-        (lambda: mapped().batch(16), 4),
+        (lambda: mapped().batch(16).map(by_example(double)), 4),
         (lambda: mapped().map(as_dict).prefetch(1).batch(12), 2),
         (lambda: mapped().batch(10), 1),
         (lambda: mapped().map(lambda x: tf.zeros([600], tf.int64)).batch(16), 1),
         (lambda: mapped().map(printed).batch(16), 1),
         (lambda: mapped().map(lambda x: tf.random.uniform([])).batch(16), 1),
-        (lambda: mapped().batch(16).map(by_example(double)), 4),
         (lambda: tf.data.Dataset.range(9).batch(16).map(by_example(double)), 1),
     ],
-    ids=[
-        *("four", "two", "odd", "large", "print", "random"),
-        *("and behind batch", "only behind batch"),
-    ],
+    ids=["four", "two", "odd", "large", "print", "random", "only behind batch"],
 )
 def test_for_how_many_small_elements_a_function_is_called_at_once(make, at_once):
     assert early_shares(make(), [1], 2).at_once() == at_once
 
 
-Pair = collections.namedtuple("Pair", "x y")
-
-
-@pytest.mark.parametrize("early", [False, True], ids=["whole batches", "early shares"])
-def test_structures_of_elements_are_kept(early):
-    def make():
-        pair = Pair(np.arange(13), {"a": (np.arange(13.0)[:, None],)})
-        data = tf.data.Dataset.from_tensor_slices(pair)
-        if early:
-            data = data.map(lambda pair: Pair(2 * pair.x, pair.y))
-        return data.batch(4)
-
-    assert shares_of(make(), [0], 2).marks_sources == early
-    assert_union_is_that_of_one_device(make, 3, 1)
-
-
-def check_pipelines(examples):
-    @settings(
-        max_examples=examples,
-        deadline=None,
-        derandomize=True,
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(
-        pipelines(),
-        st.sampled_from([(2, 1), (3, 1), (4, 1), (5, 1), (1, 2), (2, 2)]),
-    )
-    def check(make, cluster):
-        assert_union_is_that_of_one_device(make, *cluster)
-
-    check()
-
-
-LONG = (pytest.mark.slow, pytest.mark.timeout(1200))
-
-
-@pytest.mark.parametrize("examples", [15, pytest.param(300, marks=LONG)])
-def test_the_union_of_the_shares_is_the_batch_of_one_device(examples):
-    check_pipelines(examples)
-
-
-def own_rows(make, workers, rank):
-    shares = shares_of(make(), [rank], workers)
-    assert shares.marks_sources
-    return [share.data.numpy().tolist() for share in shares.dataset]
+def own_rows(data, workers, rank):
+    shares = shares_of(data, [rank], workers).dataset
+    return [share.data.numpy()[: share.own].tolist() for (share,) in shares]
 
 
 @pytest.fixture
@@ -331,9 +303,8 @@ def test_workers_draw_random_numbers_of_their_own_by_the_seed(seeded, op_seed):
         )
 
     data = tf.data.Dataset.range(24).map(drawn).batch(8)
-    first = [own_rows(lambda: data, 3, rank) for rank in range(3)]
-    again = [own_rows(lambda: data, 3, rank) for rank in range(3)]
-    assert first == again
+    first = [own_rows(data, 3, rank) for rank in range(3)]
+    assert first == [own_rows(data, 3, rank) for rank in range(3)]
     numbers = [list(itertools.chain(*rows)) for rows in first]
     assert len({*itertools.chain(*numbers)}) == 24
     # Rank 0 draws as one device does.
@@ -368,7 +339,7 @@ def test_the_first_batch_of_an_epoch_has_a_fingerprint(after):
     def marks(rows):
         dataset = tf.data.Dataset.from_tensor_slices(rows).map(double)
         shares = shares_of(after(dataset.batch(4)), [0], 2).dataset
-        return [int(share.fingerprint[0]) for share in shares]
+        return [int(share.fingerprint[0]) for (share,) in shares]
 
     rows = np.arange(20)[:, None]
     own, other = marks(rows), marks(rows[::-1])
@@ -385,21 +356,9 @@ def test_a_moved_shuffle_goes_on_in_the_next_training():
     one, shared = make(), make()
     for _ in range(3):
         expected = np.concatenate(list(one))
-        assert own_rows(lambda: shared, 2, 0) == [
+        assert own_rows(shared, 2, 0) == [
             expected[i : i + 5].tolist() for i in range(0, 30, 10)
         ]
-
-
-def test_examples_whose_order_is_free_keep_it():
-    """A batch could otherwise hold examples of two batches of one device."""
-    data = tf.data.Dataset.range(200).map(
-        double, num_parallel_calls=8, deterministic=False
-    )
-    expected = np.arange(200) * 2 + 1
-    rows = own_rows(lambda: data.batch(7), 2, 1)
-    assert rows == [
-        expected[i + min(7, 200 - i) // 2 : i + 7].tolist() for i in range(0, 200, 7)
-    ]
 
 
 @pytest.mark.parametrize(
@@ -426,33 +385,33 @@ def slow(part, number):
     return number
 
 
-def interleaved(deterministic, behind=None):
+def interleaved(deterministic, behind):
     """The pipeline of TensorFlow's guides, of sources of unequal speed."""
 
     def read(part):
-        numbers = tf.data.Dataset.range(5)
-        return numbers.map(
-            lambda x: tf.numpy_function(slow, [part, 5 * part + x], tf.int64)
+        return tf.data.Dataset.range(5 * part, 5 * part + 5).map(
+            lambda x: tf.ensure_shape(tf.numpy_function(slow, [part, x], tf.int64), [])
         )
 
     data = tf.data.Dataset.range(4).interleave(
-        read, num_parallel_calls=4, deterministic=deterministic
+        read, cycle_length=4, num_parallel_calls=4, deterministic=deterministic
     )
-    data = data.map(lambda x: tf.ensure_shape(x, []), deterministic=deterministic)
-    return (behind or (lambda d: d))(data.map(double).shuffle(8, seed=1).batch(7))
+    return behind(data.map(double).shuffle(8, seed=1).batch(7))
 
 
 @pytest.mark.parametrize(
-    "behind", [None, lambda d: d.map(double)], ids=["early", "late"]
+    "behind", [by_example(double), double], ids=["early", "whole batches"]
 )
 def test_examples_in_no_fixed_order_are_put_in_order(behind):
-    shares = shares_of(interleaved(False, behind), [1], 2)
-    assert shares.late == (behind is not None)
-    assert "in a fixed order" in shares.sharding
-    ordered = shares_of(interleaved(True, behind), [1], 2)
-    assert "in a fixed order" not in ordered.sharding
+    def make(deterministic):
+        return interleaved(deterministic, lambda data: data.map(behind))
+
+    free, ordered = make(False), make(True)
     for _ in range(EPOCHS):
-        assert own_numbers(shares) == own_numbers(ordered)
+        assert own_rows(free, 2, 1) == own_rows(ordered, 2, 1)
+    assert shares_of(free, [1], 2).late == (behind is double)
+    assert "in a fixed order" in shares_of(free, [1], 2).sharding
+    assert "in a fixed order" not in shares_of(ordered, [1], 2).sharding
 
 
 def test_options_do_not_free_the_order():
@@ -461,10 +420,6 @@ def test_options_do_not_free_the_order():
     shares = shares_of(mapped().batch(4).with_options(options), [1], 2)
     assert "in a fixed order" in shares.sharding
     assert shares.dataset.options().deterministic
-
-
-def own_numbers(shares):
-    return [share.data.numpy()[: share.own].tolist() for share in shares.dataset]
 
 
 def test_a_function_that_is_not_by_example_raises():

@@ -20,7 +20,7 @@ def fit_pipeline(strategy: Any, *, kind: str, count: int = 70) -> dict[str, Any]
     """Trains on a pipeline of which each worker maps its share."""
     with tempfile.TemporaryDirectory() as folder:
         training = _PIPELINES[kind](pathlib.Path(folder), count)
-        assert isinstance(early_shares(training), EarlyShares)
+        assert isinstance(early_shares(training, [0], 2), EarlyShares)
         model = compiled_network(strategy)
         history = model.fit(training, validation_data=training, epochs=2, verbose=0)
         return {
@@ -113,22 +113,28 @@ def fit_unlike_sources(strategy: Any, *, order: bool, labelled: bool) -> str:
     return ""
 
 
-def printed_about_data(strategy: Any) -> dict[str, str]:
-    """Returns what is printed about a pipeline, and the error for other data."""
-    printed = {}
+def printed_about_data(strategy: Any) -> str:
+    """Returns what `fit` prints about a pipeline."""
+    output = io.StringIO()
     with tempfile.TemporaryDirectory() as folder:
         training = _records(pathlib.Path(folder), 70)
         model = compiled_network(strategy)
-        for name, show in (
-            ("explain_data", lambda: strategy.explain_data(training)),
-            ("fit", lambda: model.fit(training, verbose=2)),
-        ):
-            output = io.StringIO()
-            with contextlib.redirect_stdout(output):
-                show()
-            printed[name] = output.getvalue()
+        with contextlib.redirect_stdout(output):
+            model.fit(training, verbose=2)
+    return output.getvalue()
+
+
+def refused_data(strategy: Any, *, kind: str, folder: str) -> str:
+    """Returns the error for data that workers cannot share."""
+    x, y = examples(64)
+    if kind == "graphs":
+        edges = tf.data.Dataset.from_tensors(({"nodes": x, "edges": x[:9]}, y))
+        dataset = edges.repeat(2)
+    else:
+        name = f"{folder}/{strategy.rank if kind == 'own files' else ''}"
+        dataset = tf.data.Dataset.from_tensor_slices((x, y)).cache(name).batch(32)
     try:
-        strategy.explain_data(np.zeros(3))
-    except TypeError as error:
-        printed["error"] = str(error)
-    return printed
+        compiled_network(strategy).fit(dataset, epochs=2, verbose=0)
+    except ShardingError as error:
+        return str(error)
+    return ""

@@ -162,7 +162,7 @@ class BatchParts:
     def parts(
         self, bounds: _Bounds, mark: Callable[[Any, int], tf.Tensor]
     ) -> tf.data.Dataset:
-        """Returns parts of every batch, one after the other.
+        """Returns parts of every batch, as a tuple.
 
         Args:
             bounds: Returns where the parts of a batch begin and end, by the number of
@@ -177,14 +177,10 @@ class BatchParts:
         signature = self._adapter._output_signature
         leaves = len(tf.nest.flatten(signature))
         number = tf.TensorSpec([], tf.int64)
+        part = signature, number, number, tf.TensorSpec([leaves], tf.int64)
         dataset = tf.data.Dataset.from_generator(
             lambda: self._generate(bounds, mark, leaves),
-            output_signature=(
-                signature,
-                number,
-                number,
-                tf.TensorSpec([leaves], tf.int64),
-            ),
+            output_signature=(part,) * len(bounds(1)),
         )
         if not _in_parallel(self._adapter.py_dataset):
             return dataset.prefetch(tf.data.AUTOTUNE)
@@ -209,8 +205,10 @@ class BatchParts:
                 # In this process: a child of a pool must not run TensorFlow.
                 compared = _part(given, index, 0, min(examples, _COMPARED))
                 marks = mark(standardized(compared), examples)
-            for (start, stop), part in zip(bounds(examples), own, strict=True):
-                yield standardized(part), stop - start, examples, marks
+            yield tuple(
+                (standardized(part), stop - start, examples, marks)
+                for (start, stop), part in zip(bounds(examples), own, strict=True)
+            )
             marks = np.full(leaves, -1, np.int64)
 
     def _order(self) -> Sequence[int] | None:
