@@ -13,7 +13,7 @@ from keras_fastnet._keras.active_strategy import (
 )
 from keras_fastnet._keras.keras2 import internal
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet._keras.losses import of_scalar, of_sum, scaled_to_valid
+from keras_fastnet._keras.losses import scaled_to_valid, weigh_scalar, weigh_sum
 from keras_fastnet._keras.replica_step import holds_sums, keras_step, seed_offset
 from keras_fastnet._keras.wrapping import wrap
 
@@ -51,8 +51,8 @@ def _reduce_exactly(original, values, reduction=_reductions.SUM_OVER_BATCH_SIZE)
     if keras_step() is None:
         return reduced_values
     if values.shape.rank == 0 and reduction in _MEANS:
-        return of_scalar(values)
-    return of_sum(reduced_values) if reduction == _reductions.SUM else reduced_values
+        return weigh_scalar(values)
+    return weigh_sum(reduced_values) if reduction == _reductions.SUM else reduced_values
 
 
 @wrap(
