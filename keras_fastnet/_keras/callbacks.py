@@ -1,7 +1,7 @@
 """Lists of callbacks: ends of epochs, files with one writer, and stopping together."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -13,24 +13,8 @@ from keras_fastnet._keras.active_strategy import (
     strategy_of,
 )
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet._keras.training import data_of
+from keras_fastnet._keras.training import FastnetCallback, data_of
 from keras_fastnet._keras.wrapping import extend, extension, wrap
-
-
-class FastnetCallback:
-    """A callback of keras_fastnet."""
-
-    only_watches = False
-    """Whether it changes nothing in training, so that workers may differ in it."""
-    siblings: Sequence[Any] = ()
-    """The callbacks of the list that it is in."""
-    sets_learning_rate = False
-    """Whether it sets the optimizer's learning rate from the first update on."""
-    adds_logs = False
-    """Whether it adds values to the logs of epochs, and does nothing else with them."""
-    hidden_logs: tuple[str, ...] = ()
-    """Prefixes of logs that the progress bar does not show."""
-
 
 # Files have one writer. Every worker would write the same paths (tensorflow#38635).
 _WRITERS = (

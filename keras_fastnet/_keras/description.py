@@ -19,9 +19,8 @@ import tensorflow as tf
 from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet._keras.active_strategy import MicroBatchOptimizer
 from keras_fastnet._keras.adapters import optimizers, values
-from keras_fastnet._keras.callbacks import FastnetCallback
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet._keras.training import SHARED_POLICIES
+from keras_fastnet._keras.training import SHARED_POLICIES, FastnetCallback
 
 ABSENT = "nothing"
 """What stands for a missing part in `first_difference`."""

@@ -13,7 +13,7 @@ from keras_fastnet._keras.replica_step import ReplicaStep, keras_step
 from keras_fastnet._keras.wrapping import wrap
 
 
-def of_scalar(value: tf.Tensor) -> tf.Tensor:
+def weigh_scalar(value: tf.Tensor) -> tf.Tensor:
     """Returns the weighted value of a scalar that a loss function returned.
 
     Args:
@@ -25,10 +25,10 @@ def of_scalar(value: tf.Tensor) -> tf.Tensor:
         return value
     support = strategy.fit_support
     support.note_loss("scalar")
-    return of_sum(value) if support.scalar_losses == "sum" else value
+    return weigh_sum(value) if support.scalar_losses == "sum" else value
 
 
-def of_sum(value: tf.Tensor) -> tf.Tensor:
+def weigh_sum(value: tf.Tensor) -> tf.Tensor:
     """Returns the weighted value of a sum over the replica's examples.
 
     Args:
@@ -48,7 +48,9 @@ def of_sum(value: tf.Tensor) -> tf.Tensor:
     ),
     until="TensorFlow does not add up elements of the target.",
 )
-def _of_sums(original, tape, target, sources, output_gradients=None, *args, **kwargs):
+def _weigh_target(
+    original, tape, target, sources, output_gradients=None, *args, **kwargs
+):
     # Other sources, such as inputs, are no weights, whose gradients are weighed.
     weights = any(hasattr(source, "assign") for source in tf.nest.flatten(sources))
     if weights and output_gradients is None and keras_step() is not None:
@@ -60,10 +62,10 @@ def _weights_of(target: Any) -> Any:
     """Returns the weights of a loss's elements: 1 for a scalar, which is a mean."""
     if not tf.is_tensor(target):
         return None
-    return of_elements(target, tf.ones_like(target))
+    return weigh_elements(target, tf.ones_like(target))
 
 
-def of_elements(values: tf.Tensor, total: tf.Tensor) -> tf.Tensor:
+def weigh_elements(values: tf.Tensor, total: tf.Tensor) -> tf.Tensor:
     """Returns the weighted value of the sum of a tensor's elements.
 
     Args:
@@ -80,7 +82,7 @@ def of_elements(values: tf.Tensor, total: tf.Tensor) -> tf.Tensor:
         strategy.fit_support.note_loss("elements")
     rows = tf.maximum(_step().own, 1)
     of_examples = tf.shape(values, out_type=rows.dtype)[0] == rows
-    return tf.where(of_examples, of_sum(total), total)
+    return tf.where(of_examples, weigh_sum(total), total)
 
 
 def mean_over_weights(total: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
@@ -91,7 +93,7 @@ def mean_over_weights(total: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
         weight: The sum of their weights.
     """
     (weights,) = _sums_of_own([tf.cast(weight, total.dtype)])
-    return of_sum(tf.math.divide_no_nan(total, weights))
+    return weigh_sum(tf.math.divide_no_nan(total, weights))
 
 
 def scaled_to_valid(masked: tf.Tensor, mask: Any) -> tf.Tensor:

@@ -1,6 +1,7 @@
-"""The data that `fit` iterates over, and the variables that training changes."""
+"""What callbacks see of a training: its data, its variables and one another."""
 
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -10,6 +11,21 @@ SHARED_POLICIES = (
     tf.data.experimental.AutoShardPolicy.DATA,
 )
 """Policies by which all workers share the batches of one dataset."""
+
+
+class FastnetCallback:
+    """A callback of keras_fastnet."""
+
+    only_watches = False
+    """Whether it changes nothing in training, so that workers may differ in it."""
+    siblings: Sequence[Any] = ()
+    """The callbacks of the list that it is in."""
+    sets_learning_rate = False
+    """Whether it sets the optimizer's learning rate from the first update on."""
+    adds_logs = False
+    """Whether it adds values to the logs of epochs, and does nothing else with them."""
+    hidden_logs: tuple[str, ...] = ()
+    """Prefixes of logs that the progress bar does not show."""
 
 
 class TrainingData:

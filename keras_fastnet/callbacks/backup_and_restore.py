@@ -12,9 +12,8 @@ import tensorflow as tf
 from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet._keras.active_strategy import FastnetStrategy, strategy_of
 from keras_fastnet._keras.adapters import models as keras_models
-from keras_fastnet._keras.callbacks import FastnetCallback
 from keras_fastnet._keras.keras_api import keras, require_keras_3
-from keras_fastnet._keras.training import data_of
+from keras_fastnet._keras.training import FastnetCallback, data_of
 from keras_fastnet.arguments import checked_bool, checked_integer
 from keras_fastnet.callbacks.backups import backup_file, identity
 from keras_fastnet.callbacks.backups.backup_files import location_of

@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from keras_fastnet._keras.callbacks import FastnetCallback
 from keras_fastnet._keras.keras_api import keras, require_keras_3
-from keras_fastnet._keras.training import data_of
+from keras_fastnet._keras.training import FastnetCallback, data_of
 from keras_fastnet.arguments import (
     checked_bool,
     checked_integer,

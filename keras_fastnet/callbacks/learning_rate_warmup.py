@@ -4,9 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_fastnet._keras.adapters import optimizers
-from keras_fastnet._keras.callbacks import FastnetCallback
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet._keras.training import data_of
+from keras_fastnet._keras.training import FastnetCallback, data_of
 from keras_fastnet.arguments import checked_bool, checked_integer, checked_number
 from keras_fastnet.callbacks.learning_rate import (
     MomentumCorrection,

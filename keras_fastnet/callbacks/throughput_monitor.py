@@ -3,8 +3,8 @@
 import time
 from typing import Any
 
-from keras_fastnet._keras.callbacks import FastnetCallback
 from keras_fastnet._keras.keras_api import keras
+from keras_fastnet._keras.training import FastnetCallback
 from keras_fastnet.batches.epoch_data import INPUT_METER
 from keras_fastnet.callbacks.progress import updates_of
 

@@ -4,8 +4,8 @@ from typing import Any
 
 from keras_fastnet._keras.adapters import models as keras_models
 from keras_fastnet._keras.adapters import optimizers
-from keras_fastnet._keras.callbacks import FastnetCallback
 from keras_fastnet._keras.keras_api import keras
+from keras_fastnet._keras.training import FastnetCallback
 from keras_fastnet.optimizers.lars import LARS
 from keras_fastnet.optimizers.trust_ratio_record import TrustRatioRecord
 

@@ -8,11 +8,11 @@ import contextlib
 import numpy as np
 import pytest
 import tensorflow as tf
-from keras_fastnet.batches.input_costs import OWN
 
 from keras_fastnet import LARS, LargeBatchOptimizer, TorusStrategy
 from keras_fastnet._keras.keras_api import IS_KERAS_2, keras
 from keras_fastnet._keras.training import data_of
+from keras_fastnet.batches.shares import OWN
 from keras_fastnet.callbacks import BackupAndRestore, BatchGrowth, LearningRateWarmup
 from keras_fastnet.callbacks.backups.identity import (
     checked_settings,

@@ -11,10 +11,10 @@ from keras_fastnet._keras.active_strategy import in_replica, in_scope_only
 from keras_fastnet._keras.keras3.trainers import TensorFlowTrainer
 from keras_fastnet._keras.losses import (
     mean_over_weights,
-    of_elements,
-    of_scalar,
-    of_sum,
     scaled_to_valid,
+    weigh_elements,
+    weigh_scalar,
+    weigh_sum,
 )
 from keras_fastnet._keras.replica_step import (
     compiled,
@@ -48,9 +48,9 @@ def _reduce_exactly(original, values, sample_weight=None, reduction=_MEANS[0]):
         return original(values, sample_weight, reduction)
     total = keras.ops.sum(values)
     if reduction == "sum":
-        return total if step is None else of_sum(total)
+        return total if step is None else weigh_sum(total)
     if values.shape.rank == 0:
-        return values if step is None else of_scalar(values)
+        return values if step is None else weigh_scalar(values)
     count = keras.ops.cast(tf.size(values), total.dtype)
     if reduction == "mean_with_sample_weight" and sample_weight is not None:
         count = keras.ops.cast(keras.ops.sum(sample_weight), total.dtype)
@@ -99,7 +99,7 @@ def _add_exactly(original, model, loss):
     if keras_step() is None and in_scope_only() is None:
         return original(model, loss)
     total = keras.ops.sum(loss)
-    return total if keras_step() is None else of_elements(loss, total)
+    return total if keras_step() is None else weigh_elements(loss, total)
 
 
 # A step that the user has written gives the mean of each batch to a metric. On one
