@@ -98,4 +98,4 @@ def test_the_script_finds_the_environment_as_it_was(fastnet, tmp_path, path):
     value = root if path is None else f"{root}{os.pathsep}{folder}"
     result = fastnet("--workers", 2, script, PYTHONPATH=value)
     own = None if path is None else folder / "sitecustomize.py"
-    assert result.stdout == f"[0] {value} {own}\n[0] []\n"
+    assert result.stdout == f"{value} {own}\n[]\n"

@@ -1,5 +1,6 @@
 """Workers on two hosts, started by `mpiexec` over a real sshd, or by two launchers."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -86,6 +87,12 @@ class SshHosts:
         return self.hosts.start(host, list(map(str, words)), environment, log)
 
     def remove(self):
+        # A client that has lost its host and its `mpiexec`.
+        mark = f"{self.folder}/ssh_config".encode()
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if mark in (entry / "cmdline").read_bytes().split(b"\0"):
+                    os.kill(int(entry.name), signal.SIGKILL)
         for server in self.servers:
             os.killpg(server.pid, signal.SIGKILL)
             server.wait()

@@ -45,7 +45,6 @@ BUCKET = 2**22
             ["`bucket_bytes`", "bytes_per_pack=5"],
         ),
     ],
-    ids=str,
 )
 def test_wrong_options_raise_value_error(options, words, monkeypatch):
     # As in a process in which no other test has made one.
