@@ -69,9 +69,7 @@ def test_ray_restarts_a_killed_worker(tmp_path):
     assert re.search(r"fastnet: resuming at epoch [56], batch 1, ", killed)
     assert result(killed)[1] == weights
     # The backups are Ray's checkpoints.
-    assert list(
-        (tmp_path / "killed").glob(f"*/checkpoint_*/epoch-{EPOCHS:06}-*.npz")
-    )
+    assert list((tmp_path / "killed").glob(f"*/checkpoint_*/epoch-{EPOCHS:06}-*.npz"))
 
 
 def test_ray_backup_outside_ray_raises():
