@@ -51,31 +51,28 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
     A program that is restarted ends with the weights of an uninterrupted run: bit-equal
     if its computations are deterministic and all batches have the same size.
     (TensorFlow's steps for several sizes round differently, depending on which size
-    comes first.) A backup holds the weights, the optimizer with its momentum, learning
-    rate and number of updates, the states of layers, metrics and random streams, the
-    position in the data, and the state of Keras's `EarlyStopping` (its best weights
-    too), `ReduceLROnPlateau` and `ModelCheckpoint`. (Keras's own `BackupAndRestore`
-    repeats the interrupted epoch from its start, with the weights of its middle.)
+    comes first.) A backup holds the weights, the optimizer, the states of layers,
+    metrics and random streams, the position in the data, and the state of Keras's
+    `EarlyStopping`, `ReduceLROnPlateau` and `ModelCheckpoint`. (Keras's own
+    `BackupAndRestore` repeats the interrupted epoch from its start, with the weights of
+    its middle.) NumPy alone can read the files.
 
-    Only the chief writes and reads files and sends the values to the other workers, so
-    workers need not share a disk. A thread writes a backup while training continues. A
-    file is complete or absent; a damaged one is skipped in favour of the one before. If
-    a backup cannot be written, because the disk is full for example, the chief prints a
-    warning, and training continues. NumPy alone can read the files: `np.load(path)`
-    holds each variable under its path.
+    Only the chief reads and writes files, in a thread, and sends the values to the
+    other workers, so workers need not share a disk. A damaged file is skipped in favour
+    of the one before. If a backup cannot be written, the chief prints a warning, and
+    training continues. If two trainings use one folder, the one that began first prints
+    a warning and writes no more backups.
 
     A backup states which training it belongs to, in named parts: model, optimizer,
     learning rate, loss, metrics, random seed, batch size, length, dtypes and first
     examples of the data, and the settings of `LearningRateWarmup` and `BatchGrowth`.
     `fit` raises `ValueError` with the parts that differ. The numbers of workers and
-    epochs, and other callbacks, may change. If two trainings use one folder, the one
-    that began first writes no more backups, and prints a warning.
+    epochs, and other callbacks, may change.
 
     The data are read again up to their position. Arrays and `PyDataset` come in the
-    same order if `keras.utils.set_random_seed` was called; so does `Dataset.shuffle`,
-    also after another `Dataset.shuffle`, for which the first batch of every finished
-    epoch is read. Random numbers within `Dataset.map` restart; `keras_fastnet.datasets`
-    uses none there. With `steps_per_epoch`, all data read so far are read again.
+    same order if `keras.utils.set_random_seed` was called; so does `Dataset.shuffle`.
+    Random numbers within `Dataset.map` restart; `keras_fastnet.datasets` uses none
+    there. With `steps_per_epoch`, all data read so far are read again.
 
     After SIGTERM to one or all workers, they finish the same update, back up, and exit
     with code 143: within about a second, or at the end of a validation. Without a

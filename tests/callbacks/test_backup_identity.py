@@ -252,7 +252,7 @@ def test_parts_differ_on_request(tmp_path, capsys):
     fit(tmp_path, model=made(0.1, []), stop_after=6)
     names = ["learning rate", "metrics"]
     model, logs = fit(tmp_path, model=made(0.05, ["mae"]), may_differ=names)
-    assert "resuming at epoch 2, batch 2, after 5 updates" in capsys.readouterr().out
+    assert "resuming at epoch 2, batch 3, after 6 updates" in capsys.readouterr().out
     np.testing.assert_allclose(model.optimizer.inner_optimizer.learning_rate, 0.05)
     assert len(logs["mae"]) == 2
     for unknown in (["rate"], "learning rate"):

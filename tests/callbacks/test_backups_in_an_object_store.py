@@ -45,15 +45,15 @@ def opened(url):
 def test_interrupted_training_ends_with_the_same_weights(url, tmp_path, capsys):
     whole, _ = fit(tmp_path)
     fit(url, stop_after=6)
-    # Within the second epoch, and its beginning.
-    kept = [backup_file.file_name(1, batch) for batch in (0, 1)]
+    # Of the first batches of the second epoch.
+    kept = [backup_file.file_name(1, batch) for batch in (1, 2)]
     files = opened(url)
     assert sorted(files.names()) == [*kept, OWNER]
-    resumed, _ = fit(url, stop_after=1)
-    assert "resuming at epoch 2, batch 2, after 5 updates, from s3://bucket-" in (
+    fit(url, stop_after=1)
+    assert "resuming at epoch 2, batch 3, after 6 updates, from s3://bucket-" in (
         capsys.readouterr().out
     )
-    newest = backup_file.file_name(1, 2)
+    newest = backup_file.file_name(1, 3)
     content = files.read(newest)
     files.write(newest, lambda file: file.write(content[: len(content) // 2]))
     resumed, _ = fit(url)
