@@ -3,7 +3,7 @@
 python examples/clusters/ray_train.py --workers 2 --storage /tmp/runs
 
 If a worker is lost (kill one to try), Ray restarts all workers, and they resume from
-the newest backup. Needs `pip install "keras-fastnet[examples,ray]"`.
+the newest backup. Needs `pip install scikit-learn "ray[train]"`.
 """
 
 import argparse

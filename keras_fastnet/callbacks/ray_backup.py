@@ -69,7 +69,7 @@ def _ray_train() -> Any:
     except (ImportError, RuntimeError) as error:
         raise RuntimeError(
             "RayBackup must run in a worker that Ray Train has started, with "
-            f'`pip install "keras-fastnet[ray]"`. Received: {type(error).__name__}: '
+            f'`pip install "ray[train]"`. Received: {type(error).__name__}: '
             f"{error}. Use `BackupAndRestore` outside of Ray Train."
         ) from error
     return train

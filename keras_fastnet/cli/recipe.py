@@ -65,7 +65,7 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
         "--plot",
         metavar="FILE",
         help="also plot batch and learning rate to a PNG, PDF or SVG file; needs "
-        'pip install "keras-fastnet[plot]"',
+        "pip install matplotlib",
     )
     parser.set_defaults(execute=execute)
 

@@ -84,7 +84,7 @@ def run(
         transport: `"mpi"`, whether the workers are also ranks of an MPI world, over
             which `TorusStrategy` then reduces; `"tensorflow"`, whether they are not.
             Defaults to `"auto"`: they are on CPUs of one machine, if the wheels of
-            `keras-fastnet[mpi]` are installed.
+            mpi4py and MPICH are installed.
         max_restarts: How many times all workers are started again after a failure.
             Defaults to `0`.
         log_dir: A directory for the files `rank-1.log` and so on, which receive the

@@ -22,7 +22,7 @@ def plot(
             `BatchGrowth`, by the same names; drawn below the rates. Defaults to `None`.
 
     Raises:
-        ImportError: If Matplotlib is missing: `pip install "keras-fastnet[plot]"`.
+        ImportError: If Matplotlib is missing: `pip install matplotlib`.
 
     Example:
 
@@ -36,7 +36,7 @@ def plot(
     except ImportError as error:
         raise ImportError(
             "Plots need Matplotlib. Received: an environment without it. "
-            'Run `pip install "keras-fastnet[plot]"`.'
+            "Run `pip install matplotlib`."
         ) from error
     panels = 2 if batches else 1
     figure = Figure(figsize=(7.2, 1.2 + 2.8 * panels), dpi=150, layout="constrained")

@@ -223,5 +223,5 @@ class TorusStrategy(tf.distribute.MultiWorkerMirroredStrategy, metaclass=OnePerP
         name: str = extended.engine
         measured = len(set(extended.hosts)) == len(extended.worker_devices) == 1
         if name == "gRPC" and measured and not mpi4py_is_installed():
-            name += ' (steps are shorter over MPI: pip install "keras-fastnet[mpi]")'
+            name += " (steps are shorter over MPI: pip install mpi4py mpich)"
         return name

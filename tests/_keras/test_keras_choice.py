@@ -13,6 +13,8 @@ needs_both = pytest.mark.skipif(
     importlib.util.find_spec(OTHER) is None or (IS_KERAS_2 and OTHER == "tf_keras"),
     reason="needs Keras 3 and tf_keras",
 )
+pytestmark = pytest.mark.landing
+
 MODEL = f"""
 import {OTHER} as other
 import keras_fastnet as fastnet

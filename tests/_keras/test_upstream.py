@@ -64,6 +64,7 @@ def test_an_extended_object_keeps_the_methods_of_its_class(kind, names):
     assert isinstance(thing, kind)
 
 
+@pytest.mark.landing
 @pytest.mark.parametrize("options", [[], ["--install"]])
 def test_the_command_says_what_is_installed(options, environment):
     done = subprocess.run(

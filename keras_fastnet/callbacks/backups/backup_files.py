@@ -101,8 +101,8 @@ class RemoteFiles(LocalFiles):
             from fsspec.core import url_to_fs
         except ImportError as error:
             raise OSError(
-                f'{error}. Run `pip install "keras-fastnet[remote]"`, and install the '
-                "store's client, such as `s3fs` or `gcsfs`"
+                f"{error}. Install the client of the store, which brings fsspec: "
+                "`pip install s3fs` or `pip install gcsfs`"
             ) from error
         with _raising_os_error():
             # Other processes may write there, too.
