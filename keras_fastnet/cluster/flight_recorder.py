@@ -181,24 +181,27 @@ class FlightRecorder:
         """
         try:
             yield
-        except tf.errors.OpError as error:
+        except ClusterError:
+            raise
+        except (tf.errors.OpError, RuntimeError) as error:
             named = self.explain(error)
             if named is None:
                 raise
             raise named from error
 
-    def explain(self, error: tf.errors.OpError) -> ClusterError | None:
+    def explain(self, error: Exception) -> ClusterError | None:
         """Returns an error that names the worker that is the cause of another error.
 
         Args:
-            error: The error, such as TensorFlow's about a collective.
+            error: The error, such as TensorFlow's or MPI's about a collective.
 
         Returns:
             The error, or `None` if all workers answer.
         """
-        if self.failure is None and isinstance(error, _OF_PEERS):
+        other_sums = _OTHER_SUMS in str(error)
+        if self.failure is None and (other_sums or isinstance(error, _OF_PEERS)):
             silent = self._silent()
-            if not silent and self._waits and _OTHER_SUMS in str(error):
+            if not silent and self._waits and other_sums:
                 known = self._notes()
                 ranks, own = [self._cluster.rank], known[self._cluster.rank]
                 workers = self._cluster.size
