@@ -73,6 +73,9 @@ class SshHosts:
             )
             for host in range(2)
         ]
+        for host in range(2):
+            log = folder / f"sshd-{host}.log"
+            wait_until(lambda log=log: "listening" in log.read_text(), log.read_text)
 
     def start(self, words, log, host=0):
         """Starts a command on a host, in a new session."""
