@@ -261,7 +261,6 @@ KITS = {
         LearningRateWarmup(0.1, 1, momentum_correction=True),
         halving_plateau(),
     ),
-    "warm-up and scheduler": lambda: (LearningRateWarmup(0.1, 1), halving_scheduler()),
     "scheduler and best weights": lambda: (
         halving_scheduler(),
         best_of_the_first_epoch(),

@@ -117,7 +117,7 @@ def written(folder, positions=((0, 1), (0, 2)), keep=2, notes=None):
     backups.take()
     for epoch, batch in positions:
         about = {**ABOUT, "epoch": epoch, "batch": batch}
-        backups.start_writing([WEIGHT], about, batch)
+        backups.start_writing([WEIGHT], about)
     backups.wait()
     return backups
 
@@ -180,7 +180,7 @@ def test_backup_is_complete_or_absent(tmp_path, monkeypatch):
     backups = written(tmp_path, [(0, 1)], notes=notes)
     monkeypatch.setattr(os, "replace", power_cut)
     monkeypatch.setattr(os, "unlink", power_cut)
-    backups.start_writing([WEIGHT], {**ABOUT, "batch": 0}, 2)
+    backups.start_writing([WEIGHT], {**ABOUT, "batch": 0})
     backups.wait()
     monkeypatch.undo()
     assert "WARNING: no backup could be written (power cut)" in notes[0]
@@ -195,13 +195,13 @@ def test_the_training_that_began_first_writes_no_more(tmp_path):
     notes = []
     first = written(tmp_path, [(0, 1)], notes=notes)
     second = written(tmp_path, [])
-    first.start_writing([WEIGHT], {**ABOUT, "epoch": 9}, 9)
+    first.start_writing([WEIGHT], {**ABOUT, "epoch": 9})
     first.wait()
     used = f"another training uses the folder: process {os.getpid()} on host "
     assert used in notes[0]
     # The end of the first leaves the backups of the second.
     first.close(delete=True)
-    second.start_writing([WEIGHT], ABOUT, 2)
+    second.start_writing([WEIGHT], ABOUT)
     assert second.wait()
     assert len(backups_in(tmp_path)) == 2
     second.close(delete=True)
@@ -212,7 +212,7 @@ def test_removed_folder_is_made_again(tmp_path):
     folder = tmp_path / "backups"
     backups = written(folder)
     shutil.rmtree(folder)
-    backups.start_writing([WEIGHT], ABOUT, 2)
+    backups.start_writing([WEIGHT], ABOUT)
     assert backups.wait()
     assert len(backups_in(folder)) == 1
 
@@ -233,12 +233,12 @@ def test_training_continues_while_the_disk_is_full(tmp_path):
     backups = written(tmp_path, [(0, 1)], notes=notes)
     with files_up_to(1024):
         for batch in (2, 3):
-            backups.start_writing([WEIGHT], {**ABOUT, "batch": batch}, batch)
+            backups.start_writing([WEIGHT], {**ABOUT, "batch": batch})
             assert not backups.wait()
     assert len(notes) == 1
     assert "no backup could be written ([Errno 27] File too large)" in notes[0]
     assert not list(tmp_path.glob("*.unfinished"))
-    backups.start_writing([WEIGHT], ABOUT, 4)
+    backups.start_writing([WEIGHT], ABOUT)
     assert backups.wait()
     assert f"backups are written to {tmp_path} again" in notes[1]
 
@@ -276,7 +276,7 @@ raised, fsync = threading.Event(), os.fsync
 os.fsync = lambda file: (raised.wait(), fsync(file))
 threading.Timer(0.5, raised.set).start()
 about = {"epoch": 1, "batch": 0, "callbacks": {}, "parts": {}}
-folder.start_writing([("model/0", "weight", np.ones(9))], about, 3)
+folder.start_writing([("model/0", "weight", np.ones(9))], about)
 raise RuntimeError("out of data")
 """
     command = [sys.executable, "-c", program, str(tmp_path)]

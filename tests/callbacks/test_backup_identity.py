@@ -141,8 +141,6 @@ DIFFERENT = {
     ),
     "sample weights": ({"sample_weight": np.full(64, 2.0, "float32")}, "elements"),
     "a dataset in another order": ({"data": lambda: dataset(False)}, "first batch"),
-    # It shuffles in another order.
-    "a strategy": ({"scope": strategy_scope}, "first batch"),
     "shorter epochs": ({"steps_per_epoch": 3}, "batches in an epoch"),
     "warm-up": ({"callbacks": [LearningRateWarmup(0.2, 2)]}, "callbacks"),
     "growth": ({"callbacks": [BatchGrowth({0: 16, 1: 32})]}, "callbacks"),
@@ -165,7 +163,7 @@ EQUAL = {
     "compiled another way": ({"compiled": {"run_eagerly": True}}, True),
     "validation": ({"validation_data": arrays(16)}, True),
     "a callback that watches": ({"callbacks": [keras.callbacks.History()]}, True),
-    "a strategy, between epochs": ({"scope": strategy_scope}, False),
+    "a strategy": ({"scope": strategy_scope}, True),
     "a dataset in another order, between epochs": (
         {"data": lambda: dataset(False)},
         False,
