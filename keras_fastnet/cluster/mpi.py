@@ -1,7 +1,9 @@
 """MPI: its environment variables, and the processes that it started together."""
 
+import array
 import contextlib
 import importlib.util
+import itertools
 import json
 import os
 import socket
@@ -10,8 +12,6 @@ import time
 from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any
-
-import numpy as np
 
 from keras_fastnet.cluster.cluster_spec import Cluster
 from keras_fastnet.cluster.gpus import mpi_process_gpus
@@ -244,10 +244,13 @@ def _gathered(communicator: Any, own: Any) -> list[Any]:
 
     mpi4py's own function for objects would unpickle what the other ranks send.
     """
-    text = np.frombuffer(json.dumps(own).encode(), np.uint8)
-    sizes = np.empty(communicator.size, np.int32)
-    communicator.Allgather(np.array([text.size], np.int32), sizes)
-    texts = np.empty(int(sizes.sum()), np.uint8)
+    text = json.dumps(own).encode()
+    sizes = array.array("i", [0] * communicator.size)
+    communicator.Allgather(array.array("i", [len(text)]), sizes)
+    texts = bytearray(sum(sizes))
     communicator.Allgatherv(text, [texts, sizes])
-    parts = np.split(texts, np.cumsum(sizes)[:-1])
-    return [json.loads(part.tobytes()) for part in parts]
+    ends = list(itertools.accumulate(sizes))
+    return [
+        json.loads(texts[end - size : end])
+        for size, end in zip(sizes, ends, strict=True)
+    ]
