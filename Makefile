@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 OLDEST := .venv-oldest
 RAY := .venv-ray
+NIGHTLY := .venv-nightly
 KERAS := .venv-keras
 # Keras 2: on the newest TensorFlow with tf-models-official, and with tensorflow-addons.
 MODELS := .venv-models
@@ -14,7 +15,7 @@ PIP_OPTIONS := --quiet --disable-pip-version-check
 # Tests with workers one after another, beside them those that need a core only.
 TWO_AT_A_TIME := -n 2 --dist loadgroup
 
-.PHONY: help demo test test-landing test-all test-slow test-oldest test-clusters \
+.PHONY: help demo test test-landing test-all test-slow test-oldest test-nightly test-clusters \
 	test-legacy test-legacy-smoke test-keras test-keras-smoke lint dist docs format figures clean
 
 help:  ## Show this list.
@@ -29,13 +30,16 @@ test: $(VENV)/dev.stamp  ## Run unit tests and a smoke of every way to distribut
 test-landing: $(VENV)/dev.stamp  ## Run the tests that a change must pass before it lands.
 	$(VENV)/bin/python -m pytest $(TWO_AT_A_TIME) -m "landing and not slow"
 
-test-all: test test-landing test-slow test-oldest test-clusters test-legacy test-keras  ## Run everything, before a release: hours.
+test-all: test test-landing test-slow test-oldest test-nightly test-clusters test-legacy test-keras  ## Run everything, before a release: hours.
 
 test-slow: $(VENV)/dev.stamp  ## Run what only a release needs: more workers, MPI, kills.
 	$(VENV)/bin/python -m pytest -m "slow and not clusters"
 
 test-oldest: $(OLDEST)/dev.stamp  ## Run a subset on the oldest supported versions.
 	$(OLDEST)/bin/python -m pytest -m "smoke"
+
+test-nightly: $(NIGHTLY)/dev.stamp  ## Run the same subset on the nightly build of Keras.
+	$(NIGHTLY)/bin/python -m pytest -m "smoke"
 
 test-clusters: $(RAY)/dev.stamp  ## Run those with real schedulers: Slurm, Ray.
 	$(RAY)/bin/python -m pytest -m "clusters"
@@ -90,7 +94,7 @@ figures: $(VENV)/dev.stamp  ## Redraw the figures of docs/, the plots from the r
 	$(VENV)/bin/python benchmarks/figures.py
 
 clean:  ## Remove environments, builds and caches.
-	rm -rf $(VENV) $(OLDEST) $(RAY) $(KERAS) $(MODELS) $(ADDONS) build dist *.egg-info
+	rm -rf $(VENV) $(OLDEST) $(NIGHTLY) $(RAY) $(KERAS) $(MODELS) $(ADDONS) build dist *.egg-info
 	rm -rf .pytest_cache .mypy_cache .ruff_cache
 
 $(VENV)/%.stamp: pyproject.toml
@@ -106,6 +110,13 @@ $(RAY)/dev.stamp: pyproject.toml
 $(OLDEST)/dev.stamp: pyproject.toml
 	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
 	$(OLDEST)/bin/python -m pip install $(PIP_OPTIONS) -e ".[dev]" "tensorflow==2.18.*" "keras==3.10.*"
+	touch $@
+
+$(NIGHTLY)/dev.stamp: pyproject.toml
+	test -x $(NIGHTLY)/bin/python || $(PYTHON) -m venv $(NIGHTLY)
+	$(NIGHTLY)/bin/python -m pip install $(PIP_OPTIONS) -e ".[dev]"
+	$(NIGHTLY)/bin/python -m pip uninstall --quiet --yes keras
+	$(NIGHTLY)/bin/python -m pip install $(PIP_OPTIONS) --no-deps keras-nightly
 	touch $@
 
 $(KERAS)/smoke.stamp: pyproject.toml
