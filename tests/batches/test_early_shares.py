@@ -134,6 +134,8 @@ def assert_union_is_that_of_one_device(make, workers, devices):
     for _ in range(EPOCHS):
         expected = list(one.take(MOST_BATCHES))
         seen = [list(part.take(MOST_BATCHES)) for part in parts]
+        # TensorFlow may begin a shuffle that was not read to its end as before.
+        ended = len(expected) < MOST_BATCHES
         assert {len(shares) for shares in seen} == {len(expected)}
         for step, batch in enumerate(expected):
             # Share `device * workers + rank` is that of a worker's device.
@@ -153,6 +155,8 @@ def assert_union_is_that_of_one_device(make, workers, devices):
             ]
             union = tf.nest.map_structure(lambda *leaves: tf.concat(leaves, 0), *own)
             tf.nest.map_structure(np.testing.assert_array_equal, union, batch)
+        if not ended:
+            break
 
 
 def mapped(rows=20):
