@@ -88,6 +88,7 @@ class FitSupport:
         self._check_plain_fit = check_fit
         self._weights = WeightsCheck(strategy, self.workers)
         self._noted_losses: set[str] = set()
+        self._said: set[str] = set()
 
     def run(self, fn: Any, args: Any, kwargs: Any, options: Any) -> Any:
         """Runs a function on each replica, as `tf.distribute.Strategy.run`.
@@ -266,6 +267,16 @@ class FitSupport:
         line = fit_summary(self._trained_by(), replicas, model, data, rate_set_by)
         if verbose and self.strategy.rank == 0:
             print(f"fastnet: {line}", flush=True)
+        self._say_how_state_is_combined(model, trains=True)
+
+    def _say_how_state_is_combined(self, model: keras.Model, *, trains: bool) -> None:
+        """Prints, once on the chief, what the program's own metrics and layers get."""
+        if self.strategy.num_replicas_in_sync < 2 or self.strategy.rank:
+            return
+        for text in keras_models.describe_own_state(model, trains=trains):
+            if text not in self._said:
+                self._said.add(text)
+                print(f"fastnet: {text}", flush=True)
 
     def note(self, text: str, *numbers: int) -> None:
         """Records what this worker is doing; see `FlightRecorder.note`.
@@ -291,6 +302,8 @@ class FitSupport:
         """
         if self.strategy.num_workers > 1:
             self._begin_weights(model, call)
+        if call == "evaluate":
+            self._say_how_state_is_combined(model, trains=False)
 
     def end_epoch(self, model: keras.Model, epoch: int, stop: bool) -> bool:
         """Compares the workers' weights, and whether any wants to stop.

@@ -167,6 +167,49 @@ def printed_by_fit(strategy: Any, **settings: Any) -> str:
     return output.getvalue()
 
 
+class Peak(keras.metrics.Metric):
+    """The largest prediction, whose state is no sum."""
+
+    def __init__(self):
+        super().__init__(name="peak")
+        self.value = self.add_weight(shape=(), initializer="zeros", name="value")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.value.assign(keras.ops.maximum(self.value, keras.ops.max(y_pred)))
+
+    def result(self):
+        return self.value
+
+
+class Total(keras.layers.Layer):
+    """Adds up its inputs, which is no moving mean."""
+
+    def __init__(self):
+        super().__init__(name="adder")
+        self.total = self.add_weight(
+            shape=(), initializer="zeros", trainable=False, name="total"
+        )
+
+    def call(self, x):
+        self.total.assign(self.total + keras.ops.sum(x))
+        return x
+
+
+def printed_of_own_state(strategy: Any) -> str:
+    """Returns what two `fit`s and an `evaluate` print about state of the program's."""
+    x, y = np.ones((8, 3)), np.ones((8, 1))
+    output = io.StringIO()
+    with strategy.scope():
+        layers = [Total(), keras.layers.BatchNormalization(), keras.layers.Dense(1)]
+        model = keras.Sequential([keras.Input((3,)), *layers])
+        model.compile("sgd", "mse", metrics=[Peak(), "mae"])
+    with contextlib.redirect_stdout(output):
+        for _ in range(2):
+            model.fit(x, y, verbose=0)
+        model.evaluate(x, y, verbose=0)
+    return output.getvalue()
+
+
 class Recorder(keras.layers.Layer):
     """Notes the examples that it is given in training."""
 

@@ -132,6 +132,15 @@ def test_the_chief_prints_a_summary_of_fit(request, cluster, settings, words):
     assert "fastnet" not in silent
 
 
+def test_state_of_other_metrics_and_layers_is_named_once(two_workers):
+    """Keras's own, such as moving means and "mae", are known to be right."""
+    chief, other = two_workers.run("printed_of_own_state")
+    metric, layer = chief.splitlines()
+    assert "metric peak (Peak)" in metric and "added up" in metric
+    assert "layer adder (Total)" in layer and "of total are averaged" in layer
+    assert other == ""
+
+
 @pytest.mark.parametrize(("verbose", "shown"), [("auto", False), (2, True)])
 def test_other_ranks_show_progress_on_request_only(two_workers, verbose, shown):
     options = {"verbose": verbose}

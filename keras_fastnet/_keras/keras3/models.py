@@ -10,6 +10,7 @@ import tensorflow as tf
 from keras.src.backend.common import global_state
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.backend.tensorflow import trainer as tf_trainer
+from keras.src.trainers.compile_utils import CompileMetrics
 
 from keras_fastnet._keras.active_strategy import MicroBatchOptimizer
 from keras_fastnet._keras.keras3 import values
@@ -68,6 +69,54 @@ def all_metric_variables(model: keras.Model) -> list[keras.Variable]:
 def _all_metrics(model: keras.Model) -> list[keras.Metric]:
     known = TensorFlowTrainer.metrics.fget(model)
     return list({id(m): m for m in [*model.metrics, *known]}.values())
+
+
+def describe_own_state(model: keras.Model, *, trains: bool) -> list[str]:
+    """Returns how replicas combine the state of the program's own metrics and layers.
+
+    Of Keras's own kinds it is known to be right.
+
+    Args:
+        model: A compiled and built model.
+        trains: Whether its layers' state changes as well.
+    """
+    texts = []
+    for metric in _parts_of(_all_metrics(model)):
+        if any(
+            _is_own(kind) and {"update_state", "result"} & set(vars(kind))
+            for kind in type(metric).__mro__
+        ):
+            texts.append(
+                f"metric {metric.name} ({type(metric).__name__}): the replicas' states "
+                "are added up, which is right for sums and counts. Compute another "
+                "value, such as a maximum, from `predict`"
+            )
+    for layer in model._flatten_layers() if trains else ():
+        names = [v.name for v in layer._non_trainable_variables]
+        if (
+            names
+            and _is_own(type(layer))
+            and not isinstance(layer, keras.metrics.Metric)
+        ):
+            texts.append(
+                f"layer {layer.name} ({type(layer).__name__}): the replicas' states of "
+                f"{', '.join(names)} are averaged, which is right for moving means, "
+                "and integers stay as each replica has them"
+            )
+    return texts
+
+
+def _is_own(kind: type) -> bool:
+    """Returns whether a class is neither Python's, Keras's nor this package's."""
+    known = ("builtins", "keras", "keras_fastnet", "tensorflow")
+    return kind.__module__.partition(".")[0] not in known
+
+
+def _parts_of(metrics: Iterable[keras.Metric]) -> Iterator[keras.Metric]:
+    """Yields metrics, and those within Keras's lists of metrics."""
+    for metric in metrics:
+        yield metric
+        yield from metric.metrics if isinstance(metric, CompileMetrics) else ()
 
 
 @contextlib.contextmanager
