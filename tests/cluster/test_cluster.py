@@ -46,20 +46,11 @@ def test_the_chief_has_rank_0(task, index, rank):
     assert cluster.rank == rank
 
 
-def test_one_worker_is_a_cluster():
-    cluster = make_cluster({"worker": ["localhost:1"]}, "worker", 0)
-    assert (cluster.size, cluster.rank) == (1, 0)
-
-
 @pytest.mark.parametrize(
     "text", ["{}", '{"cluster": {}}', '{"task": {"type": "worker", "index": 0}}']
 )
 def test_configuration_without_a_cluster_is_none(text):
     assert read(text) is None
-
-
-def test_without_tf_config_there_is_no_cluster():
-    assert read_tf_config({}) is None
 
 
 @pytest.mark.parametrize(
@@ -144,24 +135,6 @@ def test_addresses_are_split_into_host_and_port(address, parts):
 def test_malformed_addresses_raise(address):
     with pytest.raises(ClusterError, match="must be `host:port`"):
         split_address(address)
-
-
-HOSTS = st.from_regex(r"[a-z][a-z0-9.-]{0,8}", fullmatch=True)
-ADDRESSES = st.builds("{}:{}".format, HOSTS, st.integers(1, 65535))
-
-
-@given(
-    st.lists(ADDRESSES, min_size=1, max_size=6, unique=True),
-    st.booleans(),
-    st.data(),
-)
-def test_every_index_has_a_different_rank(addresses, has_chief, data):
-    workers = addresses[has_chief:]
-    jobs = {"worker": workers, "chief": addresses[:1] if has_chief else []}
-    tasks = [("chief", 0)] * has_chief + [("worker", i) for i in range(len(workers))]
-    clusters = [read(config(jobs, {"type": t, "index": i})) for t, i in tasks]
-    assert [cluster.address for cluster in clusters] == addresses
-    assert [cluster.rank for cluster in clusters] == list(range(len(addresses)))
 
 
 JSON = st.recursive(
