@@ -45,15 +45,8 @@ def config(task="worker", index=0, **cluster):
     return json.dumps({"cluster": {"worker": [own, other], **cluster},
                        "task": {"type": task, "index": index}})
 
-attempt("malformed", "{")
-attempt("evaluator", config("evaluator", evaluator=["a:1"]))
 # The resolver is read first, and a valid TF_CONFIG beside it does not help.
 attempt("resolver", config(), cluster_resolver=resolvers.SimpleClusterResolver(spec))
-attempt(
-    "resolver index",
-    config(),
-    cluster_resolver=resolvers.SimpleClusterResolver(spec, "", "worker", 5),
-)
 attempt(
     "resolver and TF_CONFIG",
     config(index=1),
@@ -187,10 +180,7 @@ def refused():
 @pytest.mark.parametrize(
     ("case", "message"),
     [
-        ("malformed", "TF_CONFIG is malformed"),
-        ("evaluator", "Received the jobs ['evaluator']"),
         ("resolver", 'The task\'s "type" must be'),
-        ("resolver index", "Received: 5"),
         ("resolver and TF_CONFIG", "must not describe different clusters"),
         ("TF_CONFIG and Slurm", "rank 0 of 2 from TF_CONFIG, and rank 0 of 3 from S"),
         ("Slurm around Ray", "missing ranks: 1"),

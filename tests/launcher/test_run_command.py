@@ -240,14 +240,6 @@ def test_workers_start_again_after_one_is_killed(fastnet, tmp_path):
     assert (logs / "rank-1.log").read_text().count("hello") == 2
 
 
-def test_error_that_comes_again_is_not_retried(fastnet, tmp_path):
-    words = ("--max-restarts", 9, ACT, tmp_path, "0=sleep", "1=raise")
-    result = fastnet("--workers", 2, *words)
-    assert result.returncode == 1
-    assert result.stderr.count("failed first") == 2
-    assert "not restarted: the same error came a second time" in result.stderr
-
-
 def test_restarts_are_limited(fastnet, tmp_path):
     words = ("--max-restarts", 2, ACT, tmp_path, "1=crash")
     result = fastnet("--workers", 2, *words)

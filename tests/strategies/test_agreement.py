@@ -18,7 +18,6 @@ from tests.distributed.worker_pool import POOLS
 # What the message names, where that is not the name of the difference.
 NAMES = {
     "regularizer": "kernel_regularizer",
-    "initializer": "kernel_initializer",
     "frozen layer": "trainable",
     "layer's dtype": "dtype",
     "dropout": "rate",
