@@ -176,14 +176,6 @@ def test_topology_of_hosts(hosts, expected):
     assert expected.ranks == len(hosts)
 
 
-@pytest.mark.parametrize(
-    ("ranks_per_host", "cores", "factor"),
-    [(4, 2, 2.0), (3, 2, 1.5), (2, 2, 1.0), (1, 2, 1.0), (64, None, 1.0)],
-)
-def test_ranks_per_core(ranks_per_host, cores, factor):
-    assert Topology(5, ranks_per_host, cores=cores).ranks_per_core == factor
-
-
 def test_grids_of_twelve_ranks():
     assert [str(grid) for grid in grids_of(12)] == [
         *("1x12", "2x6", "3x4", "4x3", "6x2", "12x1")
