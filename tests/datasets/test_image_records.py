@@ -97,12 +97,6 @@ def test_stated_number_of_examples_is_not_counted(tmp_path):
     assert int(own.cardinality()) == 4
 
 
-def test_evaluation_reads_in_order(tmp_path):
-    records = ImageRecords(write_split(tmp_path, [5, 4]), "train", 9)
-    dataset = records.for_evaluation(4, 16)
-    assert labels_of(dataset) == labels_of(dataset) == list(range(9))
-
-
 @pytest.mark.smoke
 @pytest.mark.parametrize(
     ("augmentation", "num_workers", "global_seed"),

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from keras_fastnet.datasets import ImageRecords
-from keras_fastnet.datasets.record_files import find_spans, masked_crc32c
+from keras_fastnet.datasets.record_files import find_spans
 from tests.image_record_files import Worker, example, plain, write, write_split
 
 COUNTS = [6, 5, 7]
@@ -79,13 +79,6 @@ DAMAGES = [
 
 def labels_of(dataset):
     return [int(label) for _, labels in dataset for label in labels.numpy()]
-
-
-def test_masked_crc32c():
-    assert (
-        masked_crc32c(b"123456789")
-        == ((0xE3069283 >> 15 | 0xE3069283 << 17) + 0xA282EAD8) & 0xFFFFFFFF
-    )
 
 
 @pytest.mark.filterwarnings("ignore:Leaving out")
