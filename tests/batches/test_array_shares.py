@@ -153,6 +153,25 @@ def test_without_a_seed_workers_agree_on_an_order_for_each_epoch(monkeypatch, sh
         assert (rows == sorted(rows)) == (shuffle == "batch")
 
 
+def megabytes_of_process():
+    with open("/proc/self/status") as file:
+        (line,) = [line for line in file if line.startswith("RssAnon")]
+    return int(line.split()[1]) / 1024
+
+
+def test_a_mapped_array_is_not_copied_into_memory(tmp_path):
+    # A file with holes, of 800 MB, which Keras casts.
+    path, shape = tmp_path / "large.npy", (100_000, 1000)
+    np.lib.format.open_memmap(path, mode="w+", dtype="float64", shape=shape).flush()
+    before = megabytes_of_process()
+    adapter = ArrayDataAdapter(np.load(path, mmap_mode="r"), batch_size=1000)
+    dataset = dataset_of_rows(ArrayDataAdapter.get_tf_dataset, adapter)
+    shares = shares_of(dataset, [0], 2).dataset
+    for (share,) in shares.take(3):
+        assert share.data[0].dtype == tf.float32
+        assert megabytes_of_process() - before < 300
+
+
 @pytest.mark.parametrize(
     "array",
     [

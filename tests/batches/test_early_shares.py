@@ -347,6 +347,20 @@ def test_the_first_batch_of_an_epoch_has_a_fingerprint(after):
     assert own[0] != other[0]
 
 
+def test_a_moved_shuffle_goes_on_in_the_next_training():
+    """As the user's own would: another order in every epoch, of every `fit`."""
+
+    def make():
+        return tf.data.Dataset.range(30).map(double).shuffle(30, seed=4).batch(10)
+
+    one, shared = make(), make()
+    for _ in range(3):
+        expected = np.concatenate(list(one))
+        assert own_rows(shared, 2, 0) == [
+            expected[i : i + 5].tolist() for i in range(0, 30, 10)
+        ]
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

@@ -316,6 +316,7 @@ def test_classes_from_labels_txt(tmp_path):
         ({"classes": 5}, ValueError, "Received: 6 in the first record of"),
         ({"first_label": 2}, ValueError, "must be from 2 to 10. Received: 1 in"),
         ({"classes": 0}, ValueError, "classes=0"),
+        ({"examples": 0}, ValueError, "examples=0"),
         ({"corrupt": "ignore"}, ValueError, "corrupt='ignore'"),
     ],
 )
@@ -332,6 +333,8 @@ def test_unsuitable_files_raise(tmp_path, settings, error, words):
     [
         ({"batch_size": 7, "strategy": Worker(2)}, "Pass, for example, 6 and 8."),
         ({"batch_size": 0}, "batch_size=0"),
+        ({"seed": -1}, "seed=-1"),
+        ({"shuffle_buffer": 0}, "shuffle_buffer=0"),
         ({"augmentation": "random"}, '"inception" (random parts) or "pad"'),
         ({"augmentation": "pad", "image_size": 4}, "image_size=4"),
         ({"mean": (1, 2)}, "three numbers"),

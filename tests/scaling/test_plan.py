@@ -87,6 +87,22 @@ def test_ring_and_torus_by_hand():
     assert torus.seconds == pytest.approx(9e-5 + 2e-4 + 0.002 + 5e-4 + 0.002 + 0.0006)
 
 
+def test_gradients_travel_in_buckets():
+    whole, cut = (
+        candidate(
+            make_plan(
+                Topology(1, 4),
+                dataclasses.replace(MILLION, bucket_bytes=size),
+                stated_costs=COSTS,
+            ),
+            "ring",
+        ).seconds
+        for size in (4_000_000, 1_500_000)
+    )
+    # Three buckets: three times the start, the same bytes.
+    assert cut - whole == pytest.approx(2 * (30e-6 + 6 * 100e-6))
+
+
 def test_ranks_that_share_cores_take_longer():
     alone, shared = (
         make_plan(
@@ -199,6 +215,14 @@ def test_text(capsys):
     assert milliseconds[1] == pytest.approx(100 + milliseconds[0], abs=0.1)
     assert row.split()[5:7] == [f"{1e4 / milliseconds[1]:.1f}", "%"]
     assert "Give --compute-ms" in shown(capsys, words)
+
+
+def test_text_over_nccl(capsys):
+    words = "--ranks 16 --hosts 2 --parameters 25000000 --nccl-us 69 --nccl-gb 250"
+    text = shown(capsys, words)
+    # TorusStrategy's buckets of 64 MiB.
+    assert re.search(r"^2 x 50.0 MB +0.\d+  <- chosen$", text, re.M)
+    assert "69.0 us, 250.0 GB/s" in text and "torus" not in text
 
 
 def test_ring_on_a_fast_network_is_called_underestimated(capsys):
