@@ -11,6 +11,7 @@ _SLOW = {
     "adversarial",
     "bidirectional_lstm",
     "contrastive",
+    "distillation",
     "miniature_gpt",
     "segmentation",
     "siamese_contrastive",

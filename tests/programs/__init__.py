@@ -14,6 +14,8 @@ PROGRAMS = (
     "ctc_endpoint",
     "custom_loop",
     "custom_train_step",
+    "diffusion",
+    "distillation",
     "distributed_guide",
     "gan",
     "image_folder",
