@@ -18,11 +18,9 @@ def by_subject(verdicts):
     return {subject: (result, details) for subject, result, details in verdicts}
 
 
-@pytest.mark.parametrize(
-    "cluster", [pytest.param("two_workers", marks=pytest.mark.smoke), "two_mpi"]
-)
-def test_a_small_network_passes(request, cluster):
-    for verdicts in request.getfixturevalue(cluster).run("checked"):
+@pytest.mark.smoke
+def test_a_small_network_passes(two_workers):
+    for verdicts in two_workers.run("checked"):
         found = by_subject(verdicts)
         assert [result for result, _ in found.values()].count("pass") == 4, verdicts
         assert {result for result, _ in found.values()} == {"pass", "note"}, verdicts
@@ -35,10 +33,6 @@ def test_a_small_network_passes(request, cluster):
     ("fix", "failing"),
     [
         ("BaseOptimizer.apply", "the updates of one device"),
-        pytest.param(
-            *("loss.reduce_values", "the updates of one device"),
-            marks=pytest.mark.slow,
-        ),
         ("layer_state", "equal weights on every worker"),
     ],
 )
@@ -304,7 +298,6 @@ def test_workers_that_wait_for_each_other_fail_after_the_timeout(fastnet, tmp_pa
     ("words", "told"),
     [
         (["nothing.py"], "must be a .py file that exists"),
-        (["model.keras"], "must be a .py file that exists"),
         ([__file__, "--workers", "2"], "must stand before the script"),
     ],
 )

@@ -178,47 +178,16 @@ def test_dtype_without_a_sum_raises(two_workers):
         )
 
 
-CLUSTERS = {
-    2: "two_workers",
-    3: "three_workers",
-    4: "four_workers",
-    6: "six_workers",
-    8: "eight_workers",
-    9: "nine_workers",
-}
-
-
 @pytest.mark.parametrize(
     ("cluster", "grid"),
     [
-        pytest.param(
-            CLUSTERS[rows * columns],
-            (rows, columns),
-            # Larger clusters test the same code, and take longer to start.
-            marks=() if (rows, columns) in ((1, 2), (2, 2)) else pytest.mark.slow,
-        )
-        for rows, columns in GRIDS
-    ],
-    ids=str,
-)
-def test_training_on_every_grid_equals_one_device(request, one_device, cluster, grid):
-    workers = request.getfixturevalue(cluster)
-    settings = {"grid": grid, "count": 100, "batch_size": 50, "epochs": 2}
-    one = one_device.run("fit_on_grid", **settings)
-    assert_equal(one, workers.run("fit_on_grid", **settings))
-
-
-@pytest.mark.parametrize(
-    ("cluster", "grid"),
-    [
-        pytest.param("two_mpi", (1, 2), marks=pytest.mark.slow),
-        pytest.param("four_mpi", (1, 4), marks=pytest.mark.slow),
+        ("two_workers", (1, 2)),
+        ("four_workers", (2, 2)),
         ("four_mpi", (2, 2)),
-        pytest.param("four_mpi", (4, 1), marks=pytest.mark.slow),
     ],
     ids=str,
 )
-def test_training_over_mpi_equals_one_device(request, one_device, cluster, grid):
+def test_training_equals_one_device(request, one_device, cluster, grid):
     workers = request.getfixturevalue(cluster)
     settings = {"grid": grid, "count": 100, "batch_size": 50, "epochs": 2}
     one = one_device.run("fit_on_grid", **settings)

@@ -11,15 +11,11 @@ _SLOW = {
     "adversarial",
     "bidirectional_lstm",
     "contrastive",
-    "ctc_speech",
     "distillation",
     "miniature_gpt",
     "segmentation",
     "siamese_contrastive",
-    "transformer",
-    "vq_vae",
     "weather",
-    "wgan_gp",
 }
 
 

@@ -103,15 +103,6 @@ def test_gradients_travel_in_buckets():
     assert cut - whole == pytest.approx(2 * (30e-6 + 6 * 100e-6))
 
 
-def test_every_factorisation_is_a_candidate():
-    found = make_plan(Topology(1, 12), Gradients(10)).candidates()
-    grids = [str(c.grid) for c in found if c.name == "torus"]
-    assert grids == ["1x12", "2x6", "3x4", "4x3", "6x2", "12x1"]
-    # For ten gradients the algorithm with the fewest messages is the fastest.
-    (chosen,) = (c for c in found if c.chosen)
-    assert chosen.name == "gather" and chosen.grid in (Grid(3, 4), Grid(4, 3))
-
-
 def test_ranks_that_share_cores_take_longer():
     alone, shared = (
         make_plan(

@@ -7,10 +7,8 @@ import json
 import subprocess
 import sys
 
-import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from keras_fastnet import LARS
 from tests.traps import scenarios
@@ -48,38 +46,6 @@ def test_25_a_script_without_a_strategy_ends_with_an_error(fastnet, tmp_path):
     command = ("run", "--workers", 2, scenarios.LONE_SCRIPT, tmp_path)
     seen, right = scenarios.without_strategy(fastnet(*command).returncode, tmp_path)
     assert right, seen
-
-
-def test_12_a_tensor_that_is_zero_moves():
-    kernel = keras.Variable(np.zeros((2, 2), "float32"))
-    optimizer = LARS(0.5, weight_decay=0.1)
-    optimizer.apply([tf.ones((2, 2))], [kernel])
-    np.testing.assert_allclose(kernel, -0.5)
-
-
-def test_15_a_cluster_that_is_described_too_late_raises(tmp_path):
-    program = (
-        "import os, tensorflow as tf, keras_fastnet\n"
-        "tf.zeros(1)\n"
-        'cluster = \'{"worker": ["localhost:1", "localhost:2"]}\'\n'
-        'task = \'{"type": "worker", "index": 0}\'\n'
-        "os.environ['TF_CONFIG'] = f'{{\"cluster\": {cluster}, \"task\": {task}}}'\n"
-        "keras_fastnet.TorusStrategy()\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 1
-    assert "before TensorFlow runs its first operation" in done.stderr
-
-
-def test_17_weight_decay_is_that_of_algorithm_1():
-    # With Keras's decoupled decay it would be 0.9 and the ratio 0.2.
-    kernel = keras.Variable([[1.0]])
-    LARS(1.0, weight_decay=0.1, trust_coefficient=0.2).apply(
-        [tf.constant([[1.0]])], [kernel]
-    )
-    np.testing.assert_allclose(kernel, 1 - 0.2 / (1 + 0.1) * (1 + 0.1), rtol=1e-6)
 
 
 def test_19_epsilon_of_zero_stays_zero():
