@@ -70,7 +70,6 @@ def test_a_strategy_refuses_to_train_it(same_choice):
     ("tensorflow", "chosen"),
     [
         ("2.17.1", "3.12.0"),
-        ("2.16.2", "2.16.0"),
         ("2.18.0", "3.5.0"),
         ("2.14.0", "2"),
         ("2.22.0", "3.15.0"),

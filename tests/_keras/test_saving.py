@@ -66,19 +66,12 @@ def test_checkpoints_of_a_fit_within_the_scope(two_workers, tmp_path):
     assert len(list(tmp_path.iterdir())) == 5
 
 
-def test_all_workers_load_within_the_scope(two_workers, tmp_path):
-    for result in two_workers.run("load_in_scope", folder=str(tmp_path)):
-        assert result == [True, True]
-
-
 # More than the ten batches that Keras prepares ahead.
 @pytest.mark.parametrize(
     "options",
     [
         {"workers": 1},
-        {"workers": 1, "own_order": "on_epoch_end"},
         {"workers": 2},
-        {"workers": 2, "shuffle": True},
         {"workers": 2, "own_order": "on_epoch_begin"},
         {"workers": 2, "own_order": "on_epoch_end"},
         {"workers": 4, "max_queue_size": 3, "shuffle": True},

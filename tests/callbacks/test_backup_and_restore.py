@@ -24,7 +24,6 @@ from tests.callbacks.backup_trainings import (
     assert_same_weights,
     backups_in,
     fit,
-    halve,
     network,
 )
 
@@ -119,12 +118,9 @@ def test_killed_at_random(trainings, tmp_path, kind, count, workers, kills, most
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize(
-    ("workers", "rank", "step"),
-    [(2, 1, 5), slow(2, 0, 9), slow(1, 0, 13)],
-)
-def test_sigterm_to_one_worker(trainings, tmp_path, workers, rank, step):
+def test_sigterm_to_one_worker(trainings, tmp_path):
     """All workers leave after the same update, with a backup of it."""
+    workers, rank, step = 2, 1, 5
     whole, told = tmp_path / "whole", tmp_path / "told"
     settings = {
         "kind": "arrays",
@@ -227,18 +223,6 @@ def test_resuming_at_the_end_of_an_epoch(tmp_path, capsys, batches):
     again = trained(tmp_path / "killed")
     assert "resuming at" in capsys.readouterr().out
     assert again.optimizer.iterations.numpy() == 12
-    assert_same_weights(again, whole)
-
-
-def test_damaged_backup_is_skipped(tmp_path, capsys):
-    whole, _ = fit(tmp_path / "whole")
-    fit(tmp_path / "killed", stop_after=7)
-    newest, _ = backups_in(tmp_path / "killed")
-    halve(newest)
-    again, _ = fit(tmp_path / "killed")
-    printed = capsys.readouterr().out
-    assert f"skipping {newest}" in printed
-    assert "resuming at epoch 2, batch 3, after 6 updates" in printed
     assert_same_weights(again, whole)
 
 

@@ -87,16 +87,6 @@ def test_training_continues_while_the_bucket_is_gone(url, capsys):
     ]
 
 
-def test_the_training_that_began_first_writes_no_more(url, capsys):
-    take = keras.callbacks.LambdaCallback(
-        on_epoch_end=lambda epoch, logs: fit(url, seed=5, stop_after=2)
-    )
-    fit(url, take, epochs=1)
-    printed = capsys.readouterr().out
-    assert "another training uses the folder: process " in printed
-    assert opened(url).names()
-
-
 def test_unreachable_store_raises_before_the_first_step(url):
     with pytest.raises(ValueError, match=r"Received: s3://no-such-bucket/backups, for"):
         fit("s3://no-such-bucket/backups")

@@ -319,14 +319,6 @@ def test_invalid_warmups_raise(settings, error, words):
     assert words in str(refusal.value)
 
 
-@pytest.mark.distributed
-def test_updates_and_global_batches_of_the_growth_that_workers_repeat(one_device):
-    """`tests/equality/ways.py` compares workers with it."""
-    (one,) = one_device.run("fit_growing")
-    assert one["iterations"] == 5 + 3 + 2
-    assert one["history"]["global_batch"] == [32, 64, 128]
-
-
 def test_plot_writes_a_png(tmp_path):
     warmup = LearningRateWarmup(3.2, 5, Polynomial(85))
     plot({"polynomial": warmup.rate_at}, 90, tmp_path / "rates.png")

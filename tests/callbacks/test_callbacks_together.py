@@ -11,7 +11,7 @@ pytestmark = pytest.mark.distributed
 @pytest.mark.parametrize(
     ("when", "updates"), [("batch", 3), ("epoch", 6), ("nan", 2), ("early", 6)]
 )
-@pytest.mark.parametrize("cluster", ["one_device", "two_workers", "two_by_two"])
+@pytest.mark.parametrize("cluster", ["one_device", "two_workers"])
 def test_workers_stop_together(request, cluster, when, updates):
     if (cluster, when) == ("one_device", "batch"):
         updates = 2  # One device stops at once.

@@ -130,10 +130,7 @@ def test_invalid_uses_raise():
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize(
-    "cluster", ["two_workers", pytest.param("two_by_two", marks=pytest.mark.slow)]
-)
-def test_several_replicas(request, one_device, cluster):
+def test_several_replicas(one_device, two_workers):
     options = {
         "count": 70,
         "batch_size": 16,
@@ -147,6 +144,6 @@ def test_several_replicas(request, one_device, cluster):
         },
     }
     (one,) = one_device.run("fit", **options)
-    for result in request.getfixturevalue(cluster).run("fit", **options):
+    for result in two_workers.run("fit", **options):
         for mine, theirs in zip(result["weights"], one["weights"], strict=True):
             np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5)

@@ -67,14 +67,12 @@ def test_only_updates_are_logged_for_data_of_keras():
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize(
-    "cluster", ["two_workers", pytest.param("two_by_two", marks=pytest.mark.slow)]
-)
-def test_examples_of_all_replicas_count(request, cluster):
-    workers = request.getfixturevalue(cluster)
+def test_examples_of_all_replicas_count(two_workers):
     monitor = ThroughputMonitor()
     settings = {"count": 70, "batch_size": 32, "accumulation_steps": 2, "epochs": 2}
-    for result in workers.run("fit", **settings, fit_options={"callbacks": [monitor]}):
+    for result in two_workers.run(
+        "fit", **settings, fit_options={"callbacks": [monitor]}
+    ):
         history = result["history"]
         ratio = history["examples_per_second"][1] / history["updates_per_second"][1]
         assert ratio == pytest.approx(70 / 2)

@@ -130,10 +130,7 @@ def test_other_optimizers_raise():
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize(
-    "cluster", ["two_workers", pytest.param("two_by_two", marks=pytest.mark.slow)]
-)
-def test_several_replicas_log_the_values_of_one_device(request, one_device, cluster):
+def test_several_replicas_log_the_values_of_one_device(one_device, two_workers):
     options = {
         "optimizer": "lars",
         "count": 70,
@@ -142,7 +139,7 @@ def test_several_replicas_log_the_values_of_one_device(request, one_device, clus
         "fit_options": {"callbacks": [TrustRatioMonitor()]},
     }
     (one,) = one_device.run("fit", **options)
-    for result in request.getfixturevalue(cluster).run("fit", **options):
+    for result in two_workers.run("fit", **options):
         # Compared by order, since each process numbers its layers.
         ours, reference = (
             [v for k, v in logs.items() if k.startswith("trust_ratio/")]

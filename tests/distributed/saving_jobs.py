@@ -204,24 +204,6 @@ def fit_in_scope(strategy: Any, *, folder: str) -> dict[str, Any]:
     }
 
 
-def load_in_scope(strategy: Any, *, folder: str) -> list[bool]:
-    """Saves on the chief and loads on all within `scope()`; trains what was loaded."""
-    x, y = examples(64)
-    model = compiled_network(strategy)
-    model.fit(x, y, batch_size=32, verbose=0)
-    path = os.path.join(folder, "model.keras")
-    if strategy.rank == 0:
-        model.save(path)
-    strategy.fit_support.workers.any(False, "the test")
-    with strategy.scope():
-        loaded = keras.models.load_model(path)
-    same = all(map(np.array_equal, loaded.get_weights(), model.get_weights()))
-    for each in (model, loaded):
-        each.fit(x, y, batch_size=32, shuffle=False, verbose=0)
-    trained = all(map(np.array_equal, loaded.get_weights(), model.get_weights()))
-    return [same, trained]
-
-
 class Numbered(keras.utils.PyDataset):
     """Batches of 4 numbers, in an order of its own if that is wanted."""
 

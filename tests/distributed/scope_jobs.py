@@ -28,18 +28,9 @@ def network() -> keras.Model:
 
 
 def optimizer_of(kind: str) -> Any:
-    adam = keras.optimizers.Adam(0.05, epsilon=1e-3)
-    if kind == "schedule":
-        return keras.optimizers.SGD(
-            keras.optimizers.schedules.PiecewiseConstantDecay([3], [0.5, 0.1])
-        )
-    if kind == "loss scale":
-        return keras.optimizers.LossScaleOptimizer(adam, initial_scale=8.0)
-    if kind == "lars":
-        return fastnet.LARS(2.0, **LARS)
     if kind == "large batch":
         return fastnet.LargeBatchOptimizer(fastnet.LARS(2.0, **LARS), 2)
-    return adam
+    return keras.optimizers.Adam(0.05, epsilon=1e-3)
 
 
 def optimizer_outside(strategy: Any, *, kind: str) -> dict[str, Any]:
@@ -76,7 +67,7 @@ def optimizer_outside(strategy: Any, *, kind: str) -> dict[str, Any]:
     return {
         "weights": model.get_weights(),
         "history": {**history.history, "tuned": tuned.history["accuracy"]},
-        "rate": None if kind == "schedule" else _number(optimizer.learning_rate),
+        "rate": _number(optimizer.learning_rate),
         "updates": _number(optimizer.iterations),
     }
 

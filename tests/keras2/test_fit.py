@@ -66,9 +66,8 @@ def test_moving_statistics_are_averaged(two_workers):
     assert np.abs(found[0]["weights"][2]).max() > 1e-4
 
 
-def test_a_replica_for_each_device(one_device, one_by_two, two_by_two):
-    for pool in (one_by_two, two_by_two):
-        same(one_device, pool, optimizer="large", epochs=2)
+def test_a_replica_for_each_device(one_device, one_by_two):
+    same(one_device, one_by_two, optimizer="large", epochs=2)
 
 
 @needs_addons

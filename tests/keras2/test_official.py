@@ -71,11 +71,6 @@ def test_denominators_differ_with_decay(case):
     assert norm(other - start) > 1.05 * norm(ours - start)
 
 
-def test_popular_momentum_differs(case):
-    ours, other = both(case, momentum=0.9, weight_decay=0.0, classic=False)
-    assert not np.allclose(ours, other, rtol=1e-3)
-
-
 def test_official_configures_rate_and_optimizer():
     optimization = pytest.importorskip("official.modeling.optimization")
     rates = {"initial_learning_rate": 2.0, "decay_steps": 20}

@@ -13,12 +13,11 @@ from tests.variables import new_variable
 
 @pytest.mark.distributed
 @pytest.mark.smoke
-def test_overflow_of_one_replica_skips_the_update_on_all(two_workers, two_by_two):
-    for devices in (two_workers, two_by_two):
-        for result in devices.run("overflow", accumulation_steps=3):
-            for before, after in zip(result["before"], result["after"], strict=True):
-                np.testing.assert_array_equal(before, after)
-            assert (result["scale"], result["updates"]) == (2.0**14, 0)
+def test_overflow_of_one_replica_skips_the_update_on_all(two_workers):
+    for result in two_workers.run("overflow", accumulation_steps=3):
+        for before, after in zip(result["before"], result["after"], strict=True):
+            np.testing.assert_array_equal(before, after)
+        assert (result["scale"], result["updates"]) == (2.0**14, 0)
 
 
 def small(optimizer, **options):

@@ -118,12 +118,6 @@ def test_mixed_precision(dtype, option):
     assert_close(mixed, fit(image_model(), LARS(schedule())), tolerance=0.1)
 
 
-def test_dynamic_loss_scaling():
-    inner = LARS(schedule())
-    optimizer = keras.optimizers.LossScaleOptimizer(inner, initial_scale=2.0**10)
-    assert_close(fit(image_model(), optimizer), fit(image_model(), LARS(schedule())))
-
-
 @pytest.mark.parametrize(
     "options",
     [

@@ -27,13 +27,6 @@ def test_equals_the_formula_of_the_paper(w, g, eta, beta, epsilon):
     assert got == pytest.approx(eta * w / (g + beta * w + epsilon), rel=1e-13)
 
 
-@given(w=norms, g=norms, scale=st.floats(1e-6, 1e6))
-def test_is_invariant_to_a_common_scale(w, g, scale):
-    options = {"weight_decay": 1e-4}
-    expected = pytest.approx(ratio(w, g, **options), rel=1e-12)
-    assert ratio(scale * w, scale * g, **options) == expected
-
-
 @given(norm=st.just(0.0) | norms, beta=small, epsilon=small)
 def test_is_one_if_a_norm_is_zero(norm, beta, epsilon):
     assert ratio(norm, 0.0, weight_decay=beta, epsilon=epsilon) == 1.0

@@ -21,17 +21,14 @@ BEFORE_LANDING = [
     ("fit_structures", {"count": 64}),
 ]
 BEFORE_A_RELEASE = [
-    ("fit", {"optimizer_options": {"clipnorm": 1e-2}}),
     ("fit", {"optimizer_options": {"global_clipnorm": 1e-2}}),
     ("fit", {"optimizer_options": {"gradient_accumulation_steps": 3}}),
     ("fit", {"optimizer_options": EMA}),
     ("fit", {"compile_options": {"jit_compile": True}}),
     ("fit", {"compile_options": {"steps_per_execution": 2}, "count": 128}),
     ("fit", {"fit_options": {"class_weight": {0: 1.0, 1: 3.0}}}),
-    ("fit", {"optimizer": "lars", "accumulation_steps": 2}),
     # Batches that cannot be dealt out evenly: as the last, and all.
     ("fit", {"accumulation_steps": 1, "count": 70}),
-    ("fit", {"accumulation_steps": 2, "count": 103}),
     # A program of static shapes is made for each size of a batch.
     (
         "fit",
@@ -42,7 +39,6 @@ BEFORE_A_RELEASE = [
         },
     ),
     ("fit_iterables", {"kind": "generator", "count": 72}),
-    ("fit_loss", {"kind": "mean_with_sample_weight"}),
     ("fit_loss", {"kind": "masked"}),
     ("fit_growing", {}),
     ("on_batch", {"count": 32}),
