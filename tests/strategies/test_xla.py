@@ -8,7 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.distributed
+# It compiles a ResNet five times. tests/equality trains with XLA in every run.
+pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 
 # Forward and backward pass, another micro-batch, the mean, the update: of each replica.
 PARTS = 5

@@ -45,7 +45,10 @@ def _make_iterator(original, iterator, *args, **kwargs):
         return
     del kwargs["distribute_strategy"]
     epoch_iterator.EpochIterator.__init__(iterator, *args, **kwargs)
-    dataset = _dataset_of(iterator.data_adapter, strategy.num_workers)
+    adapter = iterator.data_adapter
+    if isinstance(adapter, py_dataset_adapter.PyDatasetAdapter):
+        separate_iterators(adapter)
+    dataset = _dataset_of(adapter, strategy.num_workers)
     if not isinstance(dataset, tf.distribute.DistributedDataset):
         dataset = strategy.experimental_distribute_dataset(dataset)
     iterator._distribute_strategy = strategy
@@ -55,6 +58,21 @@ def _make_iterator(original, iterator, *args, **kwargs):
     iterate_over(iterator, data)
     iterator.agreed_batches = support.agreed_batches(dataset, iterator._num_batches)
     iterator._num_batches = iterator.agreed_batches
+
+
+def dataset_with_own_queues(iterator: tf_trainer.TFEpochIterator) -> Any:
+    """Returns the dataset of Keras's iterator; each pass over it has its own queue.
+
+    Args:
+        iterator: The iterator, of a model without a keras_fastnet strategy.
+    """
+    adapter = iterator.data_adapter
+    if isinstance(adapter, py_dataset_adapter.PyDatasetAdapter):
+        separate_iterators(adapter)
+        # Keras has made one of the adapter as it was before.
+        distribute = iterator._distribute_strategy.experimental_distribute_dataset
+        iterator._distributed_dataset = distribute(adapter.get_tf_dataset())
+    return iterator._distributed_dataset
 
 
 def iterate_over(iterator: tf_trainer.TFEpochIterator, data: Any) -> None:
@@ -69,7 +87,6 @@ def iterate_over(iterator: tf_trainer.TFEpochIterator, data: Any) -> None:
     iterator.data = data
     adapter = iterator.data_adapter
     if isinstance(adapter, py_dataset_adapter.PyDatasetAdapter):
-        separate_iterators(adapter)
         data.peeking = functools.partial(first_only, adapter)
 
 

@@ -19,7 +19,11 @@ from keras_fastnet._keras.active_strategy import (
     counts_alone,
 )
 from keras_fastnet._keras.calls import BEFORE
-from keras_fastnet._keras.keras3.data import iterate_over, remember_data
+from keras_fastnet._keras.keras3.data import (
+    dataset_with_own_queues,
+    iterate_over,
+    remember_data,
+)
 from keras_fastnet._keras.keras3.models import (
     build_by_step,
     is_overridden,
@@ -137,7 +141,7 @@ def _peek(original, model, iterator=None, data_batch=None):
         share = strategy.fit_support.data.peek(data)
         examples = _of_whole_batch(share, data.examples_of_first())
     elif iterator is not None and counts_alone(model):
-        data = optimizer.epoch_data(iterator._distributed_dataset)
+        data = optimizer.epoch_data(dataset_with_own_queues(iterator))
         iterate_over(iterator, data)
         remember_data(model, iterator)
         batch = examples = data.peek()
