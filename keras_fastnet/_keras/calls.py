@@ -2,7 +2,7 @@
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from keras_fastnet._keras.active_strategy import strategy_of
@@ -27,9 +27,6 @@ class _FitReached(BaseException):
 
 
 _caught: list[CallOfFit] | None = None
-
-BEFORE: dict[str, Callable[[Any], None]] = {}
-"""What an adapter does with a model of a strategy before a method, by its name."""
 
 
 @contextlib.contextmanager
@@ -67,8 +64,6 @@ def _call(original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
         if strategy.rank and _shows_progress(original, model, args, kwargs):
             # One progress bar, that of rank 0, also without a launcher.
             kwargs["verbose"] = 0
-        if original.__name__ in BEFORE:
-            BEFORE[original.__name__](model)
         return original(model, *args, **kwargs)
 
 

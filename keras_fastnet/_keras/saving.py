@@ -5,6 +5,9 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
+import tensorflow as tf
+from tensorflow.python.checkpoint import checkpoint
+
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.scopes import STRATEGIES
 from keras_fastnet._keras.wrapping import wrap
@@ -36,6 +39,29 @@ for _name in ("save", "save_weights", "export"):
         stock="Every worker writes the same path (tensorflow#38635): damaged files.",
         until="Files are written elsewhere and then moved into place.",
     )(_save_beside_others)
+
+
+# Of `tf.train.Checkpoint` and `CheckpointManager`.
+@wrap(
+    checkpoint.TrackableSaver,
+    "save",
+    stock="Every worker writes the same path (tensorflow#38635): damaged files.",
+    until="Files are written elsewhere and then moved into place.",
+)
+def _checkpoint_beside_others(original, saver, file_prefix, *args, **kwargs):
+    workers = [strategy for strategy in STRATEGIES if strategy.num_workers > 1]
+    is_path = isinstance(file_prefix, str | os.PathLike)
+    if not workers or not is_path or "://" in os.fspath(file_prefix):
+        return original(saver, file_prefix, *args, **kwargs)
+    folder = os.path.dirname(file_prefix)
+    os.makedirs(os.path.abspath(folder), exist_ok=True)
+    written = _write_whole(
+        lambda path: original(saver, path, *args, **kwargs),
+        file_prefix,
+        all(strategy.rank == 0 for strategy in workers),
+    )
+    name = os.path.basename(tf.compat.as_str(written.numpy()))
+    return tf.constant(os.path.join(folder, name))
 
 
 def _write_whole(write: Callable[[Any], Any], given: Any, is_chief: bool) -> Any:

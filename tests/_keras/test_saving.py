@@ -32,8 +32,17 @@ def test_files_are_whole(two_workers, tmp_path, chief_alone, in_scope):
     )
 
 
-def test_the_chief_alone_saves_checkpoints_of_tensorflow(two_workers, tmp_path):
-    assert two_workers.run("save_checkpoints", folder=str(tmp_path)) == [[""], []]
+def test_checkpoints_of_tensorflow_are_whole(two_workers, tmp_path):
+    assert two_workers.run("save_checkpoints", folder=str(tmp_path)) == [[""] * 4] * 2
+    # Nothing is left beside them.
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "checkpoint",
+        *(
+            f"ckpt-{i}.{kind}"
+            for i in (3, 4)
+            for kind in ("index", "data-00000-of-00001")
+        ),
+    }
 
 
 def test_each_worker_has_the_file_on_its_own_disk(two_workers, tmp_path):

@@ -18,7 +18,6 @@ from keras_fastnet._keras.active_strategy import (
     compiles_itself,
     counts_alone,
 )
-from keras_fastnet._keras.calls import BEFORE
 from keras_fastnet._keras.keras3.data import (
     dataset_with_own_queues,
     iterate_over,
@@ -233,10 +232,12 @@ def _step(model, step, kind):
     return step
 
 
-def _make_predict_function(model: keras.Model) -> None:
-    """Makes a model's predict function before Keras does, without its XLA."""
+@wrap(
+    TensorFlowTrainer,
+    "make_predict_function",
+    stock="The step is compiled by XLA with the collectives in it.",
+    until="As for `_make_function`.",
+)
+def _make_predict_step(original, model, *args, **kwargs):
     with traced_for_strategy(model):
-        model.make_predict_function()
-
-
-BEFORE["predict"] = _make_predict_function
+        return original(model, *args, **kwargs)
