@@ -30,7 +30,7 @@ def dataset_of_rows(make: Callable[[Any], tf.data.Dataset], adapter: Any) -> Any
     dataset: Any = rows.map(arrays.read, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
     specs = tf.nest.flatten(dataset.element_spec)
     # Sparse and ragged arrays are gathered in whole batches.
-    if all(isinstance(spec, tf.TensorSpec | tf.NoneTensorSpec) for spec in specs):
+    if not any(isinstance(s, tf.SparseTensorSpec | tf.RaggedTensorSpec) for s in specs):
         dataset.fastnet_rows = arrays
     return dataset
 
