@@ -12,7 +12,7 @@ from tests.cluster.network import Network
 from tests.distributed.worker_pool import WorkerError, WorkerPool
 from tests.equality.comparing import assert_equal
 
-pytestmark = [pytest.mark.distributed, pytest.mark.hosts]
+pytestmark = [pytest.mark.distributed, pytest.mark.hosts, pytest.mark.slow]
 
 MEGABITS = 100
 # By TensorFlow's heartbeats 8.5 to 11 s; the rest is for a busy machine.

@@ -142,6 +142,7 @@ def test_suspended_rank_is_named(reports, transport, place, victim):
             assert f"rank {victim}: validation of epoch 1, step 1" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transport", ["grpc", "mpi"])
 def test_rank_that_sleeps_in_a_callback_is_named(reports, transport):
     for text in reports(transport, "sleep", "training", 1, count=3):
