@@ -21,12 +21,11 @@ import tensorflow as tf
 
 import keras_fastnet as fastnet
 from keras_fastnet._keras.adapters import optimizers
-from keras_fastnet._keras.keras_api import IS_KERAS_2, keras
+from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.cluster.ports import reserved_ports
 
 MICRO_BATCH, EPOCHS = 16, 3
-# Keras 2 does not know how far its random streams are.
-DROPOUT = 0.0 if IS_KERAS_2 else 0.3
+DROPOUT = 0.3
 
 
 class Kill(keras.callbacks.Callback):

@@ -1,8 +1,10 @@
 """Files of models, when several workers save to the same path."""
 
+import contextlib
+import fcntl
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -17,19 +19,16 @@ from keras_fastnet._keras.wrapping import wrap
 # own beside the path and then moves it there, so that no worker waits for another, and
 # a file is whole whenever it is read.
 def _save_beside_others(original, model, filepath, *args, **kwargs):
-    workers = [strategy for strategy in STRATEGIES if strategy.num_workers > 1]
-    if not workers or not isinstance(filepath, str | os.PathLike):
+    if not _is_shared(filepath):
         return original(model, filepath, *args, **kwargs)
-    is_chief = all(strategy.rank == 0 for strategy in workers)
     overwrite = args[0] if args else kwargs.get("overwrite", True)
     # Only the chief writes to an object store, or asks whether to overwrite a file.
     if "://" in os.fspath(filepath) or overwrite is False:
+        is_chief = all(strategy.rank == 0 for strategy in STRATEGIES)
         return original(model, filepath, *args, **kwargs) if is_chief else None
     if original.__name__ == "export":
         os.makedirs(os.path.dirname(os.path.abspath(filepath)), exist_ok=True)
-    return _write_whole(
-        lambda path: original(model, path, *args, **kwargs), filepath, is_chief
-    )
+    return _write_whole(lambda path: original(model, path, *args, **kwargs), filepath)
 
 
 for _name in ("save", "save_weights", "export"):
@@ -49,51 +48,97 @@ for _name in ("save", "save_weights", "export"):
     until="Files are written elsewhere and then moved into place.",
 )
 def _checkpoint_beside_others(original, saver, file_prefix, *args, **kwargs):
-    workers = [strategy for strategy in STRATEGIES if strategy.num_workers > 1]
-    is_path = isinstance(file_prefix, str | os.PathLike)
-    if not workers or not is_path or "://" in os.fspath(file_prefix):
+    if not _is_shared(file_prefix) or "://" in os.fspath(file_prefix):
         return original(saver, file_prefix, *args, **kwargs)
     folder = os.path.dirname(file_prefix)
     os.makedirs(os.path.abspath(folder), exist_ok=True)
     written = _write_whole(
-        lambda path: original(saver, path, *args, **kwargs),
-        file_prefix,
-        all(strategy.rank == 0 for strategy in workers),
+        lambda path: original(saver, path, *args, **kwargs), file_prefix
     )
     name = os.path.basename(tf.compat.as_str(written.numpy()))
     return tf.constant(os.path.join(folder, name))
 
 
-def _write_whole(write: Callable[[Any], Any], given: Any, is_chief: bool) -> Any:
+def _is_shared(path: Any) -> bool:
+    """Returns whether other workers may write to a path; an open file is no path."""
+    several = any(strategy.num_workers > 1 for strategy in STRATEGIES)
+    return several and isinstance(path, str | os.PathLike)
+
+
+def _write_whole(write: Callable[[Any], Any], given: Any) -> Any:
+    """Saves to a folder beside a path, and puts what is there in its place."""
     path = os.path.realpath(given)
     parent, name = os.path.split(path)
     if not os.path.isdir(parent):
         # For an error with the path that was given.
         return write(given)
+    before, stays = _identity(path), _has_to_stay(path)
     # On the same disk.
-    with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=parent) as folder:
-        result = write(os.path.join(folder, name))
-        _move_entries(folder, parent, is_chief)
+    place = path if stays else parent
+    with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=place) as spare:
+        new = os.path.join(spare, name)
+        result = write(new)
+        with _locked(parent):
+            if not os.path.isdir(new):
+                _replace_entries(spare, parent)
+            elif stays:
+                _replace_entries(new, path)
+            elif before == _identity(path):
+                _replace_folder(new, path, spare)
+            # Or else another worker was first, with the same.
     return result
 
 
-def _move_entries(source: str, target: str, is_chief: bool) -> None:
-    """Moves what has been saved, one or several files or a folder; indices last."""
+@contextlib.contextmanager
+def _locked(folder: str) -> Iterator[None]:
+    """Lets one worker at a time put files in place, if the file system has locks."""
+    with contextlib.ExitStack() as closed:
+        with contextlib.suppress(OSError):
+            handle = os.open(folder, os.O_RDONLY)
+            closed.callback(os.close, handle)
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _identity(path: str) -> Any:
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _has_to_stay(folder: str) -> bool:
+    """Returns whether another folder cannot take the place of this one."""
+    here = os.path.realpath(os.curdir)
+    return os.path.isdir(folder) and (
+        os.path.ismount(folder) or os.path.commonpath([folder, here]) == folder
+    )
+
+
+def _replace_entries(source: str, target: str) -> None:
+    """Puts each entry of a folder in place of the one in another; indices last."""
     indices = (".json", ".pb", ".index")
     for entry in sorted(os.listdir(source), key=lambda e: (e.endswith(indices), e)):
-        new, old = os.path.join(source, entry), os.path.join(target, entry)
+        new = os.path.join(source, entry)
+        # To where a link points, if it is one.
+        old = os.path.realpath(os.path.join(target, entry))
         if not os.path.isdir(new):
-            # To where a link points, if it is one.
-            os.replace(new, os.path.realpath(old))
-        elif not _renamed(new, old) and is_chief:
-            _move_entries(new, old, is_chief)
+            os.replace(new, old)
+        else:
+            _replace_folder(new, old, source)
 
 
-def _renamed(new: str, old: str) -> bool:
-    """Moves a folder to where none is; returns whether it could."""
-    try:
-        os.rename(new, old)
-    except OSError:
-        # One is there, with the same from another worker or from an earlier time.
-        return False
-    return True
+def _replace_folder(new: str, folder: str, spare: str) -> None:
+    """Puts a folder in place of another, whose other entries are kept.
+
+    As a whole: Keras numbers an exported model's variables differently on each worker.
+    """
+    if not os.path.isdir(folder):
+        os.rename(new, folder)
+        return
+    old = os.path.join(tempfile.mkdtemp(dir=spare), "old")
+    os.rename(folder, old)
+    os.rename(new, folder)
+    for entry in set(os.listdir(old)) - set(os.listdir(folder)):
+        os.rename(os.path.join(old, entry), os.path.join(folder, entry))

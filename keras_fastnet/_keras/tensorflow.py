@@ -235,8 +235,8 @@ def convertible(variable: Any) -> Any:
     return variable
 
 
-def assign_total(variable: Any, value: np.ndarray) -> None:
-    """Sets a variable to the value that `value_of` returned. All workers must call it.
+def assign_total(variable: Any, value: tf.Tensor) -> None:
+    """Sets a variable to what `value_of` is to return. All workers must call it.
 
     Args:
         variable: One of TensorFlow's. If its replicas have values of their own, the
@@ -250,7 +250,7 @@ def assign_total(variable: Any, value: np.ndarray) -> None:
     strategy = variable.distribute_strategy
     for number, own in enumerate(variable.values):
         first = number == 0 and getattr(strategy, "rank", 0) == 0
-        own.assign(value if first else np.zeros_like(value))
+        own.assign(value if first else tf.zeros_like(value))
 
 
 def converted(function: Callable[..., Any]) -> Callable[..., Any]:

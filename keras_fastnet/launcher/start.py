@@ -133,7 +133,7 @@ class Start:
         return [*lines, f"fastnet: {failure.heading}"]
 
     def _shorten(self) -> None:
-        """Cuts long outputs that nobody keeps, so that disks do not fill up."""
+        """Cuts long outputs that go to no `log_dir`, so that disks do not fill up."""
         if self.log_dir is not None:
             return
         for index in range(1, len(self.environments)):

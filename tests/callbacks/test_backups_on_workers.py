@@ -74,3 +74,10 @@ def test_all_workers_refuse(two_workers, interrupted, tmp_path, changed, words):
         assert result["error"].startswith("ValueError: ")
         assert words in result["error"]
         assert result["iterations"] == 0
+
+
+@pytest.mark.parametrize("pool", ["one_by_two", "two_workers", "three_workers"])
+def test_counts_of_metrics_are_restored_whole(request, pool):
+    """A part for each replica would lose the rest of integers."""
+    for counts in request.getfixturevalue(pool).run("restored_counts"):
+        assert counts == [[1, 3], [5, 7]]

@@ -179,7 +179,7 @@ def test_launchers_without_ssh_equal_one_process(hosts, whole, tmp_path):
 
 @pytest.fixture
 def training(hosts, tmp_path):
-    """Starts a training that does not end by itself, and ends it in any case."""
+    """Starts a training of endless epochs, and ends it in any case."""
     started = []
 
     def start(carrier):

@@ -4,9 +4,14 @@ import contextlib
 import io
 from typing import Any
 
+import numpy as np
+
+from keras_fastnet._keras import tensorflow as upstream
+from keras_fastnet._keras.adapters import models, values
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.callbacks import BackupAndRestore
 from keras_fastnet.callbacks.backups.backup_folder import wait_for_backups
+from keras_fastnet.callbacks.backups.training_state import set_variables
 from tests.distributed.jobs import OPTIMIZERS, examples, network, scope, state
 from tests.stopping import Stop, StopAfter
 
@@ -44,3 +49,19 @@ def fit_with_backups(
             error = f"{type(ended).__name__}: {ended}"
             wait_for_backups()
     return {**state(model), "printed": printed.getvalue(), "error": error}
+
+
+def restored_counts(strategy: Any) -> list[list[int]]:
+    """Returns the counts of a metric after a backup has set them to 1, 3, 5 and 7."""
+    x, y = np.ones((12, 3), "float32"), np.arange(12) % 2
+    with strategy.scope():
+        layers = [keras.Input((3,)), keras.layers.Dense(1, activation="sigmoid")]
+        model = keras.Sequential(layers)
+        metric = keras.metrics.BinaryIoU()
+        model.compile("sgd", "binary_crossentropy", metrics=[metric])
+    model.fit(x, y, verbose=0)
+    # As the chief sends it to all.
+    (name,) = [n for n, v in models.whole_state(model).items() if v.shape == (2, 2)]
+    set_variables(model, {name: np.array([[1, 3], [5, 7]])}, {})
+    variable = models.whole_state(model)[name]
+    return upstream.value_of(values.tensorflow_variable(variable)).tolist()

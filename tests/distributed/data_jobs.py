@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 import keras_fastnet
-from keras_fastnet._keras.keras_api import IS_KERAS_2, keras
+from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.batches.early_shares import EarlyShares, early_shares
 from keras_fastnet.errors import ShardingError
 from tests.distributed.jobs import compiled_network, examples, state
@@ -44,7 +44,7 @@ def _image_files(folder: pathlib.Path, count: int) -> tf.data.Dataset:
         image_size=(8, 8),
         batch_size=32,
         shuffle=False,
-        **({} if IS_KERAS_2 else {"verbose": False}),
+        verbose=False,
     ).prefetch(2)
 
 

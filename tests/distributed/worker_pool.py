@@ -230,8 +230,6 @@ POOLS = {
     "three_workers": WorkerPool(3),
     "four_workers": WorkerPool(4),
     "four_mpi": WorkerPool(4, mpi=True),
-    "six_workers": WorkerPool(6),
-    "eight_workers": WorkerPool(8),
     "nine_workers": WorkerPool(9),
     "nine_mpi": WorkerPool(9, mpi=True),
 }

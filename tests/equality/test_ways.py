@@ -10,7 +10,7 @@ import functools
 import numpy as np
 import pytest
 
-from keras_fastnet._keras.keras_api import IS_KERAS_2, keras
+from keras_fastnet._keras.keras_api import keras
 from tests.distributed.worker_pool import POOLS
 from tests.equality.comparing import assert_equal
 from tests.equality.ways import CLUSTERS, QUICK, WAYS
@@ -27,9 +27,6 @@ def cells():
                 marks.append(pytest.mark.smoke)
             elif way.slow or cluster != CLUSTERS[0]:
                 marks.append(pytest.mark.slow)
-            if IS_KERAS_2 and (way.keras_3 or cluster == "two_mpi"):
-                reason = way.keras_3 or "MPI is tested with Keras 3"
-                marks.append(pytest.mark.skip(reason=reason))
             yield pytest.param(name, cluster, id=f"{name}-{cluster}", marks=marks)
 
 
@@ -51,7 +48,7 @@ def on_one_device(name):
 @pytest.mark.parametrize(("name", "cluster"), list(cells()))
 def test_equals_one_device(request, one_device, name, cluster):
     way = WAYS[name]
-    if way.activity and not IS_KERAS_2 and activity_is_summed():
+    if way.activity and activity_is_summed():
         pytest.skip("this Keras does not divide activity regularizers")
     workers = request.getfixturevalue(cluster)
     several = workers.run(way.job, **way.settings)

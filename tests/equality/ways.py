@@ -3,7 +3,6 @@
 import dataclasses
 from typing import Any
 
-from keras_fastnet._keras.keras_api import IS_KERAS_2
 from tests.distributed import jobs
 
 CLUSTERS = ("two_workers", "one_by_two", "two_mpi")
@@ -22,7 +21,6 @@ class Way:
         rtol: Relative tolerance of the weights.
         clusters: On what it is run.
         slow: Whether it is left to `make test-all` on every cluster.
-        keras_3: Why it is for Keras 3 alone. Defaults to `""`: it is not.
         activity: Whether a layer has an activity regularizer. Early Keras 3 does not
             divide it by the batch size (docs/traps.md).
     """
@@ -34,7 +32,6 @@ class Way:
     rtol: float = 1e-5
     clusters: tuple[str, ...] = CLUSTERS
     slow: bool = False
-    keras_3: str = ""
     activity: bool = False
 
 
@@ -46,9 +43,9 @@ def _pipeline(kind: str) -> Way:
     return Way("fit_pipeline", {"kind": kind}, clusters=("two_workers",))
 
 
-def _options(keras_3: str = "", **options: Any) -> Way:
+def _options(**options: Any) -> Way:
     settings = {"optimizer": "lars", "optimizer_options": options, "epochs": 2}
-    return Way("fit", settings, keras_3=keras_3)
+    return Way("fit", settings)
 
 
 def _clipped(**options: Any) -> Way:
@@ -78,9 +75,7 @@ def _micro_batches(**settings: Any) -> Way:
 
 
 def _growing(settings: dict[str, Any]) -> Way:
-    # TensorFlow 2.15 rounds differently for other sizes of a batch.
-    rtol = 1e-3 if IS_KERAS_2 else 1e-5
-    return Way("fit_growing", settings, {}, apart=("optimizer",), rtol=rtol)
+    return Way("fit_growing", settings, {}, apart=("optimizer",))
 
 
 def _xla(way: Way, **options: Any) -> Way:
@@ -88,22 +83,18 @@ def _xla(way: Way, **options: Any) -> Way:
         way,
         settings={**way.settings, "compile_options": {"jit_compile": True}},
         reference=way.reference or way.settings,
-        keras_3="Keras 2 refuses XLA on several replicas",
         **options,
     )
 
 
-def _loss(kind: str, keras_3: str = "") -> Way:
-    return Way("fit_loss", {"kind": kind}, keras_3=keras_3)
+def _loss(kind: str) -> Way:
+    return Way("fit_loss", {"kind": kind})
 
 
 def _own(job: str, slow: bool = False, **settings: Any) -> Way:
-    reason = "steps of one's own are tested with Keras 3"
-    return Way(job, settings, rtol=1e-4, slow=slow, keras_3=reason)
+    return Way(job, settings, rtol=1e-4, slow=slow)
 
 
-_OTHERS_DO = "an option of Keras 3: LargeBatchOptimizer does it on both"
-_NOT_ADDED = "Keras 2 does not add up what `add_loss` is given"
 EMA = {"use_ema": True, "ema_momentum": 0.8, "ema_overwrite_frequency": 2}
 
 ARRAYS = _fit(optimizer="lars", epochs=4)
@@ -125,7 +116,6 @@ DATA = {
     "steps_per_epoch": Way(
         "fit",
         {"fit_options": {"steps_per_epoch": 2}, "data": "known"},
-        keras_3="data that run out count an update on Keras 2's one device",
     ),
     "class weights": _fit(fit_options={"class_weight": {0: 1.0, 1: 3.0}}, count=70),
     "nested inputs, weights, metrics": Way("fit_structures", {"count": 70}),
@@ -148,22 +138,21 @@ OPTIMIZERS = {
             "fit",
             {"optimizer": name.lower()},
             {"optimizer": name.lower(), "build": True},
-            keras_3="optimizers of Keras 3",
         )
         for name in ("AdamW", "Lion", "Muon", "Schedule-free")
     },
     "clipnorm": _clipped(clipnorm=1e-2),
     "global_clipnorm": _clipped(global_clipnorm=1e-2),
     "clipvalue": _clipped(clipvalue=1e-3),
-    "accumulation": _options(_OTHERS_DO, gradient_accumulation_steps=3),
+    "accumulation": _options(gradient_accumulation_steps=3),
     "EMA": _options(**EMA),
     "batch normalization": _fit(normalization="synchronized", count=70),
-    # 11 batches, the last of 10 examples. Keras 2 must know how many there are.
+    # 11 batches, the last of 10 examples.
     **{
         f"{steps} steps in a call": _fit(
             {**_SYNCHRONIZED, "data": "known"},
             **_SYNCHRONIZED,
-            data="unknown" if steps == 7 and not IS_KERAS_2 else "known",
+            data="unknown" if steps == 7 else "known",
             compile_options={"steps_per_execution": steps},
         )
         for steps in (7, 50)
@@ -175,20 +164,15 @@ OPTIMIZERS = {
 
 LOSSES = {
     "a masked loss": _loss("masked"),
-    "mean_with_sample_weight": _loss(
-        "mean_with_sample_weight", "a reduction of Keras 3"
-    ),
+    "mean_with_sample_weight": _loss("mean_with_sample_weight"),
     "a weighted loss": _loss("weighted"),
     "a sum": _loss("sum"),
-    "an unreduced loss": _loss(
-        "unreduced",
-        "Keras 2 logs such a loss weighed by the squared batch size",
-    ),
+    "an unreduced loss": _loss("unreduced"),
     "a scalar loss": _loss("scalar"),
     "a scalar sum": _loss("scalar_sum"),
     "an added loss": _loss("added"),
-    "an added loss by example": _loss("added_by_example", _NOT_ADDED),
-    "a penalty": _loss("penalty", _NOT_ADDED),
+    "an added loss by example": _loss("added_by_example"),
+    "a penalty": _loss("penalty"),
     "an activity regularizer": Way("fit_loss", {"kind": "activity"}, activity=True),
 }
 

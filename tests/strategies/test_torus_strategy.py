@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from keras_fastnet._keras.keras_api import IS_KERAS_2
 from tests.distributed.jobs import examples
 
 pytestmark = pytest.mark.distributed
@@ -85,13 +84,6 @@ def test_a_saved_model_continues_training_identically(two_workers, tmp_path):
     assert names == {"0.keras", "model.keras"}
 
 
-_ARRAYS = (
-    "every worker reads all data and takes its share"
-    if IS_KERAS_2
-    else "each worker gathers 1/2 of each batch"
-)
-
-
 @pytest.mark.parametrize(
     ("cluster", "settings", "words"),
     [
@@ -102,7 +94,7 @@ _ARRAYS = (
                 "2 workers with 4 replicas, grid",
                 "32 examples a step (up to 8 a replica), 64 in 2 an update",
                 "70 examples, 3 steps and 2 updates an epoch",
-                _ARRAYS,
+                "each worker gathers 1/2 of each batch",
                 "learning rate 0.1",
             ],
         ),

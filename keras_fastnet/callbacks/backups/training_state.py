@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet._keras.adapters import models as keras_models
@@ -68,7 +69,7 @@ def read_state(
 def set_variables(
     model: keras.Model, arrays: Mapping[str, np.ndarray], own: Parts
 ) -> None:
-    """Sets variables to the values of a backup.
+    """Sets variables to the values of a backup. All workers must call it.
 
     Args:
         model: The model that is being trained.
@@ -77,7 +78,8 @@ def set_variables(
     """
     for name, variable in keras_models.whole_state(model).items():
         if name in arrays:
-            variable.assign(arrays[name])
+            plain = values.tensorflow_variable(variable)
+            upstream.assign_total(plain, tf.cast(arrays[name], plain.dtype))
     optimizer: Any = model.optimizer
     rates, steps = map(own.get, SETTINGS)
     if rates:
