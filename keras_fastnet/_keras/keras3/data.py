@@ -45,10 +45,7 @@ def _make_iterator(original, iterator, *args, **kwargs):
         return
     del kwargs["distribute_strategy"]
     epoch_iterator.EpochIterator.__init__(iterator, *args, **kwargs)
-    adapter = iterator.data_adapter
-    if isinstance(adapter, py_dataset_adapter.PyDatasetAdapter):
-        separate_iterators(adapter)
-    dataset = _dataset_of(adapter, strategy.num_workers)
+    dataset = _dataset_of(iterator.data_adapter, strategy.num_workers)
     if not isinstance(dataset, tf.distribute.DistributedDataset):
         dataset = strategy.experimental_distribute_dataset(dataset)
     iterator._distribute_strategy = strategy
@@ -121,6 +118,8 @@ def _dataset_of(adapter: Any, workers: int) -> Any:
     if isinstance(adapter, array_data_adapter.ArrayDataAdapter):
         return dataset_of_rows(make, adapter)
     if isinstance(adapter, py_dataset_adapter.PyDatasetAdapter):
+        # First: the dataset refers to the adapter's iterators as they are now.
+        separate_iterators(adapter)
         return dataset_of_parts(make, adapter, workers)
     return make(adapter)
 
