@@ -21,12 +21,6 @@ BENCH = {
         {"algorithm": "ring", "grid": [1, 4], "bytes": n, "seconds": 2 * seconds}
         for n, seconds in ((1e3, 6e-4 + 1.5e-6), (1e6, 6e-4 + 1.5e-3), (1e8, 0.1506))
     ],
-    "weak_scaling": {
-        "model": "MyNet",
-        "parameters": 1_000_000,
-        "compute_seconds": 0.01,
-        "step_seconds": 0.05,
-    },
 }
 
 

@@ -1,7 +1,6 @@
 """`fastnet bench`: its measurements, its file, its table and its errors."""
 
 import json
-import math
 import re
 
 import pytest
@@ -13,10 +12,8 @@ from keras_fastnet.launcher import launcher
 from keras_fastnet.scaling.all_reduce_timing import time_in_turn
 from keras_fastnet.scaling.bench_results import (
     Measurement,
-    WeakScaling,
     as_text,
     read_measurements,
-    read_weak_scaling,
 )
 
 
@@ -25,8 +22,7 @@ from keras_fastnet.scaling.bench_results import (
 def test_local_workers(fastnet, tmp_path):
     path = tmp_path / "found.json"
     words = ("--transport", "tensorflow", "--sizes", "4KiB,2MB", "--repeats", 2)
-    training = ("--model", "mobilenet", "--batch", 2, "--image-size", 32)
-    result = fastnet("bench", "--workers", 2, *words, *training, "--output", path)
+    result = fastnet("bench", "--workers", 2, *words, "--output", path)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "retracing" not in result.stderr
     lines = re.findall(r"^\[0\] (4 KiB|2 MB) (.*)$", result.stdout, re.MULTILINE)
@@ -41,13 +37,11 @@ def test_local_workers(fastnet, tmp_path):
         assert [r[1:] for r in rows if r[0] == nbytes and r[1] != "auto"] == ways
     for row in document["all_reduce"]:
         assert 0 < row["seconds_min"] <= row["seconds"] <= row["seconds_max"]
-    scaling = document["weak_scaling"]
-    assert (scaling["model"], scaling["batch_per_replica"]) == ("MobileNet", 2)
-    ratio = scaling["compute_seconds"] / scaling["step_seconds"]
-    assert math.isclose(scaling["efficiency"], ratio)
-    plan = fastnet("plan", "--ranks", 8, "--bench", path)
+    words = ("--ranks", 8, "--parameters", 9, "--bench", path)
+    plan = fastnet("plan", *words)
     assert plan.returncode == 0, plan.stderr
-    assert "MobileNet, 4,231,976" in plan.stdout  # Keras's number, trainable
+    # Of two sizes by two algorithms, and a gather; by "auto" and TensorFlow none.
+    assert "fitted to 5 measurements" in plan.stdout
 
 
 @pytest.mark.distributed
@@ -80,7 +74,11 @@ def test_grid_of_another_size_leaves_no_file(fastnet, tmp_path):
         (["--workers", "4", "--sizes", "4KiB,many"], "", "Received: 'many'"),
         (["--workers", "4", "--sizes", "10"], "", "a positive multiple of 4"),
         (["--workers", "4", "--grid", "0x4"], "", "--grid must be rows x columns"),
-        (["--workers", "4", "--output", "no/such/file"], "", "there is no directory"),
+        (
+            ["--workers", "4", "--output", "no/such/file"],
+            "",
+            "a folder that can be written",
+        ),
     ],
 )
 def test_invalid_options_are_errors(words, cluster, message, monkeypatch, capsys):
@@ -165,9 +163,6 @@ def test_file_is_read(bench_file):
         Measurement("ring", Grid(1, 4), four, 4096.0, 0.0049),
         Measurement("torus", Grid(2, 2), four, 4096.0, 0.0049),
     ]
-    # Four ranks computed on two cores at the same time.
-    assert read_weak_scaling(path) == WeakScaling("MyNet", 1_000_000, 0.005, 0.05)
-    assert read_weak_scaling(bench_file(weak_scaling=None)) is None
 
 
 def test_bytes_and_buckets_are_those_that_were_sent(bench_file):
@@ -182,7 +177,7 @@ def test_bytes_and_buckets_are_those_that_were_sent(bench_file):
     ("changes", "message"),
     [
         ({"format": 2}, '"format": 1'),
-        ({"all_reduce": [{"algorithm": "ring"}]}, "'grid' is missing"),
+        ({"all_reduce": [{"algorithm": "ring"}]}, "KeyError: 'grid'"),
         ({"all_reduce": [entry(grid=[3, 2])]}, "grid 3x2"),
         ({"all_reduce": [entry(seconds=-1)]}, "not above 0"),
     ],
