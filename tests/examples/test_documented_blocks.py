@@ -41,9 +41,7 @@ GIVEN = {"README.md": "import numpy\nx, y = numpy.ones((64, 8)), numpy.ones(64)"
 ACCURACY = {
     ("docs/tutorial.md", "train.py"): 0.9,
     ("docs/tutorial.md", "large.py"): 0.9,
-    ("docs/from_multi_worker_mirrored.md", "after.py"): 0.9,
-    ("docs/from_horovod.md", "after.py"): 0.8,
-    ("docs/from_lars.md", "after.py"): 0.9,
+    ("docs/migrating.md", "after.py"): 0.8,
 }
 LONG = {
     ("docs/recipes.md", ""),
@@ -156,7 +154,7 @@ def test_commands(environment, tmp_path, page):
 def test_script_before_the_migration_fails(fastnet, tmp_path):
     """TensorFlow's own strategy raises what the page says (keras#20585)."""
     script = tmp_path / "before.py"
-    before, *_ = blocks(ROOT / "docs" / "from_multi_worker_mirrored.md", "python")
+    _, before = blocks(ROOT / "docs" / "migrating.md", "python")
     script.write_text(before.text)
     done = fastnet("run", "--workers", 2, script)
     assert done.returncode != 0

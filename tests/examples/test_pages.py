@@ -156,7 +156,7 @@ def test_what_a_page_mentions_exists(page):
 @pytest.mark.parametrize(
     ("command", "page"),
     [
-        *(("run", "launcher"), ("check", "check"), ("bench", "bench")),
+        *(("run", "launcher"), ("check", "check"), ("bench", "plan")),
         *(("plan", "plan"), ("recipe", "recipes")),
     ],
 )
@@ -170,8 +170,14 @@ def test_every_option_is_on_its_page(command, page):
 def test_every_page_can_be_found():
     """From the site's contents, and but for the reference from the README."""
     pages = {path.stem for path in (ROOT / "docs").glob("*.md")} - {"index"}
-    contents = (ROOT / "docs" / "index.md").read_text("utf-8")
-    assert pages <= set(re.findall(r"^(\w+)$", contents, re.M))
+    contents = "".join(
+        path.read_text("utf-8")
+        for path in (
+            ROOT / "docs" / "index.md",
+            *(ROOT / "docs/reference").glob("*.md"),
+        )
+    )
+    assert pages <= set(re.findall(r"^(?:\.\./)?(\w+)$", contents, re.M))
     readme = (ROOT / "README.md").read_text("utf-8")
     assert pages <= set(re.findall(r"\(docs/(\w+)\.md", readme))
 
