@@ -122,6 +122,13 @@ DATA = {
     # A worker alone takes no share early.
     "image files": _pipeline("image files"),
     "records in a cache": _pipeline("records"),
+    "a pipeline whose batch grows": Way(
+        "fit_growing_pipeline",
+        {"max_device_batch": 64},
+        {},
+        apart=("optimizer",),
+        clusters=("two_workers", "two_by_two"),
+    ),
     "train_on_batch": Way("on_batch"),
     "a custom loop": Way("custom_loop"),
 }
