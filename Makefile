@@ -22,7 +22,7 @@ help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 demo: $(VENV)/examples.stamp  ## Train digits on four workers, global batch up to 32,768.
-	$(VENV)/bin/fastnet demo
+	$(VENV)/bin/fastnet run --workers 4 examples/digits.py
 
 test: $(VENV)/dev.stamp  ## Run unit tests and a smoke of every way to distribute: 5 minutes.
 	$(VENV)/bin/python -m pytest $(TWO_AT_A_TIME) -m "not landing and not slow"
