@@ -31,7 +31,7 @@ def arguments() -> argparse.Namespace:
     where.add_argument("--prepare", metavar="DIR", type=pathlib.Path)
     where.add_argument("--data-dir", metavar="DIR")
     parser.add_argument("--epochs", type=int, default=12)
-    parser.add_argument("--classes", type=int, help="default: lines of labels.txt")
+    parser.add_argument("--classes", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
 
@@ -40,8 +40,6 @@ def prepare(folder: pathlib.Path) -> None:
     """Downloads CIFAR-10 with Keras and writes it as TFRecords."""
     folder.mkdir(parents=True)
     train, test = keras.datasets.cifar10.load_data()
-    names = "airplane automobile bird cat deer dog frog horse ship truck"
-    (folder / "labels.txt").write_text(names.replace(" ", "\n") + "\n")
     for split, (images, labels), files in (
         ("train", train, 10),
         ("validation", test, 2),

@@ -52,10 +52,7 @@ def arguments() -> argparse.Namespace:
         "--grid", type=grid_of, metavar="ROWSxCOLUMNS", help="of replicas"
     )
     data = parser.add_argument_group("data")
-    data.add_argument(
-        "--classes", type=int, metavar="N", help="default: lines of labels.txt"
-    )
-    data.add_argument("--train-size", type=int, metavar="N", help="default: counted")
+    data.add_argument("--classes", type=int, default=1000, metavar="N")
     data.add_argument(
         "--augmentation", choices=("inception", "pad"), default="inception"
     )
@@ -104,9 +101,7 @@ def main() -> None:
     strategy = fastnet.TorusStrategy(grid=args.grid or "auto")
     keras.utils.set_random_seed(args.seed)
     about: dict[str, Any] = {"classes": args.classes, "corrupt": args.corrupt}
-    train = fastnet.datasets.ImageRecords(
-        args.data_dir, "train", examples=args.train_size, **about
-    )
+    train = fastnet.datasets.ImageRecords(args.data_dir, "train", **about)
     validation = fastnet.datasets.ImageRecords(args.data_dir, "validation", **about)
     recipe = RECIPES[args.recipe](strategy, train, **given)
     chief = strategy.rank == 0

@@ -30,7 +30,8 @@ OPTIONS = {
 def train(name: str, data_dir: str) -> dict:
     words = (
         *("--recipe", name, "--epochs", str(EPOCHS), "--model", "cifar_resnet8"),
-        *("--image-size", "32", "--augmentation", "pad", *OPTIONS.get(name, ())),
+        *("--image-size", "32", "--classes", "10", "--augmentation", "pad"),
+        *OPTIONS.get(name, ()),
     )
     fastnet = [sys.executable, "-m", "keras_fastnet.cli", "run", "--workers", "2"]
     begun = time.perf_counter()

@@ -6,8 +6,6 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Literal
 
-import tensorflow as tf
-
 from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet._keras.active_strategy import FastnetStrategy, strategy_of
 from keras_fastnet._keras.adapters import models as keras_models
@@ -51,9 +49,7 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
     (TensorFlow's steps for several sizes round differently, depending on which size
     comes first.) A backup holds the weights, the optimizer, the states of layers,
     metrics and random streams, the position in the data, and the state of Keras's
-    `EarlyStopping`, `ReduceLROnPlateau` and `ModelCheckpoint`. (Keras's own
-    `BackupAndRestore` repeats the interrupted epoch from its start, with the weights of
-    its middle.) NumPy alone can read the files.
+    `EarlyStopping`, `ReduceLROnPlateau` and `ModelCheckpoint`. NumPy alone can read it.
 
     Only the chief reads and writes files, in a thread, and sends the values to the
     other workers, so workers need not share a disk. A damaged file is skipped in favour
@@ -287,15 +283,7 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
             # The backup holds what `fit` and callbacks have made of it when the epoch
             # began: a `LearningRateScheduler` would multiply the rate a second time.
             self._restoring = set_all
-        try:
-            self._data.resume(epoch, batch)
-        except (StopIteration, tf.errors.OutOfRangeError):
-            raise ValueError(
-                "The data must reach the position of the backup. Received: a backup of "
-                f"batch {batch} of epoch {epoch + 1} in {self.backup_dir}, and data "
-                "that end before it. Pass the data of the interrupted training, or "
-                "another `backup_dir`."
-            ) from None
+        self._data.resume(epoch, batch)
         keras_models.begin_fit_at(self.model, epoch)
         updates = updates_of(self.model.optimizer)
         self._note(

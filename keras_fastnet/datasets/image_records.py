@@ -3,24 +3,19 @@
 import pathlib
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal
 
 import numpy as np
 import tensorflow as tf
 
 from keras_fastnet.arguments import (
-    checked_bool,
     checked_choice,
     checked_integer,
     checked_number,
     multiples_near,
 )
-from keras_fastnet.datasets.corruption import CorruptRecord, examine
-from keras_fastnet.datasets.first_records import (
-    check_classes,
-    check_first_record,
-    describe_labels,
-)
+from keras_fastnet.datasets.damage import find_usable
 from keras_fastnet.datasets.image_ops import (
     PADDING,
     decode_center,
@@ -29,13 +24,8 @@ from keras_fastnet.datasets.image_ops import (
     parse,
     shift,
 )
-from keras_fastnet.datasets.reading import Share, read, share_records
-from keras_fastnet.datasets.record_files import (
-    RecordSpan,
-    count_records,
-    find_files,
-    in_threads,
-)
+from keras_fastnet.datasets.reading import Share, Usable, read, share_records
+from keras_fastnet.datasets.record_files import count_records, find_files
 from keras_fastnet.strategies import TorusStrategy, TPUStrategy
 
 # Of ImageNet's training images: red, green and blue, from 0 to 255.
@@ -43,33 +33,31 @@ IMAGENET_MEAN = (123.675, 116.28, 103.53)
 IMAGENET_STD = (58.395, 57.12, 57.375)
 # Random numbers for each example: two for the crop, one for mirroring.
 _NUMBERS = 3
+# Files that are counted at once: many, since disks serve many slow requests.
+_THREADS = 16
 
 
 class ImageRecords:
     """One split of a labelled image dataset in TFRecord files, such as ImageNet.
 
     Every record is a `tf.train.Example` with an encoded image (JPEG, PNG or GIF) and an
-    integer. The constructor checks the names of the files, the first record of each and
-    the number of records.
+    integer. The constructor counts the records by their headers.
 
     Create the strategy first: reading may run TensorFlow.
 
     Args:
         data_dir: The folder of the files.
         split: Prefix of the file names, such as `train` of `train-00000-of-01024`.
-        classes: Number of classes. Defaults to `None`: the number of lines in the
-            folder's labels.txt. If there is such a file, the numbers must agree.
+        classes: Number of classes.
         first_label: The smallest label in the files. Defaults to `1`, as ImageNet's
             files reserve 0 for a background class; `0` if there is none.
         image_key: The feature that holds an image file. Defaults to `"image/encoded"`.
         label_key: The feature that holds the label. Defaults to
             `"image/class/label"`.
-        examples: Number of records, if counting them takes too long. Defaults to
-            `None`: they are counted by their headers. Each of several workers counts
-            the records it reads in any case; for a single one the number must be right.
         corrupt: Handling of records that cannot be read or decoded: `"fail"` stops the
             training at the first; `"skip"` reads and decodes all records now, warns of
-            every corrupt one and omits it. Defaults to `"fail"`.
+            every corrupt one and omits it. After a wrong checksum, or where the file
+            ends within a record, the rest of the file is omitted. Defaults to `"fail"`.
 
     Attributes:
         data_dir: The folder.
@@ -82,10 +70,8 @@ class ImageRecords:
         FileNotFoundError: If there is no such folder, or no such file in it.
         TypeError: If an argument is of the wrong type.
         ValueError: If an argument is out of its range; files that count themselves
-            (`-of-01024`) are missing or of several conversions; a file is empty, ends
-            within a record, or is not a TFRecord file; a first record has other
-            features or a label out of range; or labels.txt does not have `classes`
-            lines.
+            (`-of-01024`) are missing or of several conversions; or a file is empty,
+            ends within a record, or is not a TFRecord file.
 
     Example:
 
@@ -106,54 +92,34 @@ class ImageRecords:
         self,
         data_dir: str | pathlib.Path,
         split: str,
-        classes: int | None = None,
+        classes: int,
         *,
         first_label: int = 1,
         image_key: str = "image/encoded",
         label_key: str = "image/class/label",
-        examples: int | None = None,
         corrupt: Literal["fail", "skip"] = "fail",
     ):
         meanings = {"fail": "stop at the first", "skip": "omit them"}
         checked_choice("corrupt", corrupt, meanings)
-        if classes is not None:
-            checked_integer("classes", classes, at_least=1)
-        if examples is not None:
-            checked_integer("examples", examples, at_least=1)
+        self.classes = checked_integer("classes", classes, at_least=1)
         self.first_label = checked_integer("first_label", first_label, at_least=0)
         self.image_key, self.label_key = image_key, label_key
         self.data_dir = pathlib.Path(data_dir)
         self.split = split
         self.files = find_files(self.data_dir, split)
-        self.classes = check_classes(self.data_dir, classes)
-        # The number of records by file, and positions of the intact ones in files that
-        # have others too.
-        self._counts: dict[int, int] = {}
-        self._intact: dict[int, list[RecordSpan]] = {}
-        keys = image_key, label_key
-        labels = range(first_label, first_label + self.classes)
-        in_threads(
-            lambda path: check_first_record(path, keys, labels, corrupt == "fail"),
-            self.files,
-        )
         if corrupt == "skip":
-            self._leave_out_corrupt()
-            examples = None
-        self.examples = examples or sum(self._count(range(len(self.files))))
-
-    def find_corrupt(self) -> list[CorruptRecord]:
-        """Reads and decodes all records, and returns the corrupt ones.
-
-        A record is corrupt if its checksum is wrong, it lacks a feature, or its image
-        cannot be decoded. If a record's length is damaged or the file ends within a
-        record, the records after it cannot be found: they are one entry, the last of
-        the file.
-
-        Returns:
-            Tuples of `file`, `record` (from 0) and `reason`.
-        """
-        found = examine(self.files, self.image_key, self.label_key)
-        return [record for file in found for record in file.corrupt]
+            self._usable, lines = find_usable(self.files, image_key, label_key)
+            for line in lines:
+                warnings.warn(f"Leaving out {line}", stacklevel=2)
+        else:
+            with ThreadPoolExecutor(_THREADS) as pool:
+                self._usable = list(pool.map(_all_records, self.files))
+        self.examples = sum(file.count for file in self._usable)
+        if not self.examples:
+            raise ValueError(
+                f"At least one record must be intact. Received: {lines[0]}. Fetch the "
+                "files again."
+            )
 
     def for_training(
         self,
@@ -205,8 +171,7 @@ class ImageRecords:
 
         Raises:
             TypeError: If an argument is of the wrong type.
-            ValueError: If an argument is out of its range, or a file of this worker,
-                which is counted now, is damaged.
+            ValueError: If an argument is out of its range.
         """
         if augmentation is not None:
             meanings = {"inception": "random parts", "pad": "moved by some pixels"}
@@ -215,13 +180,13 @@ class ImageRecords:
         checked_integer("shuffle_buffer", shuffle_buffer, at_least=1)
         least = PADDING + 1 if augmentation == "pad" else 1
         checked_integer("image_size", image_size, at_least=least)
-        batches = _Batches(batch_size, image_size, one_hot, mean, std).checked(strategy)
+        replica_batch = _replica_batch(batch_size, strategy)
         share = self._share(strategy)
         # Two independent seeds, which differ between workers.
         rank = 0 if strategy is None else strategy.rank
         seeds = np.random.SeedSequence([seed, rank]).generate_state(2)
         of_order, of_images = (int(number) for number in seeds)
-        records = read(self.files, share, self._intact, (of_order, shuffle_buffer))
+        records = read(self.files, self._usable, share, (of_order, shuffle_buffer))
         # Other numbers for every example and epoch. Random operations within `map`
         # would restart when an interrupted epoch is resumed.
         random = tf.data.Dataset.random(of_images, rerandomize_each_iteration=True)
@@ -232,7 +197,8 @@ class ImageRecords:
                 return decode_random_crop(encoded, image_size, numbers[:2])
             return decode_center(encoded, image_size, 1.0)
 
-        def augment(images: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
+        def finish(images: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
+            images = (images - mean) / std
             if augmentation is None:
                 return images
             if augmentation == "pad":
@@ -240,7 +206,9 @@ class ImageRecords:
             return flip(images, numbers[:, 2])
 
         zipped = tf.data.Dataset.zip((records, random))
-        return self._make(zipped, decode, augment, batches, share, strategy)
+        return self._batches(
+            *(zipped, decode, finish), replica_batch, share, strategy, one_hot
+        )
 
     def for_evaluation(
         self,
@@ -272,8 +240,7 @@ class ImageRecords:
 
         Raises:
             TypeError: If an argument is of the wrong type.
-            ValueError: If an argument is out of its range, or a file of this worker,
-                which is counted now, is damaged.
+            ValueError: If an argument is out of its range.
         """
         checked_number("crop_fraction", crop_fraction, above=0.0)
         if crop_fraction > 1:
@@ -281,37 +248,36 @@ class ImageRecords:
                 "`crop_fraction` must be at most 1. "
                 f"Received: crop_fraction={crop_fraction}. Pass, for example, 0.875."
             )
-        batches = _Batches(batch_size, image_size, one_hot, mean, std).checked(strategy)
+        replica_batch = _replica_batch(batch_size, strategy)
         share = self._share(strategy)
-        records = read(self.files, share, self._intact)
-        return self._make(
+        records = read(self.files, self._usable, share)
+        return self._batches(
             records.map(lambda *record: (record, ())),
             lambda encoded, _: decode_center(encoded, image_size, crop_fraction),
-            lambda images, _: images,
-            batches,
+            lambda images, _: (images - mean) / std,
+            replica_batch,
             share,
             strategy,
+            one_hot,
         )
 
     def _share(self, strategy: Any) -> Share:
-        if strategy is None or strategy.num_workers == 1:
-            everything = range(len(self.files))
-            return Share(everything, [0] * len(everything), 1, self.examples)
-        return share_records(
-            strategy.rank, strategy.num_workers, len(self.files), self._count
-        )
+        counts = [file.count for file in self._usable]
+        if strategy is None:
+            return share_records(0, 1, counts)
+        return share_records(strategy.rank, strategy.num_workers, counts)
 
-    def _make(
+    def _batches(
         self,
         records: tf.data.Dataset,
         decode: Callable[[tf.Tensor, Any], tf.Tensor],
-        augment: Callable[[tf.Tensor, Any], tf.Tensor],
-        batches: "_Batches",
+        finish: Callable[[tf.Tensor, Any], tf.Tensor],
+        replica_batch: int,
         share: Share,
         strategy: Any,
+        one_hot: bool,
     ) -> tf.data.Dataset:
-        """Decodes, batches and augments a dataset of records and random numbers."""
-        size = batches.image_size
+        """Decodes, batches and finishes a dataset of records and random numbers."""
 
         def example(record: Any, random: Any) -> Any:
             file, number, content = record
@@ -319,22 +285,19 @@ class ImageRecords:
             return decode(encoded, random), label, file, number, random
 
         def batch(images: Any, labels: Any, files: Any, numbers: Any, random: Any):
-            # A static shape, which Keras needs to build a model.
-            images = tf.ensure_shape(images, (None, size, size, 3))
-            images = (images - tf.constant(batches.mean)) / tf.constant(batches.std)
             labels = self._checked_labels(labels, files, numbers)
-            if batches.one_hot:
+            if one_hot:
                 labels = tf.one_hot(labels, self.classes)
-            return augment(images, random), labels
+            return finish(images, random), labels
 
-        # Whole batches are augmented: a call for each image would cost more than the
+        # Whole batches are finished: a call for each image would cost more than the
         # work.
         dataset = (
             records.map(example, tf.data.AUTOTUNE, deterministic=True)
-            .batch(batches.batch_size)
+            .batch(replica_batch)
             .map(batch, tf.data.AUTOTUNE, deterministic=True)
         )
-        steps = -(-share.records // batches.batch_size)
+        steps = -(-share.records // replica_batch)
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))
         options = tf.data.Options()
         options.deterministic = True
@@ -350,17 +313,17 @@ class ImageRecords:
         labels = stored - self.first_label
         wrong = (labels < 0) | (labels >= self.classes)
         first = tf.argmax(wrong)
+        last_label = self.first_label + self.classes - 1
+        file = tf.constant([str(path) for path in self.files])[files[first]]
         message = tf.strings.join(
             [
-                describe_labels(
-                    range(self.first_label, self.first_label + self.classes)
-                ),
-                ". Received: ",
-                tf.as_string(stored[first]),
+                f"With classes={self.classes} and first_label={self.first_label}, "
+                f"labels must be from {self.first_label} to {last_label}. Received: ",
+                tf.strings.as_string(stored[first]),
                 " in record ",
-                tf.as_string(numbers[first]),
+                tf.strings.as_string(numbers[first]),
                 " (from 0) of ",
-                tf.constant([str(path) for path in self.files])[files[first]],
+                file,
                 ". Pass other `classes` or `first_label`, or correct the file.",
             ]
         )
@@ -368,63 +331,27 @@ class ImageRecords:
         with tf.control_dependencies([check]):
             return tf.cast(labels, tf.int32)
 
-    def _leave_out_corrupt(self) -> None:
-        found = examine(self.files, self.image_key, self.label_key)
-        for number, file in enumerate(found):
-            self._counts[number] = len(file.intact)
-            if file.corrupt:
-                self._intact[number] = file.intact
-            for record in file.corrupt:
-                warnings.warn(f"Leaving out {record}", stacklevel=3)
-        if not any(self._counts.values()):
-            raise ValueError(
-                "At least one record must be intact. Received: only corrupt ones; the "
-                f"first is {found[0].corrupt[0]}. Fetch the files again."
-            )
 
-    def _count(self, files: Sequence[int]) -> list[int]:
-        """Returns the number of records in files, each of which is counted once."""
-        new = [file for file in files if file not in self._counts]
-        counts = in_threads(lambda file: count_records(self.files[file]), new)
-        self._counts.update(zip(new, counts, strict=True))
-        return [self._counts[file] for file in files]
-
-
-class _Batches(NamedTuple):
-    """Arguments of `for_training` and `for_evaluation`; once checked, for a replica."""
-
-    batch_size: int
-    image_size: int
-    one_hot: bool
-    mean: Sequence[float]
-    std: Sequence[float]
-
-    def checked(self, strategy: Any) -> "_Batches":
-        replicas = 1 if strategy is None else strategy.num_replicas_in_sync
-        checked_integer("batch_size", self.batch_size, at_least=1)
-        if self.batch_size % replicas:
-            raise ValueError(
-                "`batch_size` is the global batch, a multiple of the number of "
-                f"replicas. Received: batch_size={self.batch_size:,}, {replicas} "
-                "replicas. Pass, for example, "
-                f"{multiples_near(self.batch_size, replicas)}."
-            )
-        return _Batches(
-            self.batch_size // replicas,
-            checked_integer("image_size", self.image_size, at_least=1),
-            checked_bool("one_hot", self.one_hot),
-            _checked_colour("mean", self.mean),
-            _checked_colour("std", self.std, above=0.0),
-        )
-
-
-def _checked_colour(
-    argument: str, value: Sequence[float], above: float | None = None
-) -> tuple[float, ...]:
-    """Returns three numbers, for red, green and blue."""
-    if np.shape(value) != (3,):
+def _all_records(path: pathlib.Path) -> Usable:
+    """Returns that all records of a file are read, or raises if they cannot be."""
+    records, damage = count_records(path)
+    if damage:
         raise ValueError(
-            f"`{argument}` must be three numbers, for red, green and blue. Received: "
-            f"{argument}={value!r}. Pass, for example, ImageNet's: {IMAGENET_MEAN}."
+            f"A TFRecord file must consist of whole records. Received: {path}, record "
+            f"{records} (from 0): {damage}. Fetch or write the file again, unpack it "
+            'if it is compressed, or pass `corrupt="skip"` to do without what cannot '
+            "be read."
         )
-    return tuple(checked_number(argument, number, above=above) for number in value)
+    return Usable(records)
+
+
+def _replica_batch(batch_size: int, strategy: Any) -> int:
+    """Returns a replica's part of the global batch."""
+    replicas = 1 if strategy is None else strategy.num_replicas_in_sync
+    if checked_integer("batch_size", batch_size, at_least=1) % replicas:
+        raise ValueError(
+            "`batch_size` is the global batch, a multiple of the number of replicas. "
+            f"Received: batch_size={batch_size:,}, {replicas} replicas. Pass, for "
+            f"example, {multiples_near(batch_size, replicas)}."
+        )
+    return batch_size // replicas

@@ -3,16 +3,32 @@
 import dataclasses
 import itertools
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from keras_fastnet.datasets.record_files import RecordSpan
-
 # Files that are read in parallel in training. Fixed, as it determines the order.
 _FILES_AT_ONCE = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Usable:
+    """The records of a file that are read.
+
+    Attributes:
+        end: The number of the first record that cannot be read, from 0; the number of
+            records if there is none.
+        omitted: Numbers of earlier records that are left out.
+    """
+
+    end: int
+    omitted: Sequence[int] = ()
+
+    @property
+    def count(self) -> int:
+        """The number of records."""
+        return self.end - len(self.omitted)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,12 +48,7 @@ class Share:
     records: int
 
 
-def share_records(
-    rank: int,
-    num_workers: int,
-    files: int,
-    count: Callable[[Sequence[int]], list[int]],
-) -> Share:
+def share_records(rank: int, num_workers: int, counts: Sequence[int]) -> Share:
     """Returns a worker's share; all shares together hold every record once.
 
     Workers read whole files if all get the same number of files. The shares do not
@@ -46,14 +57,13 @@ def share_records(
     Args:
         rank: The worker's rank.
         num_workers: Number of workers.
-        files: Number of files.
-        count: Counts the records in files.
+        counts: Number of records in each file.
     """
+    files = len(counts)
     if files % num_workers == 0:
         own = range(rank, files, num_workers)
-        return Share(own, [0] * len(own), 1, sum(count(own)))
+        return Share(own, [0] * len(own), 1, sum(counts[file] for file in own))
     # Every N-th of all records, counted from file to file.
-    counts = count(range(files))
     begins = itertools.accumulate([0, *counts[:-1]])
     return Share(
         range(files),
@@ -65,16 +75,16 @@ def share_records(
 
 def read(
     paths: Sequence[pathlib.Path],
+    usable: Sequence[Usable],
     share: Share,
-    intact: Mapping[int, Sequence[RecordSpan]],
     shuffle: tuple[int, int] | None = None,
 ) -> tf.data.Dataset:
     """Returns the dataset of a worker's records.
 
     Args:
         paths: All files.
+        usable: The records of each file that are read.
         share: The worker's share.
-        intact: Positions of the intact records, for each file that has corrupt ones.
         shuffle: A seed, and the size of the shuffle buffer in records. Defaults to
             `None`: file by file.
 
@@ -83,25 +93,22 @@ def read(
         the record (string): scalars.
     """
     names = tf.constant([str(path) for path in paths])
-    sizes = tf.constant([path.stat().st_size for path in paths], tf.int64)
-    is_whole = tf.constant([file not in intact for file in range(len(paths))])
-    spans = _spans_by_file(len(paths), intact) if intact else None
+    ends = tf.constant([file.end for file in usable], tf.int64)
+    omitted = [
+        (index, number) for index, file in enumerate(usable) for number in file.omitted
+    ]
 
     def records_of(file: tf.Tensor, first: tf.Tensor) -> tf.data.Dataset:
-        name = names[file]
-
-        def one_record(number: Any, offset: Any, length: Any) -> tf.data.Dataset:
-            rest = sizes[file] - offset - length
-            # Reads one record, with all bytes around it as header and footer.
-            record = tf.data.FixedLengthRecordDataset(name, length, offset, rest)
-            return record.map(lambda content: (number, content))
-
-        whole = tf.boolean_mask(name[None], is_whole[file][None])
-        records = tf.data.TFRecordDataset(whole).enumerate()
-        if spans is not None:
-            numbers, offsets, lengths = tf.unstack(spans[file], axis=1)
-            found = tf.data.Dataset.from_tensor_slices((numbers, offsets, lengths))
-            records = records.concatenate(found.flat_map(one_record))
+        records = tf.data.TFRecordDataset(names[file]).take(ends[file]).enumerate()
+        if omitted:
+            pairs = tf.constant(omitted, tf.int64)
+            records = records.filter(
+                lambda number, _: (
+                    ~tf.reduce_any(
+                        tf.reduce_all(pairs == tf.stack([file, number]), axis=1)
+                    )
+                )
+            )
         if share.step > 1:
             records = records.shard(share.step, first)
         return records.map(lambda number, record: (file, number, record))
@@ -132,14 +139,3 @@ def read(
     # but not read would count as an epoch for the outer one alone.
     seeds = tf.data.Dataset.random(seed, rerandomize_each_iteration=True)
     return seeds.batch(2).take(1).flat_map(epoch)
-
-
-def _spans_by_file(
-    files: int, intact: Mapping[int, Sequence[RecordSpan]]
-) -> tf.RaggedTensor:
-    """Returns `(files, records, 3)`, without records for intact files."""
-    spans = [span for file in range(files) for span in intact.get(file, ())]
-    return tf.RaggedTensor.from_row_lengths(
-        np.array(spans, np.int64).reshape(-1, len(RecordSpan._fields)),
-        [len(intact.get(file, ())) for file in range(files)],
-    )

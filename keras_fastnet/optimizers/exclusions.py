@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from keras_fastnet._keras.adapters import values
@@ -37,8 +37,8 @@ class Exclusions:
         self._by_default = checked_bool(
             "exclude_biases_and_norms", exclude_biases_and_norms
         )
-        self._by_user = {
-            argument: checked_patterns(argument, value)
+        self._patterns = {
+            argument: _checked_patterns(argument, value)
             for argument, value in (
                 ("exclude_from_weight_decay", exclude_from_weight_decay),
                 ("exclude_from_adaptation", exclude_from_adaptation),
@@ -50,15 +50,40 @@ class Exclusions:
     def decide(self, variables: Sequence[Any]) -> list[Treatment]:
         """Returns one treatment for each variable, without keeping them.
 
+        Those of a saved optimizer are matched by position if the shapes are the same,
+        since Keras changes paths on loading: `sequential/stem/kernel` in the saved
+        model is `stem/kernel` in the loaded one.
+
         Args:
             variables: Keras or TensorFlow variables.
 
         Raises:
             ValueError: If a pattern matches none of the variables.
         """
-        return recalled(self._decided, variables) or treatments(
-            variables, exclude_biases_and_norms=self._by_default, **self._by_user
+        paths = [values.path(variable) for variable in variables]
+        shapes = [tuple(variable.shape) for variable in variables]
+        if [treatment.shape for treatment in self._decided] == shapes:
+            return [
+                replace(treatment, path=path)
+                for treatment, path in zip(self._decided, paths, strict=True)
+            ]
+        from_decay, from_adaptation = (
+            _reasons(paths, *patterns) for patterns in self._patterns.items()
         )
+        decided = []
+        for index, (path, shape) in enumerate(zip(paths, shapes, strict=True)):
+            default = _default_reason(path, shape) if self._by_default else ""
+            decay, adaptation = from_decay[index], from_adaptation[index]
+            decided.append(
+                Treatment(
+                    path=path,
+                    shape=shape,
+                    decayed=not (default or decay),
+                    adapted=not (default or adaptation),
+                    reason="; ".join(filter(None, (default, decay, adaptation))),
+                )
+            )
+        return decided
 
     def keep(self, decided: Sequence[Treatment]) -> None:
         """Keeps treatments, so that they are saved.
@@ -70,20 +95,16 @@ class Exclusions:
 
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments, and the treatments that were kept."""
-        arguments = {
-            "exclude_biases_and_norms": self._by_default,
-            **{
-                name: patterns and list(patterns)
-                for name, patterns in self._by_user.items()
-            },
-        }
+        patterns = {name: own and list(own) for name, own in self._patterns.items()}
+        arguments = {"exclude_biases_and_norms": self._by_default, **patterns}
         if not self._decided:
             return arguments
-        decided = [treatment.get_config() for treatment in self._decided]
-        return {
-            **arguments,
-            "treatments": {"decided_by": arguments, "of_each_variable": decided},
-        }
+        # As JSON has them, without the paths, which Keras may change.
+        decided = [
+            {**asdict(t), "path": "", "shape": list(t.shape)} for t in self._decided
+        ]
+        kept = {"decided_by": arguments, "of_each_variable": decided}
+        return {**arguments, "treatments": kept}
 
     @staticmethod
     def from_config(config: dict[str, Any]) -> tuple[dict[str, Any], list[Treatment]]:
@@ -98,25 +119,18 @@ class Exclusions:
         """
         config = dict(config)
         saved = config.pop("treatments", None)
-        decided = []
-        if saved and all(config.get(k) == v for k, v in saved["decided_by"].items()):
-            decided = [Treatment.from_config(t) for t in saved["of_each_variable"]]
-        return config, decided
+        if not saved or any(config.get(k) != v for k, v in saved["decided_by"].items()):
+            return config, []
+        return config, [
+            Treatment(**{**treatment, "shape": tuple(treatment["shape"])})
+            for treatment in saved["of_each_variable"]
+        ]
 
 
-def checked_patterns(
+def _checked_patterns(
     argument: str, value: Sequence[str] | None
 ) -> tuple[str, ...] | None:
-    """Returns validated patterns; `None` if there are none.
-
-    Args:
-        argument: The argument's name, for the error message.
-        value: The value that the user passed.
-
-    Raises:
-        TypeError: If `value` is not a list of patterns.
-        ValueError: If a pattern is not a regular expression.
-    """
+    """Returns validated patterns; `None` if there are none."""
     if value is None:
         return None
     if isinstance(value, str) or not (
@@ -139,91 +153,19 @@ def checked_patterns(
     return tuple(value) or None
 
 
-def treatments(
-    variables: Sequence[Any],
-    *,
-    exclude_biases_and_norms: bool,
-    exclude_from_weight_decay: Sequence[str] | None,
-    exclude_from_adaptation: Sequence[str] | None,
-) -> list[Treatment]:
-    """Returns the treatment of each variable.
-
-    Args:
-        variables: Keras or TensorFlow variables.
-        exclude_biases_and_norms: Whether tensors of rank 0 and 1, biases and variables
-            of normalization layers are excluded from both weight decay and adaptation.
-        exclude_from_weight_decay: Patterns of further exclusions.
-        exclude_from_adaptation: Patterns of further exclusions.
-
-    Returns:
-        One treatment for each variable, in order.
-
-    Raises:
-        ValueError: If a pattern matches none of the variables.
-    """
-    by_default = [
-        _default_reason(variable) if exclude_biases_and_norms else ""
-        for variable in variables
-    ]
-    from_decay = _user_reasons(
-        variables, "exclude_from_weight_decay", exclude_from_weight_decay
-    )
-    from_adaptation = _user_reasons(
-        variables, "exclude_from_adaptation", exclude_from_adaptation
-    )
-    return [
-        Treatment(
-            path=values.path(variable),
-            shape=tuple(variable.shape),
-            decayed=not (default or decay),
-            adapted=not (default or adaptation),
-            reason="; ".join(filter(None, (default, decay, adaptation))),
-        )
-        for variable, default, decay, adaptation in zip(
-            variables, by_default, from_decay, from_adaptation, strict=True
-        )
-    ]
-
-
-def recalled(
-    saved: Sequence[Treatment], variables: Sequence[Any]
-) -> list[Treatment] | None:
-    """Returns the treatments of a saved optimizer, for the loaded variables.
-
-    Keras changes paths on loading: `sequential/stem/kernel` in the saved model is
-    `stem/kernel` in the loaded one. Treatments are therefore matched by position, and
-    patterns are not searched again.
-
-    Args:
-        saved: The treatments that were saved.
-        variables: The variables of the loaded model.
-
-    Returns:
-        One treatment for each variable, or `None` if the shapes differ, so that these
-        are other variables.
-    """
-    if [t.shape for t in saved] != [tuple(v.shape) for v in variables]:
-        return None
-    return [
-        replace(treatment, path=values.path(variable))
-        for treatment, variable in zip(saved, variables, strict=True)
-    ]
-
-
-def _default_reason(variable: Any) -> str:
+def _default_reason(path: str, shape: tuple[int, ...]) -> str:
     """Returns why a variable is excluded by default; empty if it is not."""
-    if len(variable.shape) < 2:
-        return f"rank {len(variable.shape)}"
-    name = values.path(variable).rpartition("/")[2].removesuffix(":0")
+    if len(shape) < 2:
+        return f"rank {len(shape)}"
+    name = path.rpartition("/")[2].removesuffix(":0")
     return f"named {name}" if name in _NAMES else ""
 
 
-def _user_reasons(
-    variables: Sequence[Any], argument: str, patterns: Sequence[str] | None
+def _reasons(
+    paths: Sequence[str], argument: str, patterns: Sequence[str] | None
 ) -> list[str]:
     """Returns the pattern that excludes each variable; empty if none does."""
     patterns = patterns or ()
-    paths = [values.path(variable) for variable in variables]
     for pattern in patterns:
         if not any(re.search(pattern, path) for path in paths):
             shown = ", ".join(paths[:5]) + (", …" if len(paths) > 5 else "")

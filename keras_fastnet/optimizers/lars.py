@@ -247,16 +247,8 @@ class LARS(optimizers.Optimizer):
         `keras_fastnet.callbacks.TrustRatioMonitor`, which traces them again.
 
         Returns:
-            The record to read them from.
-
-        Raises:
-            ValueError: If the optimizer is not built.
+            The record to read them from, once the optimizer is built.
         """
-        if not self.built:
-            raise ValueError(
-                "`record_trust_ratios` needs an optimizer that is built. Received: "
-                "one before `build`. Call `optimizer.build(model.trainable_variables)`."
-            )
         self._record = TrustRatioRecord(self._treatments, self._distribution_strategy)
         return self._record
 

@@ -1,8 +1,7 @@
 """Weight decay and adaptation of one variable by LARS, and a table of them."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from keras_fastnet.text import table
 
@@ -24,20 +23,6 @@ class Treatment:
     decayed: bool
     adapted: bool
     reason: str
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns a configuration that JSON can hold.
-
-        It omits the path, which Keras may change on loading.
-        """
-        config = {**asdict(self), "shape": list(self.shape)}
-        del config["path"]
-        return config
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "Treatment":
-        """Returns the treatment that `get_config` described, without a path."""
-        return cls(path="", **{**config, "shape": tuple(config["shape"])})
 
 
 def treatment_table(treatments: Iterable[Treatment], weight_decay: float) -> str:

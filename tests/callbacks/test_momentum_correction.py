@@ -41,12 +41,6 @@ def in_numpy(update, rate_at, batch_at):
     return weight
 
 
-def sgd_with_rate_outside(weight, gradient, rate, kept):
-    """Goyal et al., equation 9."""
-    kept["u"] = 0.9 * kept["u"] + gradient
-    return weight - rate * kept["u"]
-
-
 def nesterov_with_rate_outside(weight, gradient, rate, kept):
     kept["u"] = 0.9 * kept["u"] + gradient
     return weight - rate * (0.9 * kept["u"] + gradient)
@@ -60,10 +54,6 @@ def lars_with_rate_outside(weight, gradient, rate, kept):
 
 
 REFERENCES = {
-    "sgd": (
-        lambda: keras.optimizers.SGD(1.0, momentum=0.9),
-        sgd_with_rate_outside,
-    ),
     "nesterov": (
         lambda: keras.optimizers.SGD(1.0, momentum=0.9, nesterov=True),
         nesterov_with_rate_outside,

@@ -27,10 +27,6 @@ def batches_of(dataset):
     return [(images.numpy(), labels.numpy()) for images, labels in dataset]
 
 
-def labels_of(dataset):
-    return [int(label) for _, labels in dataset for label in labels.numpy()]
-
-
 def one_image(folder, encoded):
     write(folder / "train-0", [example(encoded, 1)])
     return ImageRecords(folder, "train", 1)
@@ -83,17 +79,6 @@ def test_every_example_is_read_once(tmp_path, counts, num_workers, training):
     else:
         own = [sum(counts[rank::num_workers]) for rank in range(num_workers)]
         assert lengths == own
-
-
-def test_stated_number_of_examples_is_not_counted(tmp_path):
-    records = ImageRecords(write_split(tmp_path, [5, 4]), "train", 9, examples=30)
-    assert int(records.for_training(2, 16).cardinality()) == 15
-    # TensorFlow raises if the dataset does not end at its stated length.
-    with pytest.raises(tf.errors.FailedPreconditionError, match="contain 15 elements"):
-        batches_of(records.for_training(2, 16))
-    # Each of several workers counts the records it reads.
-    own = records.for_training(2, 16, strategy=Worker(2, 1))
-    assert int(own.cardinality()) == 4
 
 
 @pytest.mark.smoke
@@ -250,7 +235,6 @@ def test_all_images_have_three_channels(tmp_path, encoded, colour):
     ):
         ((images, _),) = dataset
         np.testing.assert_allclose(images[0], expected, atol=2)
-    assert records.find_corrupt() == []
 
 
 def test_bmp_raises(tmp_path):
@@ -258,30 +242,14 @@ def test_bmp_raises(tmp_path):
     records = one_image(tmp_path, with_palette("BMP"))
     with pytest.raises(tf.errors.InvalidArgumentError, match="Convert it to PNG"):
         batches_of(records.for_evaluation(1, 12))
-    (found,) = records.find_corrupt()
-    assert found.reason.startswith("Images must be JPEG, PNG or GIF files. Received: ")
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda files: files[1].unlink(), "2 of 3 files, without 00001-of-00003"),
-        (
-            lambda files: files[1].rename(files[1].with_name("train-00001-of-00002")),
-            "files of 2 and of 3",
-        ),
-        (
-            lambda files: files[1].rename(files[1].with_name("train-extra")),
-            "also train-extra",
-        ),
-    ],
-    ids=["missing", "of two conversions", "uncounted"],
-)
-def test_files_that_are_not_all_of_one_conversion_raise(tmp_path, change, words):
-    change(sorted(write_split(tmp_path, [2, 2, 2]).iterdir()))
-    with pytest.raises(ValueError, match="those of one conversion") as refusal:
+@pytest.mark.parametrize("name", [None, "train-00001-of-00002", "train-extra"])
+def test_files_that_are_not_all_of_one_conversion_raise(tmp_path, name):
+    files = sorted(write_split(tmp_path, [2, 2, 2]).iterdir())
+    files[1].rename(tmp_path / (name or "other"))
+    with pytest.raises(ValueError, match=r"those of one conversion.* train-00000-of"):
         ImageRecords(tmp_path, "train", 6)
-    assert f"Received: {words} in {tmp_path}" in str(refusal.value)
 
 
 def test_labels_and_shapes(tmp_path):
@@ -295,28 +263,12 @@ def test_labels_and_shapes(tmp_path):
     np.testing.assert_array_equal(vectors, np.eye(7)[labels])
 
 
-def test_classes_from_labels_txt(tmp_path):
-    folder = write_split(tmp_path, [3])
-    (folder / "labels.txt").write_text("a cat\na dog\na cow\n\n")
-    assert ImageRecords(folder, "train").classes == 3
-    with pytest.raises(ValueError, match=r"classes=4, and 3 lines in .*labels\.txt"):
-        ImageRecords(folder, "train", 4)
-    (folder / "labels.txt").unlink()
-    with pytest.raises(ValueError, match=r"Pass `classes=\.\.\.`"):
-        ImageRecords(folder, "train")
-
-
 @pytest.mark.parametrize(
     ("settings", "error", "words"),
     [
         ({"data_dir": "nowhere"}, FileNotFoundError, "nowhere, which is not there"),
         ({"split": "test"}, FileNotFoundError, "which holds train-00000-of-00002, tr"),
-        ({"image_key": "image"}, ValueError, "image/class/label (int64_list), image"),
-        ({"label_key": "class"}, ValueError, "as `label_key=...`"),
-        ({"classes": 5}, ValueError, "Received: 6 in the first record of"),
-        ({"first_label": 2}, ValueError, "must be from 2 to 10. Received: 1 in"),
         ({"classes": 0}, ValueError, "classes=0"),
-        ({"examples": 0}, ValueError, "examples=0"),
         ({"corrupt": "ignore"}, ValueError, "corrupt='ignore'"),
     ],
 )
@@ -332,13 +284,8 @@ def test_unsuitable_files_raise(tmp_path, settings, error, words):
     ("settings", "words"),
     [
         ({"batch_size": 7, "strategy": Worker(2)}, "Pass, for example, 6 and 8."),
-        ({"batch_size": 0}, "batch_size=0"),
-        ({"seed": -1}, "seed=-1"),
-        ({"shuffle_buffer": 0}, "shuffle_buffer=0"),
         ({"augmentation": "random"}, '"inception" (random parts) or "pad"'),
         ({"augmentation": "pad", "image_size": 4}, "image_size=4"),
-        ({"mean": (1, 2)}, "three numbers"),
-        ({"std": (1, 0, 1)}, "std=0"),
         ({"crop_fraction": 1.5}, "crop_fraction=1.5"),
     ],
 )

@@ -22,8 +22,6 @@ def fit_with_backups(
     folder: str,
     stop_after: int | None = None,
     seed: int = 7,
-    batch_size: int = 16,
-    momentum: str = "sgd",
 ) -> dict[str, Any]:
     """Trains three epochs of six batches, until the end or a number of batches.
 
@@ -35,7 +33,7 @@ def fit_with_backups(
     with scope(strategy):
         model = network("synchronized")
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile(OPTIMIZERS[momentum](), loss, metrics=["accuracy"])
+        model.compile(OPTIMIZERS["sgd"](), loss, metrics=["accuracy"])
     callbacks: list[Any] = [BackupAndRestore(folder, save_freq=1)]
     if stop_after is not None:
         callbacks.append(StopAfter(stop_after))
@@ -43,7 +41,7 @@ def fit_with_backups(
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         try:
-            options = {"batch_size": batch_size, "epochs": 3, "verbose": 0}
+            options = {"batch_size": 16, "epochs": 3, "verbose": 0}
             model.fit(x, y, callbacks=callbacks, **options)
         except (Stop, ValueError) as ended:
             error = f"{type(ended).__name__}: {ended}"

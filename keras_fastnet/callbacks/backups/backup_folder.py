@@ -49,7 +49,6 @@ class BackupFolder:
         self._keep = keep
         self._note = note
         self._writing: Future[None] | None = None
-        self._ends_epoch = False
         self._failing = False
 
     def newest(self) -> bytes:
@@ -101,23 +100,21 @@ class BackupFolder:
             about: What the backup states about itself.
         """
         self.wait()
-        self._ends_epoch = about["batch"] == 0
         self._writing = _THREAD.submit(self._write, list(arrays), about)
 
     def wait(self) -> None:
         """Waits until the last backup is written, or has failed.
 
-        A failure is a warning and no error: earlier backups exist, and training goes
-        on. The warning is repeated at the end of every epoch.
+        The first of several failures is a warning and no error: earlier backups exist,
+        and training goes on.
         """
         writing, self._writing = self._writing, None
         if writing is None:
             return
         error = writing.exception()
-        if error is None:
-            if self._failing:
-                self._note(f"backups are written to {self.location} again")
-        elif self._ends_epoch or not self._failing:
+        if error is None and self._failing:
+            self._note(f"backups are written to {self.location} again")
+        if error is not None and not self._failing:
             self._note(
                 f"WARNING: no backup could be written ({type(error).__name__}: "
                 f"{error}). Training continues; after an interruption it would resume "
