@@ -16,7 +16,6 @@ from keras_fastnet.callbacks.progress import (
     batches_per_update,
     print_on_chief,
     refuse_second,
-    updates_of,
 )
 from keras_fastnet.schedules.decays import Constant, Decay, warmup_then_decay
 
@@ -24,10 +23,10 @@ from keras_fastnet.schedules.decays import Constant, Decay, warmup_then_decay
 class LearningRateWarmup(FastnetCallback, keras.callbacks.Callback):
     """Increases the learning rate gradually, then applies a decay.
 
-    Warm-up and decay are both given in epochs, or both in updates. In epochs, the rate
-    is a function of the fractional epoch (the fraction of batches done) and does not
-    depend on batch growth. It is set before every update, so that all micro-batches of
-    an update have the same rate (Goyal et al. 2017, arXiv 1706.02677, section 2.2).
+    The rate is a function of the fractional epoch (the fraction of batches done) and
+    does not depend on batch growth. It is set before every update, so that all
+    micro-batches of an update have the same rate (Goyal et al. 2017, arXiv 1706.02677,
+    section 2.2).
 
     ```python
     if epoch < warmup_epochs:
@@ -41,21 +40,14 @@ class LearningRateWarmup(FastnetCallback, keras.callbacks.Callback):
     Args:
         peak: The rate at the end of the warm-up, such as
             `schedules.linear_scaling(0.1, 32_768)`.
-        warmup_epochs: Epochs of the warm-up, above 0; may be fractional. Defaults to
-            `None`: the warm-up is given by `warmup_updates`.
+        warmup_epochs: Epochs of the warm-up, above 0; may be fractional.
         then: The decay after the warm-up: one of `schedules.Constant`, `Polynomial`,
             `Cosine` and `Steps`, or a function from the epochs since the warm-up to a
-            factor of the peak. With `warmup_updates`, it counts updates instead:
-            `Polynomial(3_000)` ends 3,000 updates after the warm-up. Defaults to
-            `schedules.Constant()`.
-        warmup_updates: Updates of the warm-up, in place of `warmup_epochs`. Updates are
-            those of `optimizer.iterations`, so a resumed training continues the
-            schedule. Defaults to `None`.
+            factor of the peak. Defaults to `schedules.Constant()`.
         start: The rate at the start, below the peak. Defaults to `0.0`; Goyal et al.
             start from the rate of one worker.
         steps_per_epoch: Batches in an epoch, for data whose number of batches Keras
-            does not know; not used with `warmup_updates`. Defaults to `None`: the
-            number that Keras reports.
+            does not know. Defaults to `None`: the number that Keras reports.
         momentum_correction: Whether to rescale momentum at every change of the rate
             (Goyal et al., section 3.1, remark 3), which matters if the rate jumps, as
             with `Steps`. For SGD and LARS, whose momentum buffers contain the rate; it
@@ -64,11 +56,10 @@ class LearningRateWarmup(FastnetCallback, keras.callbacks.Callback):
 
     Raises:
         TypeError: If an argument is of the wrong type.
-        ValueError: If not exactly one of `warmup_epochs` and `warmup_updates` is given,
-            or the warm-up does not increase the rate. From `fit`, before the first
-            step: if the optimizer has a `LearningRateSchedule`, `fit` has a second
-            warm-up or a `LearningRateScheduler`, or the number of batches in an epoch
-            is needed and unknown.
+        ValueError: If the warm-up does not increase the rate. From `fit`, before the
+            first step: if the optimizer has a `LearningRateSchedule`, `fit` has a
+            second warm-up or a `LearningRateScheduler`, or the number of batches in an
+            epoch is unknown.
 
     Example:
 
@@ -85,31 +76,16 @@ class LearningRateWarmup(FastnetCallback, keras.callbacks.Callback):
     def __init__(
         self,
         peak: float,
-        warmup_epochs: float | None = None,
+        warmup_epochs: float,
         then: Decay | None = None,
         *,
-        warmup_updates: int | None = None,
         start: float = 0.0,
         steps_per_epoch: int | None = None,
         momentum_correction: bool = False,
     ):
         super().__init__()
         self.peak = checked_number("peak", peak, above=0.0)
-        if (warmup_epochs is None) == (warmup_updates is None):
-            raise ValueError(
-                "LearningRateWarmup takes one of `warmup_epochs` and `warmup_updates`. "
-                f"Received: warmup_epochs={warmup_epochs}, "
-                f"warmup_updates={warmup_updates}. Pass, for example, "
-                f"`LearningRateWarmup({self.peak:g}, warmup_epochs=5)`."
-            )
-        self._warmup: float
-        if warmup_updates is None:
-            self._unit = "epoch"
-            self._warmup = checked_number("warmup_epochs", warmup_epochs, above=0.0)
-        else:
-            self._unit = "update"
-            self._warmup = checked_integer("warmup_updates", warmup_updates, at_least=1)
-        self.warmup_epochs, self.warmup_updates = warmup_epochs, warmup_updates
+        self.warmup_epochs = checked_number("warmup_epochs", warmup_epochs, above=0.0)
         self.start = checked_number("start", start, at_least=0.0)
         if self.start >= self.peak:
             raise ValueError(
@@ -133,8 +109,6 @@ class LearningRateWarmup(FastnetCallback, keras.callbacks.Callback):
         self._derivation = getattr(peak, "derivation", f"{self.peak:g}")
         self._epoch = 0
         self._steps = 0
-        # The updates done when the epoch began, and the batches left out since then.
-        self._updates, self._first_batch = 0, 0
         # The rate that it set last; another callback may have changed it since.
         self.last_rate: float | None = None
         self._data: Any = None
@@ -143,13 +117,12 @@ class LearningRateWarmup(FastnetCallback, keras.callbacks.Callback):
         """Returns the learning rate at a point of the training.
 
         Args:
-            done: Number of epochs done, which may be fractional; with `warmup_updates`,
-                number of updates done.
+            done: Number of epochs done, which may be fractional.
         """
         return warmup_then_decay(
             done,
             peak=self.peak,
-            warmup=self._warmup,
+            warmup=self.warmup_epochs,
             then=self.then,
             start=self.start,
         )
@@ -175,7 +148,7 @@ class LearningRateWarmup(FastnetCallback, keras.callbacks.Callback):
                 f"`{type(inner).__name__}(learning_rate={self.peak:g})`."
             )
         self._steps = self.steps_per_epoch or self.params.get("steps") or 0
-        if not self._steps and self.warmup_updates is None:
+        if not self._steps:
             raise ValueError(
                 "LearningRateWarmup needs the number of batches in an epoch. "
                 "Received: data of unknown length. Pass "
@@ -186,23 +159,18 @@ class LearningRateWarmup(FastnetCallback, keras.callbacks.Callback):
         self._data = data_of(self.model)
         if self.momentum_correction:
             self._correction = MomentumCorrection(optimizer)
-        # Decays say "epochs", whatever unit they are used with.
-        then = str(self.then).replace("epochs", f"{self._unit}s")
-        first = "first" if self._warmup == 1 else f"first {self._warmup:g}"
-        units = self._unit if self._warmup == 1 else f"{self._unit}s"
+        epochs = self.warmup_epochs
+        first = "first epoch" if epochs == 1 else f"first {epochs:g} epochs"
         print_on_chief(
             self.model,
             f"learning rate rises from {self.start:g} to {self._derivation} in the "
-            f"{first} {units}, then {then}",
+            f"{first}, then {self.then}",
         )
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Sets the first rate of the epoch."""
         self._epoch = epoch
-        self._first_batch = self._data.first_batch if self._data else 0
-        if self.warmup_updates is not None:
-            self._updates = updates_of(self.model.optimizer)
-        self._set_rate(self._first_batch)
+        self._set_rate(self._data.first_batch if self._data else 0)
 
     def on_train_batch_begin(
         self, batch: int, logs: dict[str, Any] | None = None
@@ -218,12 +186,8 @@ class LearningRateWarmup(FastnetCallback, keras.callbacks.Callback):
     def _set_rate(self, batch: int) -> None:
         optimizer = self.model.optimizer
         together = batches_per_update(optimizer, self._data)
-        if self.warmup_updates is None:
-            first = batch - batch % together
-            done = self._epoch + min(first / self._steps, 1.0)
-        else:
-            # Counted here, since reading the optimizer's number waits for the step.
-            done = self._updates + (batch - self._first_batch) // together
+        first = batch - batch % together
+        done = self._epoch + min(first / self._steps, 1.0)
         factor = getattr(optimizer, "learning_rate_factor", 1.0)
         rate = factor * self.rate_at(done)
         if rate != self.last_rate:

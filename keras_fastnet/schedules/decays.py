@@ -1,7 +1,7 @@
 """Learning rates as functions of training progress: a warm-up, then a decay.
 
 Each class is a decay: a function of the fractional epochs since the warm-up, whose
-value multiplies the peak. If the warm-up is given in updates, so is the decay.
+value multiplies the peak.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from keras_fastnet.arguments import checked_number
 
 Decay = Callable[[float], float]
-"""From the epochs or updates since the warm-up to a factor of the peak, 1 at first."""
+"""From the epochs since the warm-up to a factor of the peak, 1 at first."""
 
 
 def warmup_then_decay(
@@ -20,9 +20,9 @@ def warmup_then_decay(
     """Returns the learning rate after a linear warm-up (Goyal et al., section 2.2).
 
     Args:
-        done: Number of epochs or updates done; may be fractional.
+        done: Number of epochs done; may be fractional.
         peak: The rate at the end of the warm-up.
-        warmup: Length of the warm-up, in the unit of `done`.
+        warmup: Length of the warm-up in epochs.
         then: The decay after it.
         start: The rate at the start. Defaults to `0.0`.
     """

@@ -216,28 +216,6 @@ def test_warmup_with_data_of_unknown_length():
         np.testing.assert_allclose(seen, expected, rtol=1e-6)
 
 
-@pytest.mark.filterwarnings("ignore:Your input ran out of data")
-@pytest.mark.parametrize("known", [True, False])
-def test_warmup_by_updates_continues_in_the_next_fit(capsys, known):
-    """Eight updates of warm-up, then two of decay, whatever the size of an update."""
-    dataset = tf.data.Dataset.from_tensor_slices(data(6 * 32)).batch(32)
-    if not known:
-        dataset = dataset.filter(lambda *_: True)
-    watch = Watch()
-    model = compiled(LargeBatchOptimizer(keras.optimizers.SGD(1e-3)))
-    warmup = LearningRateWarmup(8e-3, warmup_updates=8, then=Polynomial(2, power=1.0))
-    options = {"shuffle": False, "verbose": 0}
-    callbacks = [warmup, BatchGrowth({0: 32, 1: 64}), watch]
-    model.fit(dataset, epochs=2, **options, callbacks=callbacks)
-    printed = capsys.readouterr().out
-    assert "first 8 updates, then polynomial decay (power 1) to 0 over 2 up" in printed
-    model.fit(dataset, epochs=3, initial_epoch=2, **options, callbacks=callbacks)
-    # Six updates of 32, then three of 64 in each epoch.
-    expected = [[0, 1e-3, 2e-3, 3e-3, 4e-3, 5e-3], [6e-3, 7e-3, 8e-3], [4e-3, 0, 0]]
-    for seen, rates in zip(watch.updates, expected, strict=True):
-        np.testing.assert_allclose(seen, rates, rtol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("phases", "error", "words"),
     [
@@ -270,8 +248,6 @@ def test_unsuitable_optimizers_raise():
     [
         ({"peak": 0.1, "start": 0.1}, ValueError, "`start` must be below `peak`"),
         ({"peak": 0.1, "then": "cosine"}, TypeError, "then='cosine'"),
-        ({"peak": 0.1, "warmup_updates": 9}, ValueError, "warmup_updates=9. Pass"),
-        ({"peak": 0.1, "warmup_epochs": None}, ValueError, "takes one of"),
     ],
 )
 def test_invalid_warmups_raise(settings, error, words):
