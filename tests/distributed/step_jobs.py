@@ -460,3 +460,18 @@ def fit_by_values(strategy: Any, *, functions: bool) -> dict[str, Any]:
         }
     finally:
         tf.config.run_functions_eagerly(False)
+
+
+def predict_texts(strategy: Any, *, length: int | None) -> Any:
+    """Returns predictions whose length depends on the batch, or the error's text."""
+    texts = np.array(["a b c", "a", "b c d", "a b", "c", "d e f g h i", "a", "e"])
+    vectorize = keras.layers.TextVectorization(output_sequence_length=length)
+    vectorize.adapt(texts)
+    with scope(strategy):
+        inputs = keras.Input((1,), dtype="string")
+        model = keras.Model(inputs, vectorize(inputs))
+    dataset = tf.data.Dataset.from_tensor_slices(texts[:, None]).batch(8)
+    try:
+        return model.predict(dataset, verbose=0)
+    except tf.errors.InvalidArgumentError as error:
+        return str(error)
