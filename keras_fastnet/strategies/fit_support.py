@@ -350,13 +350,15 @@ class FitSupport:
                 self.workers, "a call of `strategy.run`"
             )
 
-    def note_loss(self, kind: Literal["scalar", "elements", "accumulated"]) -> None:
+    def note_loss(
+        self, kind: Literal["scalar", "metric", "elements", "accumulated"]
+    ) -> None:
         """Prints once how a loss is interpreted that may mean several things.
 
         Args:
-            kind: A scalar from a loss function; a tensor that `add_loss` or the
-                gradient of a program's own step is given; or gradients that a program
-                adds up in variables.
+            kind: A scalar from a loss function, or from a metric's; a tensor that
+                `add_loss` or the gradient of a program's own step is given; or
+                gradients that a program adds up in variables.
         """
         if kind in self._noted_losses or self.strategy.rank:
             return
@@ -366,6 +368,10 @@ class FitSupport:
             f"{self.scalar_losses} over each replica's examples. Where it couples "
             "examples of a batch, as Dice over the batch axis does, several replicas "
             "differ from one device.",
+            "metric": "a metric function returns a scalar, which is taken for the mean "
+            "over each replica's examples. Where it couples examples of a batch, as an "
+            "F1 or the root of a mean does, several replicas differ from one device: "
+            "use a keras.metrics.Metric, whose sums are added up.",
             "elements": "a loss with an axis is taken for a sum over the examples if "
             "it is as long as a replica's batch, and otherwise for the same on all "
             "replicas, as a penalty on weights is. Reduce it to a scalar, such as "
