@@ -76,13 +76,6 @@ def test_recipe_prints_table_and_phases_without_tensorflow():
     assert [*phases[1], "6.633", "to", "0"] in words
 
 
-def test_recipe_draws_a_plot(capsys, tmp_path):
-    file = tmp_path / "phases.png"
-    assert main(["recipe", "facebook2017", "-n", "256", "--plot", str(file)]) == 0
-    assert file.read_bytes().startswith(b"\x89PNG\r\n")
-    assert "157 an epoch" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
