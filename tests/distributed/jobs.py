@@ -983,33 +983,6 @@ def fit_by_recipe(strategy: Any) -> dict[str, Any]:
     return {**state(model), "history": history}
 
 
-def fit_recipe(strategy: Any) -> dict[str, list[float]]:
-    """Trains on a few examples by a published recipe; returns the logs."""
-    generator = np.random.default_rng(0)
-    x = generator.random((130, 32, 32, 3), "float32")
-    y = generator.integers(0, 10, 130)
-    recipe = keras_fastnet.recipes.sony2018(
-        strategy,
-        (x, y),
-        epochs=4,
-        global_batch=8 * strategy.num_replicas_in_sync,
-        device_batch=8,
-    )
-    with recipe.scope():
-        model = keras_fastnet.models.cifar_resnet(8, first_strides=2)
-        recipe.compile(model, metrics=["accuracy"])
-    arguments = recipe.fit_arguments
-    callbacks = keras_fastnet.callbacks
-    arguments["callbacks"] += [
-        callbacks.TrustRatioMonitor(),
-        callbacks.ThroughputMonitor(),
-    ]
-    history = model.fit(
-        *(x, y), validation_data=(x[:50], y[:50]), verbose=0, **arguments
-    )
-    return history.history
-
-
 def tpu_of_two_hosts(strategy: Any) -> str:
     """Returns what is said to a TPU system of two hosts."""
     from tests.distributed.tpu_of_cpus import Resolver

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from keras_fastnet import cli
@@ -53,8 +52,6 @@ def write_files(page: Path, folder: Path) -> None:
         keys = {"image_key": "image", "label_key": "label"}
         records = [example(plain(i), i % 10, **keys) for i in range(64)]
         write(folder / "images.tfrecord", records)
-        np.save(folder / "images.npy", np.zeros((64, 8, 8, 3), np.uint8))
-        np.save(folder / "labels.npy", np.arange(64) % 10)
     elif page.stem == "image_records":
         (folder / "imagenet").mkdir()
         write_split(folder / "imagenet", [8, 8])

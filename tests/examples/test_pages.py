@@ -3,6 +3,7 @@
 import argparse
 import ast
 import importlib
+import importlib.util
 import inspect
 import re
 import shlex
@@ -37,7 +38,11 @@ def resolve(name: str) -> Any:
     found = importlib.import_module(first)
     for depth, part in enumerate(rest, 2):
         if not hasattr(found, part):
-            importlib.import_module(".".join(name.split(".")[:depth]))
+            module = ".".join(name.split(".")[:depth])
+            # An example is a program: importing it would run it.
+            if module.startswith("keras_fastnet.examples."):
+                return importlib.util.find_spec(module).origin
+            importlib.import_module(module)
         found = getattr(found, part)
     return found
 
