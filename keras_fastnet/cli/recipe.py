@@ -6,7 +6,6 @@ from itertools import pairwise
 from keras_fastnet.cli.option_types import integer
 from keras_fastnet.errors import UsageError
 from keras_fastnet.recipes import RECIPES, Recipe
-from keras_fastnet.schedules import plot
 from keras_fastnet.text import table
 
 _DESCRIPTION = """\
@@ -19,8 +18,8 @@ _EPILOG = """\
 examples:
   fastnet recipe sony2018 --examples 50000 --workers 8
       CIFAR-10 on eight workers with one device each
-  fastnet recipe facebook2017 --workers 256 --plot phases.png
-      ImageNet, as in the paper, with a plot
+  fastnet recipe facebook2017 --workers 256
+      ImageNet, as in the paper
 """
 
 
@@ -61,12 +60,6 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
             metavar="N",
             help=f"{meaning} (default: the recipe's)",
         )
-    parser.add_argument(
-        "--plot",
-        metavar="FILE",
-        help="also plot batch and learning rate to a PNG, PDF or SVG file; needs "
-        "pip install matplotlib",
-    )
     parser.set_defaults(execute=execute)
 
 
@@ -81,14 +74,7 @@ def execute(arguments: argparse.Namespace) -> int:
             device_batch=arguments.device_batch,
             ranks=arguments.workers,
         )
-        if arguments.plot:
-            plot(
-                {recipe.name: recipe.rate_at},
-                recipe.epochs,
-                arguments.plot,
-                batches={recipe.name: recipe.phases},
-            )
-    except (ImportError, ValueError) as error:
+    except ValueError as error:
         raise UsageError(str(error)) from error
     print(recipe, _phase_table(recipe), sep="\n\n")
     return 0

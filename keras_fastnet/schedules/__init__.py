@@ -1,7 +1,6 @@
 """Learning-rate schedules for large-batch training."""
 
 from keras_fastnet.schedules.decays import Constant, Cosine, Polynomial, Steps
-from keras_fastnet.schedules.plot import plot
 from keras_fastnet.schedules.scaling import (
     ScaledRate,
     linear_scaling,
@@ -15,6 +14,5 @@ __all__ = [
     "ScaledRate",
     "Steps",
     "linear_scaling",
-    "plot",
     "square_root_scaling",
 ]

@@ -7,7 +7,7 @@ import tensorflow as tf
 from keras_fastnet import LARS, LargeBatchOptimizer, TorusStrategy
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.callbacks import BatchGrowth, LearningRateWarmup
-from keras_fastnet.schedules import Polynomial, plot
+from keras_fastnet.schedules import Polynomial
 
 # 34 micro-batches of 1,024: a batch of 32,768 and two left, or 8 of 4,096 and two left.
 EXAMPLES = 34 * 1024
@@ -284,9 +284,3 @@ def test_invalid_warmups_raise(settings, error, words):
     with pytest.raises(error, match="Received") as refusal:
         LearningRateWarmup(**{"warmup_epochs": 5, **settings})
     assert words in str(refusal.value)
-
-
-def test_plot_writes_a_png(tmp_path):
-    warmup = LearningRateWarmup(3.2, 5, Polynomial(85))
-    plot({"polynomial": warmup.rate_at}, 90, tmp_path / "rates.png")
-    assert (tmp_path / "rates.png").read_bytes().startswith(b"\x89PNG\r\n")
