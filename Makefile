@@ -88,7 +88,7 @@ format: $(VENV)/dev.stamp  ## Rewrite the code in the project's style.
 
 docs: $(VENV)/dev.stamp  ## Build the site in build/site; warnings and broken links fail.
 	TF_CPP_MIN_LOG_LEVEL=3 $(VENV)/bin/python -m sphinx -c docs -EWq --keep-going . build/site
-	@echo "build/site/docs/index.html"
+	@echo "build/site/index.html"
 
 figures: $(VENV)/dev.stamp  ## Redraw the figures of docs/, the plots from the result files.
 	$(VENV)/bin/python benchmarks/figures.py

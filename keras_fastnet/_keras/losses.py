@@ -23,9 +23,20 @@ def weigh_scalar(value: tf.Tensor) -> tf.Tensor:
     strategy = in_replica()
     if strategy is None:
         return value
-    support = strategy.fit_support
-    support.note_loss("scalar")
-    return weigh_sum(value) if support.scalar_losses == "sum" else value
+    note_kind("scalar")
+    scalars = strategy.fit_support.scalar_losses
+    return weigh_sum(value) if scalars == "sum" else value
+
+
+def note_kind(kind: str) -> None:
+    """Has the strategy print once how something is taken that may mean several things.
+
+    Args:
+        kind: As of `FitSupport.note_loss`.
+    """
+    strategy = in_replica()
+    if strategy is not None:
+        strategy.fit_support.note_loss(kind)
 
 
 def weigh_sum(value: tf.Tensor) -> tf.Tensor:
@@ -77,9 +88,7 @@ def weigh_elements(values: tf.Tensor, total: tf.Tensor) -> tf.Tensor:
     """
     if values.shape.rank == 0:
         return total
-    strategy = in_replica()
-    if strategy is not None:
-        strategy.fit_support.note_loss("elements")
+    note_kind("elements")
     rows = tf.maximum(_step().own, 1)
     of_examples = tf.shape(values, out_type=rows.dtype)[0] == rows
     return tf.where(of_examples, weigh_sum(total), total)

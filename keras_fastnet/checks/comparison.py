@@ -1,13 +1,19 @@
 """`check`, which trains a model on the workers and on one device, and compares."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from keras_fastnet._keras.keras_api import keras, require_keras_3
-from keras_fastnet.checks.subject import Subject, made, named, small_network
+from keras_fastnet.checks.subject import (
+    EXAMPLES_PER_REPLICA,
+    Subject,
+    made,
+    named,
+    small_network,
+)
 from keras_fastnet.checks.trainings import UPDATES, Training, Trainings
 from keras_fastnet.checks.traits import custom_parts
 from keras_fastnet.strategies import TorusStrategy, TPUStrategy
@@ -64,24 +70,17 @@ def check(
     """
     require_keras_3("The check of a cluster")
     subject = subject or small_network()
-    yield from _verdicts("the updates of one device", _compare, strategy, subject)
-    yield from _verdicts("equal weights on every worker", _agree, strategy, subject)
-
-
-def _verdicts(
-    what: str,
-    measure: Callable[[Any, Subject], Iterator[Verdict]],
-    strategy: Any,
-    subject: Subject,
-) -> Iterator[Verdict]:
-    """Yields what `measure` yields, and a verdict for the error that it raises."""
-    try:
-        yield from measure(strategy, subject)
-    except Exception as error:
-        # TensorFlow and Keras raise errors of many types if workers do not agree.
-        text = " ".join(str(error).split())
-        kind: Any = "refused" if isinstance(error, ValueError) else "fail"
-        yield Verdict(what, kind, f"{type(error).__name__}: {text}"[:500])
+    for what, measure in (
+        ("the updates of one device", _compare),
+        ("equal weights on every worker", _agree),
+    ):
+        try:
+            yield from measure(strategy, subject)
+        except Exception as error:
+            # TensorFlow and Keras raise errors of many types if workers do not agree.
+            text = " ".join(str(error).split())
+            kind: Any = "refused" if isinstance(error, ValueError) else "fail"
+            yield Verdict(what, kind, f"{type(error).__name__}: {text}"[:500])
 
 
 def _compare(strategy: Any, subject: Subject) -> Iterator[Verdict]:
@@ -99,11 +98,23 @@ def _compare(strategy: Any, subject: Subject) -> Iterator[Verdict]:
     rounding = max(_of_all(strategy, turned))
     if not rounding <= _LARGEST_ROUNDING:
         again = one.apart(trainings.train(False, trainings.in_order))
-        raise ValueError(_why_not_comparable(subject.name, again, rounding))
+        if again > _TOLERANCE:
+            raise ValueError(
+                "A model can be compared only if one device trains it to the same "
+                f"weights twice. Received: {subject.name}, whose weights differ by "
+                f"{again:.0%} of their change. Draw random numbers by `keras.random` "
+                "or layers of Keras: the check replaces those."
+            )
+        raise ValueError(
+            "A model can be compared only if its updates do not depend on rounding. "
+            f"Received: {subject.name}, whose weights differ on one device by "
+            f"{rounding:.0%} of their change when the examples of a batch are in "
+            "another order. Check it with a smaller learning rate, without mixed "
+            "precision, or with other data."
+        )
     several = trainings.train(True, trainings.in_order)
     tolerance = max(_TOLERANCE, 10 * rounding)
     yield from _compare_values(one, several, tolerance)
-    yield _compare_logs(one.logs, several.logs, tolerance)
     if trainings.changes:
         changes = "; ".join(sorted(trainings.changes))
         yield Verdict("made comparable", "note", changes)
@@ -112,53 +123,44 @@ def _compare(strategy: Any, subject: Subject) -> Iterator[Verdict]:
 def _compare_values(
     one: Training, several: Training, tolerance: float
 ) -> Iterator[Verdict]:
-    differing = [
-        value
-        for value, difference in zip(
-            several.values, one.differences(several), strict=True
-        )
-        if not difference <= tolerance
-    ]
-    wrong = [value.path for value in differing if value.trained]
+    pairs = zip(several.values, one.differences(several), strict=True)
+    wrong = [value for value, difference in pairs if not difference <= tolerance]
     details = f"{count(UPDATES, 'update')}, weights differ by "
     details += f"{one.apart(several):.1e} of their change"
-    if wrong:
-        details += f": {_shortened(wrong)}"
-    yield Verdict("the updates of one device", _result(wrong), details)
-    state = sum(not value.trained for value in several.values)
-    if not state:
-        return
-    wrong = [value.path for value in differing if not value.trained]
-    details = count(state, "value")
-    if wrong:
+    weights = [value.path for value in wrong if value.trained]
+    if weights:
+        details += f": {_shortened(weights)}"
+    yield _verdict("the updates of one device", weights, details)
+    states = [value.path for value in wrong if not value.trained]
+    number = sum(not value.trained for value in several.values)
+    details = count(number, "value")
+    if states:
         details = (
-            f"{_shortened(wrong)}: workers average the state that layers assign, "
+            f"{_shortened(states)}: workers average the state that layers assign, "
             "which is right for means (docs/custom_training.md)"
         )
-    yield Verdict("the state of layers of one device", _result(wrong), details)
-
-
-def _compare_logs(
-    one: dict[str, float], several: dict[str, float], tolerance: float
-) -> Verdict:
-    wrong = [
+    if number:
+        yield _verdict("the state of layers of one device", states, details)
+    logs = [
         f"{name} {found:.6g} instead of {right:.6g}"
-        for (name, right), found in zip(one.items(), several.values(), strict=True)
+        for (name, right), found in zip(
+            one.logs.items(), several.logs.values(), strict=True
+        )
         if not np.isclose(found, right, rtol=tolerance, atol=1e-12, equal_nan=True)
     ]
-    details = ", ".join(one)
-    if wrong:
+    details = ", ".join(one.logs)
+    if logs:
         details = (
-            f"{_shortened(wrong)}: workers add up the state of a metric, which is "
-            "right for sums over examples. Compute others from the results of `predict`"
+            f"{_shortened(logs)}: workers add up the state of a metric, which is right "
+            "for sums over examples. Compute others from the results of `predict`"
         )
-    return Verdict("the logged loss and metrics of one device", _result(wrong), details)
+    yield _verdict("the logged loss and metrics of one device", logs, details)
 
 
 def _agree(strategy: Any, subject: Subject) -> Iterator[Verdict]:
     keras.backend.clear_session()
     keras.utils.set_random_seed(1)
-    batch = subject.examples_per_replica * strategy.num_replicas_in_sync
+    batch = EXAMPLES_PER_REPLICA * strategy.num_replicas_in_sync
     with strategy.scope():
         model, data = made(subject, 2 * batch + 1)
     model.fit(**named(data), batch_size=batch, verbose=0)
@@ -168,7 +170,7 @@ def _agree(strategy: Any, subject: Subject) -> Iterator[Verdict]:
     differs = len({np.float64(mark).tobytes() for mark in marks}) > 1
     if differs:
         details = f"sums of the weights, by rank: {marks}"
-    yield Verdict("equal weights on every worker", _result(differs), details)
+    yield _verdict("equal weights on every worker", differs, details)
     if parts := custom_parts(model):
         yield Verdict("custom code", "note", ", ".join(parts))
 
@@ -180,27 +182,10 @@ def _of_all(strategy: Any, value: float) -> list[float]:
     return [float(np.int64(n).view(np.float64)) for (n,) in numbers]
 
 
-def _result(wrong: object) -> Literal["pass", "fail"]:
-    return "fail" if wrong else "pass"
+def _verdict(subject: str, wrong: object, details: str) -> Verdict:
+    return Verdict(subject, "fail" if wrong else "pass", details)
 
 
 def _shortened(names: list[str]) -> str:
     more = len(names) - _MOST_NAMES
     return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
-
-
-def _why_not_comparable(name: str, again: float, turned: float) -> str:
-    if again > _TOLERANCE:
-        return (
-            "A model can be compared only if one device trains it to the same weights "
-            f"twice. Received: {name}, whose weights differ by {again:.0%} of their "
-            "change. Draw random numbers by `keras.random` or layers of Keras: the "
-            "check replaces those."
-        )
-    return (
-        "A model can be compared only if its updates do not depend on rounding. "
-        f"Received: {name}. On one device, its weights differ by {turned:.0%} of their "
-        "change when the examples of a batch are in another order. Check it with a "
-        "smaller learning rate, without mixed precision, or with other data; or a "
-        "layer or loss depends on the order of the examples."
-    )

@@ -10,6 +10,8 @@ import numpy as np
 from keras_fastnet._keras.keras_api import keras
 
 Data = tuple[Any, ...]
+EXAMPLES_PER_REPLICA = 16
+"""With fewer examples, batch normalization magnifies rounding errors."""
 
 
 @dataclasses.dataclass
@@ -22,14 +24,11 @@ class Subject:
         make_data: Returns inputs and, if there are some, targets and sample weights for
             `fit`, given the number of examples: the same on all workers.
         name: The model's name in messages. Defaults to `"the model"`.
-        examples_per_replica: The per-replica batch size. Defaults to `16`: with
-            fewer examples, batch normalization magnifies rounding errors.
     """
 
     make_model: Callable[[], keras.Model]
     make_data: Callable[[int], Data]
     name: str = "the model"
-    examples_per_replica: int = 16
 
 
 def small_network() -> Subject:
@@ -64,11 +63,7 @@ def small_network() -> Subject:
 
 
 def made(subject: Subject, examples: int) -> tuple[keras.Model, Data]:
-    """Returns a subject's model, with its weights, and examples for it.
-
-    Args:
-        subject: The subject.
-        examples: The number of examples.
+    """Returns a subject's model, with its weights, and some examples for it.
 
     Raises:
         ValueError: If the model is not compiled, or has no weights before its first
@@ -82,31 +77,23 @@ def made(subject: Subject, examples: int) -> tuple[keras.Model, Data]:
         )
     data = subject.make_data(examples)
     if not all(layer.built for layer in model._flatten_layers()):
-        _build(model, data[0])
+        try:
+            model(keras.tree.map_structure(lambda part: part[:1], data[0]))
+        except NotImplementedError:
+            pass  # A model whose `train_step` calls its layers.
+        except Exception as error:
+            raise ValueError(
+                "A model to check must have weights before its first step, or make "
+                f"them when it is called with inputs. Received: {model.name!r}, which "
+                f"raises {type(error).__name__} when it is called: {error}. Call "
+                "`model.build` before `fit`."
+            ) from error
     return model, data
 
 
 def named(data: Data) -> dict[str, Any]:
-    """Returns data as arguments of `fit`.
-
-    Args:
-        data: Inputs and, if there are some, targets and sample weights.
-    """
+    """Returns inputs, targets and sample weights as arguments of `fit`."""
     return dict(zip(("x", "y", "sample_weight"), data, strict=False))
-
-
-def _build(model: keras.Model, inputs: Any) -> None:
-    try:
-        model(keras.tree.map_structure(lambda part: part[:1], inputs))
-    except NotImplementedError:
-        pass  # A model whose `train_step` calls its layers.
-    except Exception as error:
-        raise ValueError(
-            "A model to check must have weights before its first step, or make them "
-            f"when it is called with inputs. Received: {model.name!r}, which raises "
-            f"{type(error).__name__} when it is called: {error}. Call `model.build` "
-            "before `fit`."
-        ) from error
 
 
 @contextlib.contextmanager

@@ -1,29 +1,26 @@
 """`Trainings`, which trains a subject's model on the workers or on one device."""
 
-import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.scopes import train_alone
-from keras_fastnet.checks.subject import Subject, default_dtypes, made, named
+from keras_fastnet.checks.subject import (
+    EXAMPLES_PER_REPLICA,
+    Subject,
+    default_dtypes,
+    made,
+    named,
+)
 from keras_fastnet.checks.traits import random_layers
 
 UPDATES = 3
 """Updates of a training that is compared."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Value:
-    """A weight, or the state of a layer, before and after a training.
-
-    Attributes:
-        path: Its path in the model.
-        trained: Whether it is a trainable weight.
-        before: The value before the first update.
-        after: The value after the last update.
-    """
+class Value(NamedTuple):
+    """A weight, or the state of a layer: its path, and what a training made of it."""
 
     path: str
     trained: bool
@@ -33,17 +30,11 @@ class Value:
     @property
     def moved(self) -> float:
         """The largest change of an element."""
-        return largest_difference(self.before, self.after)
+        return _largest_difference(self.before, self.after)
 
 
-@dataclasses.dataclass(frozen=True)
-class Training:
-    """What a few updates make of a model.
-
-    Attributes:
-        values: The model's weights and the state of its layers.
-        logs: The loss and the metrics that `fit` logged last.
-    """
+class Training(NamedTuple):
+    """A model after a few updates: its values, and what `fit` logged last."""
 
     values: list[Value]
     logs: dict[str, float]
@@ -54,27 +45,19 @@ class Training:
         return max((v.moved for v in self.values if v.trained), default=0.0)
 
     def differences(self, other: "Training") -> list[float]:
-        """Returns how far another training's values are from this one's.
+        """Returns how far each value of a training from the same start is from this.
 
-        Args:
-            other: A training from the same start.
-
-        Returns:
-            The largest difference of each value, relative to the change of the weights;
-            that of a layer's state relative to its own change.
+        It is the largest difference relative to the change of the weights; for the
+        state of a layer, relative to its own change.
         """
         return [
-            largest_difference(right.after, found.after)
+            _largest_difference(right.after, found.after)
             / (self.moved if right.trained else right.moved or 1.0)
             for right, found in zip(self.values, other.values, strict=True)
         ]
 
     def apart(self, other: "Training") -> float:
-        """Returns the largest of the differences of trainable weights.
-
-        Args:
-            other: A training from the same start.
-        """
+        """Returns the largest of the differences of trainable weights."""
         differences = zip(self.values, self.differences(other), strict=True)
         return float(np.max([found for value, found in differences if value.trained]))
 
@@ -95,7 +78,7 @@ class Trainings:
 
     def __init__(self, strategy: Any, subject: Subject):
         self._strategy, self._subject = strategy, subject
-        self._batch = subject.examples_per_replica * strategy.num_replicas_in_sync
+        self._batch = EXAMPLES_PER_REPLICA * strategy.num_replicas_in_sync
         # Replicas get unequal shares of the last batch, except on a TPU.
         odd = 0 if strategy.fit_support.compiles_all else 1
         count = (UPDATES - 1) * self._batch + self._batch // 2 + odd
@@ -168,12 +151,6 @@ class Trainings:
             )
 
 
-def largest_difference(one: np.ndarray, other: np.ndarray) -> float:
-    """Returns the largest absolute difference of two arrays' elements.
-
-    Args:
-        one: An array.
-        other: An array of the same shape.
-    """
+def _largest_difference(one: np.ndarray, other: np.ndarray) -> float:
     difference = np.subtract(one, other, dtype="float64")
     return float(np.abs(difference).max()) if difference.size else 0.0

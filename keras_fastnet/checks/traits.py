@@ -1,4 +1,4 @@
-"""What a check says of a model beside its verdicts: its random and its custom parts."""
+"""Names a model's random layers and custom parts, for the notes of a check."""
 
 from typing import Any
 

@@ -188,15 +188,10 @@ _COMMON = {
     "nesterov": chosen(False, "the source names none"),
     "momentum_correction": chosen(False, "LARS's Algorithm 1 has none"),
     "weight_decay": chosen(1e-4, "as facebook2017"),
-    "trust_coefficient": chosen(0.001, "as MLPerf's reference"),
-    "epsilon": chosen(0.0, "LARS's Algorithm 1"),
+    "trust_coefficient": chosen(0.001, "as MLPerf's reference; not used by SGD"),
     "label_smoothing": chosen(0.0, "the source names none"),
     "zero_gamma": chosen(True, "as facebook2017"),
     "precision": chosen("float32", "the source names no other"),
-}
-_SGD = {
-    "trust_coefficient": chosen(0.001, "not used by SGD"),
-    "epsilon": chosen(0.0, "not used by SGD"),
 }
 
 facebook2017 = Published(
@@ -205,7 +200,6 @@ facebook2017 = Published(
     batch=paper(8_192, _GOYAL_5),
     settings={
         **_COMMON,
-        **_SGD,
         "model": paper("resnet50", _GOYAL_5),
         "epochs": paper(90, _GOYAL_5),
         "method": paper("sgd", f"{_GOYAL_5}, momentum without Nesterov"),
@@ -262,7 +256,6 @@ berkeley2017 = Published(
         "decay": paper(None, "arXiv 1708.03888, Algorithm 1: polynomial, power 2"),
         "momentum": paper(0.9, _YOU),
         "weight_decay": paper(1e-4, _YOU),
-        "epsilon": paper(0.0, _YOU),
     },
     by_batch={32_768: {"peak": paper(32.0, _YOU)}},
 )
@@ -279,7 +272,6 @@ berkeley2017_alexnet = dataclasses.replace(
         "epochs": paper(100, "arXiv 1709.05011, abstract"),
         "momentum": paper(0.9, _CAFFE),
         "weight_decay": paper(5e-4, _CAFFE),
-        "epsilon": chosen(0.0, "LARS's Algorithm 1"),
         "zero_gamma": chosen(False, "AlexNet has no residual blocks"),
     },
     by_batch={
@@ -339,7 +331,6 @@ mlperf = Published(
         "decay": paper(None, f"{_MLPERF}: power 2, to 1e-4"),
         "momentum_correction": paper(False, _REFERENCE),
         "trust_coefficient": paper(0.001, _REFERENCE),
-        "epsilon": paper(0.0, _REFERENCE),
         "label_smoothing": paper(0.1, _REFERENCE),
     },
     by_batch={
@@ -368,7 +359,6 @@ google2021 = Published(
     batch=paper(32_768, "arXiv 2102.06356"),
     settings={
         **_COMMON,
-        **_SGD,
         "model": paper("resnet50", "arXiv 2102.06356"),
         "epochs": Setting(63, "rule", "2,512 updates, 40 an epoch"),
         "method": paper("sgd", "arXiv 2102.06356, abstract: no trust ratio"),

@@ -74,7 +74,6 @@ class Recipe:
         momentum_correction: Whether momentum is rescaled when the rate changes.
         weight_decay: The weight decay, inside the gradient.
         trust_coefficient: LARS's eta.
-        epsilon: LARS's epsilon.
         label_smoothing: The fraction of a label that is spread over all classes.
         zero_gamma: Whether residual blocks start as the identity
             (`keras_fastnet.models.zero_gamma`).
@@ -99,7 +98,6 @@ class Recipe:
     momentum_correction: bool
     weight_decay: float
     trust_coefficient: float
-    epsilon: float
     label_smoothing: float
     zero_gamma: bool
     precision: str
@@ -205,7 +203,6 @@ class Recipe:
             nesterov=self.nesterov,
             weight_decay=self.weight_decay,
             trust_coefficient=self.trust_coefficient,
-            epsilon=self.epsilon,
             exclude_from_adaptation=None if self.method == "lars" else [""],
             name=self.method,
         )

@@ -18,7 +18,7 @@ class Sizes:
         train_size: Number of training examples.
         ranks: Number of replicas.
         device_batch: Per-replica batch: examples of one replica in one step.
-        batched: Whether the data comes in batches of its own, as a dataset does.
+        batched: Whether the data is already in batches, as a dataset is.
     """
 
     train_size: int

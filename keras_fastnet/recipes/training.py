@@ -1,4 +1,4 @@
-"""What a recipe needs of TensorFlow and Keras: scope, loss, checks of a model."""
+"""Scope, loss and checks of a recipe's model, which import TensorFlow."""
 
 import functools
 from collections.abc import Callable, Iterator

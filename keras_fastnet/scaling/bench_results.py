@@ -43,7 +43,7 @@ class Measurement:
 
     @property
     def work(self) -> Work:
-        """The work of one rank, on a core of its own."""
+        """The work of one rank, on an unshared core."""
         work = work_of(
             self.algorithm, self.grid, self.topology, self.nbytes, self.buckets
         )

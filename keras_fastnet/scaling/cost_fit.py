@@ -27,8 +27,8 @@ def fit_costs(measurements: Sequence[Measurement]) -> UnitCosts:
     """Returns the unit costs that explain the measurements best.
 
     It minimizes the squared relative errors, so that short all-reduces count as much as
-    long ones, and allows no cost below zero. The costs are those of a rank with a
-    processor core of its own.
+    long ones, and allows no cost below zero. The costs are those of a rank on an
+    unshared processor core.
 
     Costs that always occur together are not told apart: if every round had one message,
     the message has the cost of both, and the round costs nothing. If no measurement
@@ -41,7 +41,7 @@ def fit_costs(measurements: Sequence[Measurement]) -> UnitCosts:
         ValueError: If the measurements contain no work, or are too similar to tell the
             cost of a message from that of a byte.
     """
-    # The work in each second of a measurement, on a core of its own.
+    # The work in each second of a measurement, on an unshared core.
     work = np.array(
         [np.divide(dataclasses.astuple(m.work), m.seconds) for m in measurements]
     ).reshape(-1, len(_FIELDS))

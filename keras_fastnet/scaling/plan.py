@@ -47,7 +47,7 @@ class Nccl:
 
 @dataclasses.dataclass(frozen=True)
 class Gradients:
-    """What a rank sends in an update.
+    """The gradients that a rank sends in an update.
 
     Attributes:
         parameters: The number of gradients.
@@ -97,7 +97,7 @@ class Plan:
 
     Attributes:
         topology: The ranks' hosts.
-        gradients: What a rank sends.
+        gradients: The gradients that a rank sends.
         costs: The machine's unit costs, or what NCCL takes.
         costs_from: The source of the costs.
         compute_seconds: Time of a step on one rank alone, if known.
@@ -143,7 +143,7 @@ def make_plan(
 
     Args:
         topology: The ranks' hosts. Without cores it has those of the results.
-        gradients: What a rank sends.
+        gradients: The gradients that a rank sends.
         nccl: What NCCL takes, in place of unit costs. Defaults to `None`.
         compute_seconds: Time of a step on one rank alone. Defaults to `None`.
         bench_files: Files that `fastnet bench` wrote. Defaults to none.

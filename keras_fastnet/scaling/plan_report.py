@@ -13,7 +13,7 @@ def as_text(plan: Plan, memory: Memory | None = None) -> str:
 
     Args:
         plan: The plan.
-        memory: What a replica needs to train the model. Defaults to `None`.
+        memory: The memory of a replica. Defaults to `None`.
     """
     topology, gradients = plan.topology, plan.gradients
     model = f"{gradients.model}, " if gradients.model else ""

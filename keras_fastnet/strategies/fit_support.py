@@ -26,7 +26,11 @@ from keras_fastnet.batches.global_batch import (
 from keras_fastnet.cluster.board import Board
 from keras_fastnet.cluster.flight_recorder import FlightRecorder
 from keras_fastnet.strategies.agreement import compare_calls
-from keras_fastnet.strategies.fit_steps import differentiable_sums, run_step
+from keras_fastnet.strategies.fit_steps import (
+    differentiable_sums,
+    refuse_unequal_outputs,
+    run_step,
+)
 from keras_fastnet.strategies.fit_summary import fit_summary
 from keras_fastnet.strategies.weights_check import WeightsCheck
 from keras_fastnet.strategies.worker_exchange import WorkerExchange
@@ -346,13 +350,15 @@ class FitSupport:
                 self.workers, "a call of `strategy.run`"
             )
 
-    def note_loss(self, kind: Literal["scalar", "elements", "accumulated"]) -> None:
+    def note_loss(
+        self, kind: Literal["scalar", "metric", "elements", "accumulated"]
+    ) -> None:
         """Prints once how a loss is interpreted that may mean several things.
 
         Args:
-            kind: A scalar from a loss function; a tensor that `add_loss` or the
-                gradient of a program's own step is given; or gradients that a program
-                adds up in variables.
+            kind: A scalar from a loss function, or from a metric's; a tensor that
+                `add_loss` or the gradient of a program's own step is given; or
+                gradients that a program adds up in variables.
         """
         if kind in self._noted_losses or self.strategy.rank:
             return
@@ -362,6 +368,10 @@ class FitSupport:
             f"{self.scalar_losses} over each replica's examples. Where it couples "
             "examples of a batch, as Dice over the batch axis does, several replicas "
             "differ from one device.",
+            "metric": "a metric function returns a scalar, which is taken for the mean "
+            "over each replica's examples. Where it couples examples of a batch, as an "
+            "F1 or the root of a mean does, several replicas differ from one device: "
+            "use a keras.metrics.Metric, whose sums are added up.",
             "elements": "a loss with an axis is taken for a sum over the examples if "
             "it is as long as a replica's batch, and otherwise for the same on all "
             "replicas, as a penalty on weights is. Reduce it to a scalar, such as "
@@ -421,6 +431,7 @@ class FitSupport:
     def _predictions(self, step: ModelStep, batch: GlobalBatch) -> Any:
         """Returns the predictions for a replica's share, fillers left out."""
         outputs = step(batch.data)
+        refuse_unequal_outputs(outputs)
         return tf.nest.map_structure(lambda output: output[: batch.own], outputs)
 
     def _check_fit(self, model: keras.Model, data: TrainingData) -> None:

@@ -427,3 +427,117 @@ def fit_own_updates(
     except tf.errors.InvalidArgumentError as error:
         return {"error": str(error)}
     return results if reduced else {**results, "printed": output.getvalue()}
+
+
+def fit_by_values(strategy: Any, *, functions: bool) -> dict[str, Any]:
+    """Trains eagerly, with a loss and a metric that look at values.
+
+    Args:
+        strategy: The worker's.
+        functions: Whether TensorFlow runs all functions eagerly; else the model does.
+    """
+    x, y = numbers()
+
+    def squares(y: Any, p: Any) -> Any:
+        assert np.isfinite(p.numpy()).all()
+        return tf.reduce_mean((y - p) ** 2, axis=-1)
+
+    def larger(y: Any, p: Any) -> Any:
+        return (p.numpy() > y.numpy()).astype("float32")[:, 0]
+
+    by_values = {"loss": squares, "metrics": [larger], "run_eagerly": True}
+    options = {"loss": "mse", "metrics": ["mae"]} if functions else by_values
+    tf.config.run_functions_eagerly(functions)
+    try:
+        with scope(strategy):
+            layers = [keras.layers.Dense(3, "tanh"), keras.layers.Dense(1)]
+            model = keras.Sequential(layers)
+            model.compile(keras.optimizers.SGD(0.1), **options)
+        return {
+            **trained(model, x, y),
+            "evaluate": model.evaluate(x, y, batch_size=5, verbose=0),
+            "predict": model.predict(x, batch_size=5, verbose=0),
+        }
+    finally:
+        tf.config.run_functions_eagerly(False)
+
+
+def predict_texts(strategy: Any, *, length: int | None) -> Any:
+    """Returns predictions whose length depends on the batch, or the error's text."""
+    texts = np.array(["a b c", "a", "b c d", "a b", "c", "d e f g h i", "a", "e"])
+    vectorize = keras.layers.TextVectorization(output_sequence_length=length)
+    vectorize.adapt(texts)
+    with scope(strategy):
+        inputs = keras.Input((1,), dtype="string")
+        model = keras.Model(inputs, vectorize(inputs))
+    dataset = tf.data.Dataset.from_tensor_slices(texts[:, None]).batch(8)
+    try:
+        return model.predict(dataset, verbose=0)
+    except tf.errors.InvalidArgumentError as error:
+        return str(error)
+
+
+class Tallies(keras.layers.Layer):
+    """Keeps state of every aggregation that a layer can state."""
+
+    def __init__(self):
+        super().__init__()
+
+        def state(name: str, aggregation: str, dtype: str = "float32") -> Any:
+            shape = () if name != "first" else (4,)
+            options = {"trainable": False, "aggregation": aggregation, "dtype": dtype}
+            return self.add_weight(
+                shape=shape, initializer="zeros", name=name, **options
+            )
+
+        self.total = state("total", "sum")
+        self.examples = state("examples", "sum", "int32")
+        self.mean = state("mean", "mean")
+        self.moving = state("moving", "none")
+        self.first = state("first", "only_first_replica")
+        self.steps = state("steps", "only_first_replica", "int32")
+
+    def call(self, x, training=False):
+        if training:
+            self.total.assign(self.total + keras.ops.sum(x))
+            self.examples.assign_add(keras.ops.shape(x)[0])
+            for mean in (self.mean, self.moving):
+                mean.assign(0.9 * mean + 0.1 * keras.ops.mean(x))
+            self.first.assign(x[0])
+            self.steps.assign_add(1)
+        return x
+
+
+def fit_tallies(strategy: Any) -> dict[str, Any]:
+    """Trains behind a layer with state of its own, and with many metrics."""
+    x, y = numbers()
+    y = (y > 0).astype("float32")
+    with scope(strategy):
+        layers = [Tallies(), keras.layers.Dense(1, activation="sigmoid")]
+        model = keras.Sequential([keras.Input((4,)), *layers])
+        metrics = keras.metrics
+        kinds = [
+            metrics.AUC(),
+            metrics.BinaryAccuracy(),
+            metrics.BinaryIoU(),
+            metrics.CosineSimilarity(),
+            metrics.F1Score(threshold=0.5),
+            metrics.FalsePositives(),
+            metrics.KLDivergence(),
+            metrics.MeanSquaredError(),
+            metrics.Precision(),
+            metrics.R2Score(),
+            metrics.Recall(),
+            metrics.RootMeanSquaredError(),
+            metrics.SensitivityAtSpecificity(0.5),
+            lambda y, p: keras.ops.max(keras.ops.abs(y - p), axis=-1),
+        ]
+        model.compile(keras.optimizers.SGD(0.1), "binary_crossentropy", metrics=kinds)
+    results = trained(model, x, y)
+    tested = model.evaluate(x, y, batch_size=5, verbose=0)
+    # Integers as numbers that `assert_equal` compares relatively.
+    return {
+        **results,
+        "evaluate": tested,
+        "tallies": [float(np.sum(w)) for w in results["weights"]],
+    }

@@ -234,6 +234,9 @@ OWN_STEPS = {
     },
     "a contrastive loss, traced": _own("fit_contrasted", run_eagerly=False),
     "a contrastive loss, eager": _own("fit_contrasted", run_eagerly=True),
+    "state of layers, and metrics": _own("fit_tallies"),
+    "losses that look at values": _own("fit_by_values", functions=False),
+    "functions run eagerly": _own("fit_by_values", functions=True),
     **{
         f"means of gradients, {kind}": _own("fit_own_updates", kind=kind)
         for kind in ("by hand", "sharpness-aware", "added up")
@@ -295,6 +298,7 @@ _MORE_CLUSTERS = {
         "variables in callbacks",
         "values in callbacks",
         "a stateful GRU",
+        "state of layers, and metrics",
     ],
     "four_workers": [
         *(f"{steps} steps in a call" for steps in (7, 50)),

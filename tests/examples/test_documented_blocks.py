@@ -39,13 +39,9 @@ SCRIPTS = [
 GIVEN = {"README.md": "import numpy\nx, y = numpy.ones((64, 8)), numpy.ones(64)"}
 ACCURACY = {
     ("docs/tutorial.md", "train.py"): 0.9,
-    ("docs/tutorial.md", "large.py"): 0.9,
     ("docs/migrating.md", "after.py"): 0.8,
 }
-LONG = {
-    ("docs/recipes.md", ""),
-    ("docs/tutorial.md", "large.py"),
-}
+LONG = {("docs/recipes.md", "")}
 # Pages whose commands start no workers.
 PRINTED = ("docs/plan.md", "docs/recipes.md")
 

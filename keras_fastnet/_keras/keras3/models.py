@@ -16,7 +16,12 @@ from keras_fastnet._keras.active_strategy import MicroBatchOptimizer
 from keras_fastnet._keras.keras3 import values
 from keras_fastnet._keras.keras3.recurrent import call_with_own_rows
 from keras_fastnet._keras.keras3.trainers import TensorFlowTrainer
-from keras_fastnet._keras.replica_step import ModelStep, holds_sums, keras_step
+from keras_fastnet._keras.replica_step import (
+    ModelStep,
+    holds_sums,
+    keras_step,
+    sum_over_replicas,
+)
 from keras_fastnet._keras.tensorflow import converted, scratch_graph
 from keras_fastnet._keras.training import metric_variables, named
 from keras_fastnet._keras.wrapping import unwrapped
@@ -91,19 +96,25 @@ def describe_own_state(model: keras.Model, *, trains: bool) -> list[str]:
                 "are added up, which is right for sums and counts. Compute another "
                 "value, such as a maximum, from `predict`"
             )
-    for layer in model._flatten_layers() if trains else ():
-        names = [v.name for v in layer._non_trainable_variables]
-        if (
-            names
-            and _is_own(type(layer))
-            and not isinstance(layer, keras.metrics.Metric)
-        ):
+    for layer in _own_layers(model) if trains else ():
+        names = [
+            v.name for v in layer._non_trainable_variables if v.aggregation == "none"
+        ]
+        if names:
             texts.append(
                 f"layer {layer.name} ({type(layer).__name__}): the replicas' states of "
                 f"{', '.join(names)} are averaged, which is right for moving means, "
-                "and integers stay as each replica has them"
+                "and integers stay as each replica has them. For a total or a counter "
+                "say add_weight(..., aggregation='sum')"
             )
     return texts
+
+
+def _own_layers(model: keras.Model) -> Iterator[keras.Layer]:
+    """Yields the layers of a model that the program has written."""
+    for layer in model._flatten_layers():
+        if _is_own(type(layer)) and not isinstance(layer, keras.metrics.Metric):
+            yield layer
 
 
 def _is_own(kind: type) -> bool:
@@ -154,8 +165,36 @@ def results_over_replicas(model: keras.Model) -> Iterator[None]:
             (weight, "assign", functools.partial(_assign_noted, weight, weight.assign))
             for weight in model.trainable_variables
         ]
+    methods += [
+        (state, "assign", functools.partial(_assign_for_all, state, state.assign))
+        for layer in _own_layers(model)
+        for state in layer._non_trainable_variables
+        if state.aggregation != "none"
+    ]
     with replaced_methods(methods):
         yield
+
+
+def _assign_for_all(state: keras.Variable, assign: Callable[[Any], Any], value: Any):
+    """Assigns what one device would, by the `aggregation` that a layer has stated."""
+    step = keras_step()
+    if step is None:
+        return assign(value)
+    context = tf.distribute.get_replica_context()
+    before = tf.identity(values.tensorflow_variable(state))
+    change = tf.cast(value, before.dtype) - before
+    first = tf.equal(context.replica_id_in_sync_group, 0)
+    if state.aggregation == "mean":
+        change = step.weigh(change)
+    else:
+        counts = step.own > 0 if state.aggregation == "sum" else first
+        change = tf.where(counts, change, tf.zeros_like(change))
+    (total,) = sum_over_replicas([change])
+    after = before + total
+    # TensorFlow sums what replicas assign to such a variable.
+    summed = state.aggregation == "sum"
+    assign(tf.where(first, after, tf.zeros_like(after)) if summed else after)
+    return after
 
 
 def _assign_noted(weight: keras.Variable, assign: Callable[[Any], Any], value: Any):

@@ -13,6 +13,7 @@ from keras_fastnet._keras.active_strategy import in_replica, in_scope_only
 from keras_fastnet._keras.keras3.trainers import TensorFlowTrainer
 from keras_fastnet._keras.losses import (
     mean_over_weights,
+    note_kind,
     scaled_to_valid,
     weigh_elements,
     weigh_scalar,
@@ -119,6 +120,8 @@ def _count_by_share(original, metric, values, sample_weight=None):
     step = keras_step()
     if step is not None and sample_weight is None and not keras.ops.ndim(values):
         sample_weight = step.share
+        if isinstance(metric, reduction_metrics.MeanMetricWrapper):
+            note_kind("metric")
     return original(metric, values, sample_weight)
 
 
@@ -133,10 +136,8 @@ def _count_by_share(original, metric, values, sample_weight=None):
 )
 def _reduce_first(original, optimizer, grads, trainable_variables=None):
     refuse_lone_update(optimizer, trainable_variables)
-    strategy = in_replica()
-    accumulated = keras_step() is not None and any(map(_is_accumulated, grads))
-    if strategy is not None and accumulated:
-        strategy.fit_support.note_loss("accumulated")
+    if keras_step() is not None and any(map(_is_accumulated, grads)):
+        note_kind("accumulated")
     with summed_gradients(grads) as sums:
         compiled(lambda: original(optimizer, sums, trainable_variables))()
 
