@@ -14,8 +14,7 @@ import tensorflow as tf
 
 from keras_fastnet import LARS, LargeBatchOptimizer, TorusStrategy
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet.batches.elements import DatasetElements
-from keras_fastnet.batches.epoch_data import EpochData
+from keras_fastnet.batches.epoch_data import DatasetElements, EpochData
 from keras_fastnet.callbacks import BackupAndRestore, BatchGrowth, LearningRateWarmup
 from keras_fastnet.callbacks.backups import backup_file
 from keras_fastnet.callbacks.backups.training_state import set_callbacks

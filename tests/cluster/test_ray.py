@@ -75,6 +75,7 @@ def test_ray_restarts_a_killed_worker(tmp_path):
 def test_ray_backup_outside_ray_raises():
     program = """
 import keras, numpy as np, keras_fastnet as fastnet
+fastnet.TorusStrategy()
 model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
 model.compile(fastnet.LargeBatchOptimizer(fastnet.LARS(0.1)), "mse")
 x = np.ones([2, 1])
