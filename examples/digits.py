@@ -1,7 +1,7 @@
 """Trains on scikit-learn's handwritten digits with a batch that grows to 32,768.
 
 python examples/digits.py                     one process
-fastnet run --workers 4 examples/digits.py    four workers; also: fastnet demo
+fastnet run --workers 4 examples/digits.py    four workers
 
 About a minute on two CPUs. Test accuracy 99.72 % (three runs of one seed).
 """

@@ -6,6 +6,7 @@ python -m benchmarks.traps.run
 import datetime
 import importlib.metadata
 import json
+import os
 import pathlib
 import platform
 import subprocess
@@ -58,7 +59,8 @@ def launched(independent):
 
     with tempfile.TemporaryDirectory() as name:
         command = [scenarios.LONE_SCRIPT, name]
-        code = launcher.run(2, command, independent=independent)
+        allowed = {"FASTNET_INDEPENDENT": "1"} if independent else {}
+        code = launcher.run(2, command, environment={**os.environ, **allowed})
         seen = scenarios.without_strategy(code, pathlib.Path(name))
     return {scenarios.without_strategy.__name__: seen}
 

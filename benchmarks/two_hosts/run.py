@@ -42,8 +42,11 @@ def measure(gbits: int, wire: str, repeats: int) -> None:
     network = Network(2, 1000 * gbits)
     processes = []
     try:
-        places = network.places(HOSTS)
-        addresses = places["addresses"]
+        ports = range(20_000, 20_000 + len(HOSTS))
+        addresses = [
+            f"{network.address(host)}:{port}"
+            for host, port in zip(HOSTS, ports, strict=True)
+        ]
         for rank, host in enumerate(HOSTS):
             cluster = {"cluster": {"worker": addresses}}
             task = {"task": {"type": "worker", "index": rank}}

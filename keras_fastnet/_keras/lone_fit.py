@@ -18,8 +18,8 @@ from typing import Any
 
 _TRAINER = "keras.src.backend.tensorflow.trainer"
 _SCOPES = "keras_fastnet._keras.scopes"
+# The environment variable that allows it.
 INDEPENDENT = "FASTNET_INDEPENDENT"
-"""The environment variable that allows it."""
 
 
 def watch(source: str) -> None:
@@ -87,9 +87,8 @@ def _refuse(model: Any, source: str) -> None:
         "`compile` under the second:\n\n"
         "    strategy = keras_fastnet.TorusStrategy()  # at the start of the program\n"
         "    with strategy.scope():\n\n"
-        "To train a separate model on each worker on purpose, use `fastnet run "
-        f"--independent`, set {INDEPENDENT}=1, or train within `with "
-        "keras_fastnet.train_alone():`."
+        "To train a separate model on each worker on purpose, train within `with "
+        f"keras_fastnet.train_alone():`, or set {INDEPENDENT}=1."
     )
 
 

@@ -8,26 +8,22 @@ its top, so that help and errors appear at once.
 """
 
 import argparse
-import difflib
-import re
 import signal
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from keras_fastnet.cli import bench, check, demo, env, plan, recipe, run
+from keras_fastnet.cli import bench, check, env, plan, recipe, run
 from keras_fastnet.cli.option_types import as_sentence
 from keras_fastnet.errors import UsageError
 from keras_fastnet.version import __version__
 
-COMMANDS = (run, demo, check, bench, plan, recipe, env)
+COMMANDS = (run, check, bench, plan, recipe, env)
 
 _EPILOG = """\
 examples:
   fastnet run --workers 4 train.py --epochs 10
       train on four local workers, as `python train.py --epochs 10` would on one
-  fastnet run --workers 2 --dry-run train.py
-      show each worker's environment and command, and start nothing
   fastnet check --workers 2 train.py
       check that the model of `train.py` trains on two workers as on one device
   fastnet bench --workers 4
@@ -39,11 +35,6 @@ examples:
 
 `fastnet COMMAND --help` describes a command.
 """
-
-
-# Messages of `argparse`, which stay the same in all its versions but for quotes.
-_WRONG_CHOICE = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
-_WRONG_OPTION = re.compile(r"unrecognized arguments: (-[\w-]+)")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -59,9 +50,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         sentence = as_sentence(message)
         if sentence == message:  # argparse's own, without advice
-            near = self._meant(message)
-            meant = f" Did you mean {near}?" if near else ""
-            sentence = f"{message}.{meant} See `{self.prog} --help`."
+            sentence = f"{message}. See `{self.prog} --help`."
         raise UsageError(sentence)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -78,16 +67,6 @@ class _Parser(argparse.ArgumentParser):
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return parsed, unknown
-
-    def _meant(self, message: str) -> str | None:
-        """Returns the option, subcommand or choice that is most like a wrong one."""
-        if match := _WRONG_CHOICE.search(message):
-            word, choices = match[1], re.findall(r"[\w-]+", match[2])
-        elif match := _WRONG_OPTION.search(message):
-            word, choices = match[1], list(self._option_string_actions)
-        else:
-            return None
-        return next(iter(difflib.get_close_matches(word, choices, n=1)), None)
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from keras_fastnet.collectives.grid import Grid
-from keras_fastnet.launcher.hosts import Host
+from keras_fastnet.launcher.worker_environment import Host
 from keras_fastnet.text import UNITS
 
 _FLOAT_BYTES = 4

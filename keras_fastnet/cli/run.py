@@ -11,7 +11,7 @@ from keras_fastnet.cli.option_types import (
 )
 from keras_fastnet.errors import UsageError
 from keras_fastnet.launcher import launcher
-from keras_fastnet.launcher.hosts import FIRST_PORT
+from keras_fastnet.launcher.worker_environment import FIRST_PORT
 
 _DESCRIPTION = """\
 Run a Keras script in several TensorFlow workers on this machine.
@@ -40,8 +40,6 @@ examples:
       gradients over gRPC, although MPI is installed
   fastnet run --hosts a:4,b:4 --node-rank 0 train.py
       the first four of eight workers; --node-rank 1 on machine b starts the others
-  fastnet run --workers 4 --dry-run train.py
-      show the environment of each worker and start nothing
 """
 
 
@@ -56,13 +54,6 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
     )
     add_workers(parser, "number of workers")
     parser.add_argument(
-        "--port",
-        type=integer(at_least=1, example=FIRST_PORT),
-        metavar="BASE",
-        help="use ports BASE to BASE+N-1 (default: any free ports; with --hosts "
-        f"{FIRST_PORT})",
-    )
-    parser.add_argument(
         "--hosts",
         type=hosts,
         metavar="A:N,B:M",
@@ -74,6 +65,14 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
         type=integer(at_least=0, example=0),
         metavar="R",
         help="with --hosts: number of this machine in the list, from 0",
+    )
+    parser.add_argument(
+        "--port",
+        type=integer(at_least=1, example=FIRST_PORT),
+        default=FIRST_PORT,
+        metavar="BASE",
+        help="with --hosts: port of the first worker of each machine (default: "
+        "%(default)d)",
     )
     add_transport(parser)
     parser.add_argument(
@@ -104,22 +103,6 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
         help="start all workers again after a failure, up to N times; an error that "
         "comes a second time at the same update ends the run (default: %(default)d)",
     )
-    parser.add_argument(
-        "--independent",
-        action="store_true",
-        help="let the script train without a strategy: each worker then trains a "
-        "separate model (default: its first `fit` raises an error)",
-    )
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="print each worker's environment and command, and start nothing",
-    )
-    _add_program(parser)
-    parser.set_defaults(execute=execute)
-
-
-def _add_program(parser: argparse.ArgumentParser) -> None:
     # Both take all words that follow, also those that start with a dash.
     parser.add_argument(
         "-m",
@@ -134,6 +117,7 @@ def _add_program(parser: argparse.ArgumentParser) -> None:
         metavar="script.py …",
         help="the script to run, with the arguments that follow it",
     )
+    parser.set_defaults(execute=execute)
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -159,26 +143,19 @@ def execute(arguments: argparse.Namespace) -> int:
             + ("it after the script" if has_workers_option(command) else "no --workers")
             + ". Write, for example, `fastnet run --workers 2 train.py`."
         )
-    options = {
-        "placement": launcher.Placement(
-            port=arguments.port,
+    return launcher.run(
+        workers,
+        command,
+        placement=launcher.Placement(
             threads_per_worker=arguments.threads_per_worker,
             gpus_per_worker=arguments.gpus_per_worker,
             hosts=machines,
             node_rank=arguments.node_rank or 0,
+            port=arguments.port,
         ),
-        "transport": arguments.transport,
-        "independent": arguments.independent,
-    }
-    if arguments.dry_run:
-        print(launcher.describe(workers, command, **options), end="")
-        return 0
-    return launcher.run(
-        workers,
-        command,
+        transport=arguments.transport,
         max_restarts=arguments.max_restarts,
         log_dir=arguments.log_dir,
-        **options,
     )
 
 

@@ -3,57 +3,66 @@
 TensorFlow waits for a missing worker without end and without a message. So the workers
 first meet here, over plain TCP on the addresses that TensorFlow will use:
 
-1. Every worker listens at its address, and sends its rank and a random id to each
-   process that connects.
-2. Every rank but 0 connects to rank 0 and sends a hello: its rank, its id and its
-   facts, which are the cluster as it is described there, versions and settings.
-3. Rank 0 connects to the address of that rank, and compares the id: the address must
-   lead to the process that sent the hello. Then it compares the facts.
-4. Rank 0 sends to all what they agreed on, or what is wrong.
+1. Every worker listens at its address, and sends a hello to each process that connects:
+   its rank, and its facts, which are the cluster as it is described there, versions and
+   settings.
+2. Rank 0 connects to all addresses, again and again, and compares: an address must lead
+   to its rank, with equal facts.
+3. Rank 0 answers on these connections with what all agreed on, or with what is wrong.
 
 Each message is a JSON object on one line, with a limit of length and of time. Any other
-bytes close the connection that they came from, and have no other effect. A hello from a
-process that the rank's address does not lead to is answered with the error. Rank 0 logs
-it, and raises it only if a worker is missing in the end.
+bytes close the connection that they came from, and have no other effect.
 """
 
 import contextlib
+import json
 import logging
 import math
+import reprlib
 import secrets
+import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from collections import deque
+from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
 
-from keras_fastnet.cluster import rendezvous_errors as errors
 from keras_fastnet.cluster.cluster_spec import Cluster, split_address
 from keras_fastnet.cluster.ports import listen
-from keras_fastnet.cluster.rendezvous_messages import (
-    ANSWER_SECONDS,
-    Hello,
-    Introduction,
-    parse_hello,
-    read,
-    read_introduction,
-    send,
-)
 from keras_fastnet.errors import ClusterError
 
 _LOG = logging.getLogger(__name__)
 
+# A worker answers at once: during the rendezvous it does nothing else.
+ANSWER_SECONDS = 5.0
 RETRY_SECONDS = 0.2
 # A worker waits this much longer than `timeout` for rank 0 to say what is wrong.
 VERDICT_SECONDS = 15.0
-# After an error a worker stays this long for those that connect later.
+# After an error rank 0 stays this long for workers that start later.
 LINGER_SECONDS = 5.0
-# When rank 0 logs which ranks it waits for: first, and then repeatedly.
+# When a worker logs for which ranks it waits: first, and then repeatedly.
 FIRST_LOG_SECONDS = 10.0
 LOG_SECONDS = 60.0
-# Further connections are closed; a worker among them connects again.
-MOST_STRANGERS = 512
 _TICK_SECONDS = 0.1
+_CALLS_AT_ONCE = 64
+# Enough for the addresses of some 30,000 workers.
+_LONGEST_LINE_BYTES = 1 << 20
+
+# A fact may come from another program, and be of any length.
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 200
+
+
+class _Hello(NamedTuple):
+    """What a worker sends; `patience` is its rest of `timeout`, in seconds."""
+
+    rank: int
+    id: str
+    facts: Mapping[str, Any]
+    node: str
+    patience: float
 
 
 def meet(
@@ -88,295 +97,236 @@ def meet(
             f"Received: {timeout!r}."
         )
     facts = {"workers": list(cluster.addresses), **facts}
-    if cluster.rank:
-        with _Follower(cluster, facts, timeout, node) as follower:
-            return follower.follow()
-    with _Leader(cluster, facts, timeout, node) as leader:
-        return leader.lead(proposal)
-
-
-class _Worker:
-    """One worker's part: listens, and introduces itself to all that connect.
-
-    Leaving the context ends its threads and closes its connections.
-    """
-
-    def __init__(
-        self, cluster: Cluster, facts: dict[str, Any], timeout: float, node: str
+    own = _Hello(cluster.rank, secrets.token_hex(16), facts, node, timeout)
+    over = threading.Event()
+    with (
+        listen(cluster) as listener,
+        contextlib.closing(_messages(listener, own, over.is_set)) as messages,
     ):
-        self._cluster = cluster
-        self._facts = facts
-        self._timeout = timeout
-        self._node = node
-        self._deadline = time.monotonic() + timeout
-        self._id = secrets.token_hex(16)
-        self._left = False
-        self._threads: list[threading.Thread] = []
-
-    def __enter__(self):
-        self._listener = listen(self._cluster)
-        self._listener.settimeout(_TICK_SECONDS)
-        self._accepting = threading.Thread(target=self._accept, daemon=True)
-        self._accepting.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._left = True
-        self._accepting.join()
-        self._listener.close()
-        end = time.monotonic() + ANSWER_SECONDS
-        for thread in self._threads:
-            thread.join(max(0.0, end - time.monotonic()))
-
-    def _accept(self) -> None:
-        while not self._left:
-            try:
-                opened, address = self._listener.accept()
-            except TimeoutError:
-                continue
-            except OSError:
-                # Such as too many open files.
-                time.sleep(_TICK_SECONDS)
-                continue
-            self._threads = [each for each in self._threads if each.is_alive()]
-            if len(self._threads) > MOST_STRANGERS + self._cluster.size:
-                opened.close()
-                continue
-            # IPv4 addresses may be written as IPv6 ones.
-            peer = address[0].removeprefix("::ffff:")
-            self._run(self._answer, opened, peer)
-
-    def _run(self, target: Callable[..., None], *arguments: Any) -> None:
-        thread = threading.Thread(target=target, args=arguments, daemon=True)
-        self._threads.append(thread)
+        if cluster.rank:
+            return _follow(cluster, messages, timeout)
+        # Other processes with rank 0 must find this one.
+        thread = threading.Thread(target=deque, args=(messages, 0), daemon=True)
         thread.start()
-
-    def _answer(self, opened: socket.socket, peer: str) -> None:
-        with contextlib.suppress(OSError, ValueError), opened:
-            opened.settimeout(ANSWER_SECONDS)
-            send(opened, {"rank": self._cluster.rank, "id": self._id})
-            self._talk(opened, peer)
-
-    def _talk(self, opened: socket.socket, peer: str) -> None:
-        """Goes on after the introduction; only rank 0 has more to say."""
-
-
-class _Follower(_Worker):
-    """The part of all ranks but 0."""
-
-    def follow(self) -> tuple[Any, list[str]]:
-        """Returns rank 0's proposal and the nodes of all workers.
-
-        Raises:
-            ClusterError: If rank 0 is not reached or is lost, or reports an error.
-        """
-        leader = split_address(self._cluster.addresses[0])
-        next_log = time.monotonic() + FIRST_LOG_SECONDS
-        while True:
-            try:
-                with socket.create_connection(leader, ANSWER_SECONDS) as opened:
-                    found = read_introduction(opened)
-                    if found.rank:
-                        # Until the others have found out, too.
-                        time.sleep(LINGER_SECONDS)
-                        how = f"leads to rank {found.rank}"
-                        raise ClusterError(errors.wrong_address(self._cluster, 0, how))
-                    self._greet(opened)
-                    return self._verdict(opened)
-            except (OSError, ValueError) as error:
-                problem = str(error)
-            rest = self._deadline - time.monotonic()
-            if rest < 0:
-                text = errors.unreached(self._cluster, self._timeout, problem)
-                raise ClusterError(text)
-            if time.monotonic() > next_log:
-                next_log = time.monotonic() + LOG_SECONDS
-                _LOG.warning(
-                    "Rank %d waits for rank 0 (%s): %s. %.0f s are left.",
-                    *(self._cluster.rank, self._cluster.addresses[0], problem, rest),
-                )
-            time.sleep(RETRY_SECONDS)
-
-    def _greet(self, leader: socket.socket) -> None:
-        rest = max(0.0, self._deadline - time.monotonic())
-        hello = Hello(self._cluster.rank, self._id, self._facts, self._node, rest)
-        send(leader, hello._asdict())
-
-    def _verdict(self, leader: socket.socket) -> tuple[Any, list[str]]:
-        rest = self._deadline - time.monotonic() + VERDICT_SECONDS
         try:
-            message = read(leader, rest)
-        except TimeoutError:
-            self._lost("it gave no verdict")
-        except (OSError, ValueError):
-            self._lost("it closed the connection")
+            return _lead(cluster, own, proposal)
+        finally:
+            over.set()
+            thread.join()
+
+
+def _messages(
+    listener: socket.socket, own: _Hello, is_over: Callable[[], bool]
+) -> Generator[Any, None, None]:
+    """Says hello to all that connect; yields their messages, and `None` at times.
+
+    Args:
+        listener: A socket at the worker's address.
+        own: The hello.
+        is_over: Ends the iterator.
+    """
+    deadline = time.monotonic() + own.patience
+    with contextlib.ExitStack() as stack:
+        selector = stack.enter_context(selectors.DefaultSelector())
+        selector.register(listener, selectors.EVENT_READ)
+        while not is_over():
+            yield None
+            for key, _ in selector.select(_TICK_SECONDS):
+                opened: Any = key.fileobj
+                if opened is listener:
+                    with contextlib.suppress(OSError):
+                        opened = stack.enter_context(listener.accept()[0])
+                        opened.settimeout(ANSWER_SECONDS)
+                        rest = max(0.0, deadline - time.monotonic())
+                        _send(opened, own._replace(patience=rest)._asdict())
+                        selector.register(opened, selectors.EVENT_READ, bytearray())
+                    continue
+                chunk, line = b"", key.data
+                with contextlib.suppress(OSError):
+                    chunk = opened.recv(1 << 16)
+                line += chunk
+                if not chunk or b"\n" in chunk or len(line) > _LONGEST_LINE_BYTES:
+                    selector.unregister(opened)
+                    with contextlib.suppress(ValueError):
+                        yield _parsed(line)
+                    opened.close()
+
+
+def _follow(
+    cluster: Cluster, messages: Generator[Any, None, None], timeout: float
+) -> tuple[Any, list[str]]:
+    """Waits for rank 0's answer, as all other ranks do."""
+    begun = time.monotonic()
+    next_log = begun + FIRST_LOG_SECONDS
+    leader = cluster.addresses[0]
+    for message in messages:
         match message:
             case {"error": str(text)}:
                 raise ClusterError(text)
             case {"agreed": proposal, "nodes": list(nodes)}:
                 return proposal, [str(node) for node in nodes]
-        self._lost("it sent something else than a verdict")
+        now = time.monotonic()
+        if now > begun + timeout + VERDICT_SECONDS:
+            break
+        if now > next_log:
+            next_log = now + LOG_SECONDS
+            _LOG.warning("Rank %d waits for rank 0 (%s).", cluster.rank, leader)
+    raise ClusterError(
+        f"Rank 0 must reach rank {cluster.rank} within {timeout:g} s. Received: no "
+        f"answer of rank 0 ({leader}) at {cluster.address}. Check that rank 0 is "
+        "started and its log has no error, and that all workers are described by the "
+        "same addresses, which lead to them; a larger `start_timeout` allows more time."
+    )
 
-    def _lost(self, how: str) -> NoReturn:
-        raise ClusterError(errors.lost(self._cluster, how)) from None
 
-
-class _Leader(_Worker):
-    """The part of rank 0: waits for the others, compares their facts and decides."""
-
-    def __init__(self, *arguments: Any):
-        super().__init__(*arguments)
-        self._changed = threading.Condition()
-        self._followers: dict[int, socket.socket] = {}
-        self._nodes = {0: self._node}
-        # Ranks that have sent a hello, and why their addresses do not lead to them.
-        self._came: dict[int, str] = {}
-        self._told: set[int] = set()
-        self._refusals: dict[str, None] = {}
-        self._error: str | None = None
-
-    def __exit__(self, *exception: object) -> None:
-        followers = list(self._followers.values())
-        for how in (socket.SHUT_WR, socket.SHUT_RDWR):
-            for follower in followers:
-                with contextlib.suppress(OSError):
-                    follower.shutdown(how)
-            # Those that have read the verdict close their connections.
-            super().__exit__(*exception)
-
-    def lead(self, proposal: Any) -> tuple[Any, list[str]]:
-        """Returns `proposal` and all nodes, after it has sent them to all followers.
-
-        Args:
-            proposal: A JSON value for all workers.
-
-        Raises:
-            ClusterError: If a worker is missing, or described or started wrongly.
-        """
-        if self._cluster.size == 1:
-            return proposal, [self._node]
-        self._run(self._check_own_address)
-        followers = set(range(1, self._cluster.size))
-        with self._changed:
-            self._wait_for(followers)
-            nodes = [self._nodes.get(rank, "") for rank in range(self._cluster.size)]
-            verdict: dict[str, Any] = {"error": self._error}
-            if self._error is None:
-                verdict = {"agreed": proposal, "nodes": nodes}
-            for rank, follower in self._followers.items():
-                self._tell(follower, rank, verdict)
-            if self._error is not None:
-                self._changed.wait_for(lambda: followers <= self._told, LINGER_SECONDS)
-                raise ClusterError(self._error)
-        return proposal, nodes
-
-    def _wait_for(self, followers: set[int]) -> None:
-        next_log = time.monotonic() + FIRST_LOG_SECONDS
-        while self._error is None and followers - set(self._followers):
-            missing = sorted(followers - set(self._followers))
-            absent = [rank for rank in missing if rank not in self._came]
+def _lead(cluster: Cluster, own: _Hello, proposal: Any) -> tuple[Any, list[str]]:
+    """Calls all other workers, compares their facts and answers, as rank 0 does."""
+    begun = time.monotonic()
+    end, next_log = begun + own.patience, begun + FIRST_LOG_SECONDS
+    problems: dict[int, str] = {}
+    nodes = {0: own.node}
+    error = None
+    with contextlib.ExitStack() as stack:
+        threads = min(_CALLS_AT_ONCE, cluster.size)
+        pool = stack.enter_context(ThreadPoolExecutor(threads))
+        lines: dict[int, socket.socket] = {}
+        while True:
+            # A worker that has ended may start again.
+            lines = {rank: line for rank, line in lines.items() if not _closed(line)}
+            calls = [rank for rank in range(cluster.size) if rank not in lines]
+            missing = [rank for rank in calls if rank]
             now = time.monotonic()
-            # The last one to connect has its own time to answer.
-            if now > self._deadline + (0.0 if absent else ANSWER_SECONDS):
-                self._error = self._no_meeting(absent, missing)
-                return
+            if not missing or now > end:
+                break
             if now > next_log:
                 next_log = now + LOG_SECONDS
-                _LOG.warning(
-                    "Rank 0 waits for %s. %.0f s are left.",
-                    errors.named(self._cluster, absent or missing),
-                    max(0.0, self._deadline - now),
-                )
-            self._changed.wait(_TICK_SECONDS)
-
-    def _no_meeting(self, absent: list[int], missing: list[int]) -> str:
-        if not absent:
-            problem = self._came[missing[0]]
-            how = f"reached rank 0 but is not reached from there ({problem})"
-            return errors.wrong_address(self._cluster, missing[0], how)
-        return errors.missing(
-            self._cluster, absent, self._timeout, list(self._refusals)
-        )
-
-    def _talk(self, opened: socket.socket, peer: str) -> None:
-        hello = parse_hello(read(opened, ANSWER_SECONDS))
-        error = self._mistake(hello, peer)
-        with self._changed:
-            if error is not None or self._error is not None:
-                self._tell(opened, hello.rank, {"error": self._error or error})
-                return
-            self._followers[hello.rank] = opened
-            self._nodes[hello.rank] = hello.node
-            # No worker waits longer than its own time.
-            self._deadline = min(self._deadline, time.monotonic() + hello.patience)
-            self._changed.notify_all()
-        # The follower closes the connection: after the verdict, or as it ends.
-        opened.settimeout(None)
-        with contextlib.suppress(OSError):
-            opened.recv(1)
-        with self._changed:
-            if self._followers.get(hello.rank) is opened:
-                del self._followers[hello.rank]
-                self._came.pop(hello.rank, None)
-
-    def _mistake(self, hello: Hello, peer: str) -> str | None:
-        """Returns what is wrong with a worker; `None` if it may take part."""
-        difference = errors.difference(self._facts, hello.facts, hello.rank)
-        rank = hello.rank
-        found = None
-        if rank < self._cluster.size:
-            self._came.setdefault(rank, "no answer yet")
-            found = self._process_at(rank, once=difference is not None)
-        if found is not None and found.id == hello.id:
-            return difference and self._fail(difference)
-        if found is not None and found.rank != rank:
-            how = f"leads to rank {found.rank}"
-            return self._fail(errors.wrong_address(self._cluster, rank, how))
-        if found is not None and difference is None:
-            difference = errors.same_rank(rank, self._cluster.addresses[rank], peer)
-        if difference is None:
-            return self._error or "Rank 0 does not wait any more."
-        self._came.pop(rank, None)
-        refusal = f"Rank 0 has refused {peer}: {difference}"
-        if refusal not in self._refusals:
-            _LOG.warning("%s", refusal)
-            self._refusals[refusal] = None
-        return difference
-
-    def _process_at(self, rank: int, once: bool = False) -> Introduction | None:
-        """Returns who answers at a rank's address; `None` if no worker does in time."""
-        address = split_address(self._cluster.addresses[rank])
-        while not self._left and self._error is None:
-            try:
-                with socket.create_connection(address, ANSWER_SECONDS) as opened:
-                    return read_introduction(opened)
-            except (OSError, ValueError) as error:
-                self._came[rank] = str(error)
-            if once:
-                return None
+                waits = f"{_named(cluster, missing, problems)}. {end - now:.0f} s"
+                _LOG.warning("Rank 0 waits for %s are left.", waits)
+            found = pool.map(_call, (cluster.addresses[rank] for rank in calls))
+            for rank, (line, hello, problem) in zip(calls, found, strict=True):
+                if line is None or hello is None:
+                    problems[rank] = problem
+                    continue
+                lines[rank] = stack.enter_context(line)
+                nodes[rank] = hello.node
+                # No worker waits longer than its own time.
+                end = min(end, time.monotonic() + hello.patience)
+                error = error or _mistake(cluster, own, rank, hello)
+            if error:
+                end = min(end, now + LINGER_SECONDS)
             time.sleep(RETRY_SECONDS)
+        if missing and not error:
+            error = (
+                f"All {cluster.size} workers must start within {own.patience:g} s of "
+                f"each other. Received: missing ranks: "
+                f"{_named(cluster, missing, problems)}. Look for an error in their "
+                "logs, and check that these addresses lead to them; a larger "
+                "`start_timeout` allows more time."
+            )
+        agreed = (proposal, [nodes[rank] for rank in sorted(nodes)])
+        answer = {"agreed": proposal, "nodes": agreed[1]}
+        for line in lines.values():
+            line.settimeout(ANSWER_SECONDS)
+            with contextlib.suppress(OSError):
+                _send(line, {"error": error} if error else answer)
+    if error:
+        raise ClusterError(error)
+    return agreed
+
+
+def _call(address: str) -> tuple[socket.socket | None, _Hello | None, str]:
+    """Connects to an address; returns the connection and its hello, or the problem."""
+    line = None
+    try:
+        line = socket.create_connection(split_address(address), ANSWER_SECONDS)
+        return line, _read_hello(line), ""
+    except TimeoutError:
+        problem = "no answer" if line is None else "it accepts, but does not answer"
+    except (OSError, ValueError) as error:
+        problem = str(error)
+    if line is not None:
+        line.close()
+    return None, None, problem
+
+
+def _read_hello(line: socket.socket) -> _Hello:
+    end = time.monotonic() + ANSWER_SECONDS
+    text = b""
+    while not text.endswith(b"\n"):
+        line.settimeout(max(1e-3, end - time.monotonic()))
+        chunk = line.recv(1 << 16)
+        text += chunk
+        if not chunk or len(text) > _LONGEST_LINE_BYTES:
+            raise ValueError("what answers there is not that worker")
+    match _parsed(text):
+        case {
+            "rank": int(rank),
+            "id": str(number),
+            "facts": dict(facts),
+            "node": str(node),
+            "patience": int() | float() as patience,
+        }:
+            return _Hello(rank, number, facts, node, patience)
+    raise ValueError("what answers there is not that worker")
+
+
+def _send(opened: socket.socket, message: Mapping[str, Any]) -> None:
+    opened.sendall(json.dumps(message).encode() + b"\n")
+
+
+def _parsed(line: bytes | bytearray) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        raise ValueError("what answers there is not that worker") from None
+
+
+def _closed(line: socket.socket) -> bool:
+    """Returns whether the worker at the other end has closed a connection."""
+    line.setblocking(False)
+    try:
+        return not line.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+
+
+def _mistake(cluster: Cluster, own: _Hello, rank: int, hello: _Hello) -> str | None:
+    """Returns what is wrong with the worker at the address of a rank."""
+    for name, mine in own.facts.items():
+        other = hello.facts.get(name)
+        if other == mine:
+            continue
+        if name == "workers" and isinstance(other, list):
+            name = "the workers' addresses"
+            pairs = zip(mine, other, strict=False)
+            # In which they differ; the lists may be long.
+            mine, other = next(
+                (pair for pair in pairs if pair[0] != pair[1]),
+                (f"{len(mine)} workers", f"{len(other)} workers"),
+            )
+        return (
+            "All workers must be started with the same cluster, versions and "
+            f"settings. Received for {name}: {_SHORT.repr(mine)} on rank 0, "
+            f"{_SHORT.repr(other)} on rank {hello.rank}. Make them equal and start all "
+            "workers again."
+        )
+    if hello.rank == rank and (rank or hello.id == own.id):
         return None
+    other_one = "another process with " if hello.rank == rank else ""
+    return (
+        "Every worker's address must lead to that worker. Received: "
+        f"{cluster.addresses[rank]} for rank {rank}, which leads to {other_one}rank "
+        f"{hello.rank}. Correct the address, or the index of the task there."
+    )
 
-    def _check_own_address(self) -> None:
-        """Looks for another process with rank 0, on another host."""
-        found = self._process_at(0)
-        if found is None or found.id == self._id:
-            return
-        how = f"leads to rank {found.rank}"
-        if found.rank == 0:
-            how = "leads to another process with rank 0"
-        self._fail(errors.wrong_address(self._cluster, 0, how))
 
-    def _fail(self, error: str) -> str:
-        with self._changed:
-            self._error = self._error or error
-            self._changed.notify_all()
-        return error
-
-    def _tell(self, opened: socket.socket, rank: int, message: dict[str, Any]) -> None:
-        with contextlib.suppress(OSError):
-            send(opened, message)
-            # Closing at once may discard the message before it is read.
-            opened.shutdown(socket.SHUT_WR)
-        self._told.add(rank)
-        self._changed.notify_all()
+def _named(cluster: Cluster, ranks: list[int], problems: Mapping[int, str]) -> str:
+    """Returns ranks with their addresses and problems, the first eight of them."""
+    shown = [
+        f"{rank} ({cluster.addresses[rank]}: {problems.get(rank, 'it has ended')})"
+        for rank in ranks[:8]
+    ]
+    more = [f"{len(ranks) - 8} more"] if len(ranks) > 8 else []
+    return ", ".join([*shown, *more])

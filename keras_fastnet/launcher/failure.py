@@ -8,12 +8,12 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
+from keras_fastnet.launcher.supervisor import Supervisor
 from keras_fastnet.launcher.worker_process import WorkerProcess
 from keras_fastnet.text import count, listed
 
 _LAST_LINES = 20
 _LAST_BYTES = 1 << 14
-_ADDRESS = re.compile(r"0x[0-9a-f]+")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,14 +58,17 @@ class Failure:
         return 1 if self.recorded is not None else 128 - self.exit_code
 
     @property
-    def repeatable(self) -> tuple[str, int | None] | None:
-        """What is equal if the same exception comes at the same update.
+    def repeatable(self) -> tuple[str, str] | None:
+        """The exception and the update at which it came, as texts.
 
         `None` if the failure was not an exception of the program.
         """
         if self.recorded is None or self.suspended:
             return None
-        return _ADDRESS.sub("", self.recorded.error), self.recorded.updates
+        updates = self.recorded.updates
+        at = "outside `fit`" if updates is None else f"after {count(updates, 'update')}"
+        # Without the addresses of objects.
+        return re.sub("0x[0-9a-f]+", "", self.recorded.error), at
 
     @property
     def heading(self) -> str:
@@ -76,65 +79,46 @@ class Failure:
                 f"{listed('worker', self.suspended)} {were} suspended, as by SIGSTOP, "
                 f"and worker {self.rank} has ended"
             )
+        reason = f"exit code {self.exit_code}"
         if self.recorded is not None:
             reason = self.recorded.error.partition("\n")[0]
-        else:
-            reason = describe_exit(self.exit_code)
+        elif self.exit_code < 0:
+            reason = f"killed by signal {-self.exit_code}"
+            with contextlib.suppress(ValueError):
+                reason = f"killed by {signal.Signals(-self.exit_code).name}"
+            if self.exit_code == -signal.SIGKILL:
+                reason += " (the kernel does this when memory runs out)"
         return f"worker {self.rank} failed first: {reason}"
-
-    def repetition(self) -> str:
-        """Returns why a second failure of this kind ends the launch."""
-        at = "outside `fit`"
-        updates = self.recorded.updates if self.recorded is not None else None
-        if updates is not None:
-            at = f"after {count(updates, 'update')}"
-        return f"the same error came a second time {at}, and would come again"
-
-
-def describe_exit(code: int) -> str:
-    """Returns how a process ended, as text. A negative `code` is a signal."""
-    if code >= 0:
-        return f"exit code {code}"
-    hint = ""
-    if code == -signal.SIGKILL:
-        hint = " (the kernel does this when memory runs out)"
-    with contextlib.suppress(ValueError):
-        return f"killed by {signal.Signals(-code).name}{hint}"
-    return f"killed by signal {-code}"
 
 
 def find_failure(
-    workers: Sequence[WorkerProcess],
-    files: Sequence[Path],
-    first: WorkerProcess,
-    failed_at: float,
-    suspended: Sequence[int],
-) -> Failure:
-    """Returns which worker failed first, and why.
+    workers: Sequence[WorkerProcess], records: Sequence[Path], found: Supervisor
+) -> Failure | None:
+    """Returns which worker failed first, and why; `None` if none has.
 
     Args:
         workers: All workers, which have ended.
-        files: Where each has recorded its exception.
-        first: The worker that was the first to end with an error.
-        failed_at: When that was, in seconds since 1970.
-        suspended: The ranks of the workers that were suspended then.
+        records: Where each has recorded its exception.
+        found: What their supervisor has found.
     """
-    recorded = {w.rank: _read(file) for w, file in zip(workers, files, strict=True)}
-    own = recorded[first.rank]
-    if own is None or own.error.startswith("ClusterError: "):
-        # It names another worker, or MPI has ended it. The one with the error may end
-        # later than those that wait for it.
-        causes = [
-            (known.time, worker)
-            for worker in workers
-            if (known := recorded[worker.rank]) is not None
-            and known.time < failed_at
-            and not known.error.startswith("ClusterError: ")
-        ]
-        first = min(causes, key=lambda cause: cause[0], default=(0.0, first))[1]
-    return Failure(
-        first.rank, first.exit_code or 1, recorded[first.rank], tuple(suspended)
-    )
+    if found.first is None:
+        return None
+    recorded = {}
+    for worker, path in zip(workers, records, strict=True):
+        if path.exists():
+            recorded[worker.rank] = Recorded(**json.loads(path.read_text("utf-8")))
+    # The worker that fails may end later than those that wait for it, whose errors name
+    # it, or that MPI has ended.
+    causes = {
+        recorded[worker.rank].time: worker
+        for worker in workers
+        if worker.rank in recorded
+        and recorded[worker.rank].time < found.failed_at
+        and not recorded[worker.rank].error.startswith("ClusterError: ")
+    }
+    first = causes[min(causes)] if causes else found.first
+    own = recorded.get(first.rank)
+    return Failure(first.rank, first.exit_code or 1, own, found.suspended)
 
 
 def last_lines(path: Path) -> list[str]:
@@ -148,10 +132,3 @@ def last_lines(path: Path) -> list[str]:
         text = file.read().decode(errors="replace")
     lines = [re.split("[\r\b]+", line.rstrip("\r"))[-1] for line in text.split("\n")]
     return [line for line in lines if line.strip()][-_LAST_LINES:]
-
-
-def _read(path: Path) -> Recorded | None:
-    try:
-        return Recorded(**json.loads(path.read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        return None

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,12 +11,10 @@ from pathlib import Path
 from keras_fastnet.errors import UsageError
 from keras_fastnet.launcher.failure import Failure, find_failure, last_lines
 from keras_fastnet.launcher.mpiexec import MpiRank, mpi_ranks
-from keras_fastnet.launcher.supervisor import Signals, Supervisor
+from keras_fastnet.launcher.supervisor import Supervisor
 from keras_fastnet.launcher.worker_process import WorkerProcess
 
 _AT_START = str(Path(__file__).with_name("at_start"))
-# Outputs that are not kept are cut to their end when they are longer.
-_LONGEST_OUTPUT = 1 << 23
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +37,7 @@ class Start:
     folder: Path
     log_dir: Path | None
     mpi: bool
-    signals: Signals
+    signals: Sequence[int]
 
     def run(self) -> Failure | None:
         """Starts all workers and waits until all have ended.
@@ -61,42 +60,31 @@ class Start:
             for index, place in enumerate(places):
                 workers.append(self._worker(index, place, records[index]))
                 stack.callback(workers[-1].close)
-            supervisor = Supervisor(workers, records, self.signals, self._shorten)
+            supervisor = Supervisor(workers, records, self.signals)
             supervisor.wait()
-            if supervisor.first is None:
-                return None
-            return find_failure(
-                workers,
-                records,
-                supervisor.first,
-                supervisor.failed_at,
-                supervisor.suspended,
-            )
+            return find_failure(workers, records, supervisor)
 
     def _worker(self, index: int, place: MpiRank, record: Path) -> WorkerProcess:
         environment = {**self.environments[index], **place.variables}
         environment["FASTNET_RUN"] = "1"
         # See at_start/sitecustomize.py.
-        others = environment.get("PYTHONPATH")
-        environment["PYTHONPATH"] = (
-            f"{_AT_START}{os.pathsep}{others}" if others else _AT_START
-        )
+        paths = [_AT_START, environment.get("PYTHONPATH", "")]
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         environment["FASTNET_LAUNCHER"] = str(os.getpid())
         environment["FASTNET_FAILURE"] = str(record)
         if not index:
             environment["FASTNET_IS_SHOWN"] = "1"
-        cluster = json.loads(environment["TF_CONFIG"])["cluster"]
-        if len(cluster["worker"]) > 1:
+        if len(json.loads(environment["TF_CONFIG"])["cluster"]["worker"]) > 1:
             environment["FASTNET_NEEDS_STRATEGY"] = "1"
         rank = self.first_rank + index
+        common = rank, self.words, environment
         try:
-            with ExitStack() as stack:
-                file = None
-                if index:
-                    file = stack.enter_context(self.output(index).open("ab"))
-                return WorkerProcess(
-                    rank, self.words, environment, file, place.descriptors
-                )
+            if not index:
+                return WorkerProcess(*common, descriptors=place.descriptors)
+            with self.output(index).open("ab") as file:
+                # Progress bars would fill the disk.
+                shown = subprocess.DEVNULL if self.log_dir is None else file
+                return WorkerProcess(*common, (shown, file), place.descriptors)
         except OSError as error:
             raise UsageError(
                 "This machine must be able to start all workers. Received: worker "
@@ -120,27 +108,13 @@ class Start:
         """
         lines = []
         index = failure.rank - self.first_rank
-        output = self.output(index)
         if index:
-            where = f"its output: {output}"
+            where = f"its output: {self.output(index)}"
             if self.log_dir is None:
                 where = "--log-dir DIR keeps its whole output"
             lines.append(f"fastnet: the end of worker {failure.rank} ({where}):")
         if failure.recorded is not None:
             lines += failure.recorded.traceback.rstrip("\n").split("\n")
         elif index:
-            lines += last_lines(output)
+            lines += last_lines(self.output(index))
         return [*lines, f"fastnet: {failure.heading}"]
-
-    def _shorten(self) -> None:
-        """Cuts long outputs that go to no `log_dir`, so that disks do not fill up."""
-        if self.log_dir is not None:
-            return
-        for index in range(1, len(self.environments)):
-            output = self.output(index)
-            if output.stat().st_size > _LONGEST_OUTPUT:
-                end = "\n".join(last_lines(output))
-                # The worker goes on at the end, since it appends.
-                os.truncate(output, 0)
-                with output.open("a") as file:
-                    file.write(f"{end}\n")

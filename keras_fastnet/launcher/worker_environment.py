@@ -2,21 +2,43 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-from keras_fastnet._keras.lone_fit import INDEPENDENT
 from keras_fastnet.cluster.gpus import divide_gpus
 
-HOST = "127.0.0.1"
-
+FIRST_PORT = 20_000
+"""The port of the first worker of a machine. Linux does not give it to connections."""
 _OPERATIONS = "TF_NUM_INTEROP_THREADS"
 # TensorFlow sizes its two pools from the first two (see
 # tensorflow/core/common_runtime/process_util.cc); OpenMP and OpenBLAS, hence
 # NumPy, read the third.
-THREAD_VARIABLES = (
-    "TF_NUM_INTRAOP_THREADS",
-    _OPERATIONS,
-    "OMP_NUM_THREADS",
-)
+_THREADS = ("TF_NUM_INTRAOP_THREADS", _OPERATIONS, "OMP_NUM_THREADS")
+
+
+class Host(NamedTuple):
+    """A machine with workers.
+
+    Attributes:
+        name: The name or address at which the other machines reach it.
+        workers: The number of its workers.
+    """
+
+    name: str
+    workers: int
+
+    def addresses(self, first_port: int) -> list[str]:
+        """Returns the addresses of its workers, by rank.
+
+        Args:
+            first_port: The port of the first one.
+
+        Example:
+
+        >>> Host("::1", 2).addresses(20000)
+        ['[::1]:20000', '[::1]:20001']
+        """
+        name = f"[{self.name}]" if ":" in self.name else self.name
+        return [f"{name}:{first_port + worker}" for worker in range(self.workers)]
 
 
 def cluster_configuration(addresses: Sequence[str], rank: int) -> str:
@@ -37,7 +59,6 @@ def worker_environments(
     gpus: Sequence[str] = (),
     threads_per_worker: int | None = None,
     gpus_per_worker: int | None = None,
-    independent: bool = False,
 ) -> list[dict[str, str]]:
     """Returns, for each worker of this machine, the variables to add to `environment`.
 
@@ -51,8 +72,6 @@ def worker_environments(
             counts of `environment`. Defaults to `None`: `cpus` divided by the number of
             workers, at least 1.
         gpus_per_worker: See `divide_gpus`. Defaults to `None`.
-        independent: Whether the workers may train without a strategy. Defaults to
-            `False`.
 
     Raises:
         UsageError: If the GPUs cannot be divided this way.
@@ -60,9 +79,7 @@ def worker_environments(
     gpu_blocks = divide_gpus(gpus, len(ports), gpus_per_worker)
     threads = threads_per_worker or max(1, cpus // len(ports))
     shared = {"PYTHONUNBUFFERED": "1"}
-    if independent:
-        shared[INDEPENDENT] = "1"
-    for variable in THREAD_VARIABLES:
+    for variable in _THREADS:
         if threads_per_worker is not None or variable not in environment:
             shared[variable] = str(threads)
     if threads_per_worker is None and _OPERATIONS not in environment:
@@ -72,7 +89,7 @@ def worker_environments(
         # Hides the C++ information lines.
         shared["TF_CPP_MIN_LOG_LEVEL"] = "1"
 
-    addresses = [f"{HOST}:{port}" for port in ports]
+    addresses = [f"127.0.0.1:{port}" for port in ports]
     result = []
     for rank in range(len(ports)):
         variables = {"TF_CONFIG": cluster_configuration(addresses, rank), **shared}

@@ -54,7 +54,7 @@ def test_the_first_fit_ends_with_the_lines_to_add(fastnet, tmp_path, words):
         "started by `fastnet run`",
         "    strategy = keras_fastnet.TorusStrategy()",
         "    with strategy.scope():",
-        "--independent",
+        "FASTNET_INDEPENDENT=1",
         "keras_fastnet.train_alone()",
     ]:
         assert word in result.stderr
@@ -63,19 +63,19 @@ def test_the_first_fit_ends_with_the_lines_to_add(fastnet, tmp_path, words):
 
 @pytest.mark.distributed
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("workers", "words", "variables"),
     [
-        (["--workers", 2, "--independent"], ["import"]),
-        pytest.param(["--workers", 2], ["import", "alone"], marks=pytest.mark.slow),
-        pytest.param(["--workers", 2], ["use"], marks=pytest.mark.slow),
-        (["--workers", 1], []),
+        (2, ["import"], {"FASTNET_INDEPENDENT": "1"}),
+        pytest.param(2, ["import", "alone"], {}, marks=pytest.mark.slow),
+        pytest.param(2, ["use"], {}, marks=pytest.mark.slow),
+        (1, [], {}),
     ],
 )
-def test_allowed(fastnet, tmp_path, options, words):
-    result = fastnet(*options, TRAIN, tmp_path, *words)
+def test_allowed(fastnet, tmp_path, workers, words, variables):
+    result = fastnet("--workers", workers, TRAIN, tmp_path, *words, **variables)
     assert result.returncode == 0, result.stderr
     weights = {path.read_text() for path in tmp_path.iterdir()}
-    assert len(weights) == options[1]
+    assert len(weights) == workers
 
 
 def test_without_the_launcher_nothing_is_refused(python, tmp_path):

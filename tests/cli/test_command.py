@@ -1,4 +1,4 @@
-"""The `fastnet` command: wrong words, `fastnet env` and `fastnet recipe`."""
+"""The `fastnet` command: `fastnet env` and `fastnet recipe`."""
 
 import subprocess
 import sys
@@ -9,34 +9,6 @@ import tensorflow as tf
 
 from keras_fastnet.cli import main
 from keras_fastnet.version import __version__
-
-
-@pytest.mark.parametrize(
-    ("words", "meant"),
-    [
-        ("chekc", "check"),
-        ("run --worker 2 train.py", "--workers"),
-        ("run -n 2 --transport mpy train.py", "mpi"),
-        ("plan --modle ResNet50", "--model"),
-    ],
-)
-def test_wrong_words_have_a_suggestion(capsys, words, meant):
-    assert main(words.split()) == 2
-    error = capsys.readouterr().err
-    assert f" Did you mean {meant}? See `fastnet" in error
-    assert len(error.splitlines()) == 1
-
-
-def test_words_like_no_other_have_none(capsys):
-    assert main(["bench", "--zzz"]) == 2
-    error = capsys.readouterr().err
-    assert "unrecognized arguments: --zzz. See `fastnet bench --help`" in error
-
-
-@pytest.mark.parametrize("command", ["run", "check", "demo", "bench"])
-def test_n_is_short_for_workers(capsys, command):
-    assert main([command, "-n", "0"]) == 2
-    assert "--workers must be an integer >= 1. Received: 0" in capsys.readouterr().err
 
 
 def test_env_tells_versions_and_the_cluster_and_no_secret(monkeypatch, capsys):
@@ -86,7 +58,7 @@ def test_recipe_draws_a_plot(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("sony2081", "Did you mean sony2018?"),
+        ("sony2081", "See `fastnet recipe --help`"),
         ("sony2018 -n 8 --global-batch 33", "Pass, for example, 128."),
         ("sony2018 --examples 100 -n 8", "Lower `device_batch`."),
     ],

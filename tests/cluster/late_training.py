@@ -1,4 +1,4 @@
-"""Trains a small model; one rank is suspended, fails, or does something else."""
+"""Trains a small model; some ranks are suspended, fail, or do something else."""
 
 import json
 import os
@@ -14,23 +14,23 @@ import keras_fastnet
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.strategies import torus_strategy
 
-ACTION, PLACE, VICTIM, OPTIONS = sys.argv[1:]
+ACTION, PLACE, VICTIMS, OPTIONS = sys.argv[1:]
 EXAMPLES = np.ones([8, 4], "float32")
 
 
 def act(place: str, rank: int) -> None:
-    """Suspends the victim, or has it sleep, at its place."""
-    if place != PLACE or rank != int(VICTIM):
+    """Does what is told, on the victims at their place."""
+    if place != PLACE or str(rank) not in VICTIMS:
         return
     print("the victim", os.getpid(), flush=True)
+    if ACTION == "raise":
+        raise ValueError("on purpose")
     # What it is doing is left for the others every two seconds.
     time.sleep(5.0)
     if ACTION == "suspend":
         os.kill(os.getpid(), signal.SIGSTOP)
     elif ACTION == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
-    elif ACTION == "raise":
-        raise ValueError("on purpose")
     elif ACTION == "leave":
         sys.exit(0)
     else:
@@ -44,14 +44,6 @@ class Act(keras.callbacks.Callback):
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         act("validation", strategy.rank)
-
-
-def sum_of(size: int) -> None:
-    context = tf.distribute.get_replica_context
-    total = tf.function(
-        lambda: strategy.run(lambda: context().all_reduce("SUM", tf.ones([size])))
-    )
-    total()
 
 
 def rank_outside() -> int:
@@ -73,16 +65,22 @@ torus_strategy.meet_workers = meet_and_act
 act("meeting", rank_outside())
 strategy = keras_fastnet.TorusStrategy(**json.loads(OPTIONS))
 act("building", strategy.rank)
+is_victim = str(strategy.rank) in VICTIMS
 with strategy.scope():
     model = keras.Sequential([keras.Input([4]), keras.layers.Dense(1)])
     model.compile(optimizer="sgd", loss="mse")
 if ACTION == "other":
     # Another sum on the victim.
-    sum_of(8 if strategy.rank == int(VICTIM) else 4)
+    vector = tf.ones([8 if is_victim else 4])
+    context = tf.distribute.get_replica_context
+    total = tf.function(
+        lambda: strategy.run(lambda: context().all_reduce("SUM", vector))
+    )
+    total()
 data = tf.data.Dataset.from_tensor_slices((EXAMPLES, EXAMPLES[:, :1]))
 # Of unknown length.
 data = data.repeat().batch(4).filter(lambda x, y: True)
-if ACTION == "data" and strategy.rank == int(VICTIM):
+if ACTION == "data" and is_victim:
     data = data.take(4)
 if ACTION != "data":
     data = data.take(2)

@@ -1,18 +1,16 @@
 """Hosts on one machine: network namespaces on a bridge, with rate-limited links."""
 
-import itertools
 import os
 import secrets
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 # Every network has its own bridge, so all of them can use the subnet at once.
 _SUBNET = "10.77.0"
-# Below the ports that Linux gives to outgoing connections.
-_FIRST_PORT = 20_000
 
 # Deletes what it made when its input ends, which also a killed owner brings about.
 _KEEPER = """
@@ -21,32 +19,31 @@ for name; do ip netns add "$name" || exit 1; done
 echo made
 read -r _
 """
+# Sets the host name and /etc/hosts for this command only.
+_ENTER = 'hostname "$1"; mount --bind "$2" /etc/hosts; shift 2; exec "$@"'
 
 
 class Network:
     """Hosts that reach each other through a switch, each over its own link.
 
     Nothing of it is in the machine's own network: the switch is a namespace too. The
-    hosts' clocks, names and disks are the machine's.
+    hosts' clocks and disks are the machine's.
 
     Args:
         hosts: Number of hosts.
         megabits: What each link carries in a second, in each direction.
-
-    Attributes:
-        name: Begins the names of its namespaces: host r is `NAME-hostR`.
 
     Raises:
         OSError: If the machine does not allow it; the message says what is missing.
     """
 
     def __init__(self, hosts: int, megabits: int):
-        self.size = hosts
-        self.megabits = megabits
-        self._ports = itertools.count(_FIRST_PORT)
+        self._size = hosts
+        self._megabits = megabits
         # Others may build networks at the same time, also from other containers,
         # whose process numbers repeat ours.
-        self.name = f"fastnet-{os.getpid()}-{secrets.token_hex(4)}"
+        self._name = f"fastnet-{os.getpid()}-{secrets.token_hex(4)}"
+        self._switch = f"{self._name}-switch"
         self._keeper = self._start_keeper()
         try:
             self._build()
@@ -58,36 +55,9 @@ class Network:
         """Returns the host's IP address."""
         return f"{_SUBNET}.{host + 1}"
 
-    def places(self, hosts: Sequence[int]) -> dict[str, list]:
-        """Returns where the workers of a `WorkerPool` run, each time on other ports.
-
-        Args:
-            hosts: The host of each worker, by rank.
-
-        Returns:
-            Arguments for `WorkerPool`.
-        """
-        return {
-            "addresses": [f"{self.address(h)}:{next(self._ports)}" for h in hosts],
-            "wrappers": [self.wrapper(h) for h in hosts],
-        }
-
     def wrapper(self, host: int) -> list[str]:
         """Returns the prefix that runs a command on the host."""
         return ["ip", "netns", "exec", self._host(host)]
-
-    def sent_bytes(self) -> list[int]:
-        """Returns what each host has sent over its link so far."""
-        return [
-            int(
-                _command(
-                    *self.wrapper(host),
-                    "cat",
-                    "/sys/class/net/uplink/statistics/tx_bytes",
-                )
-            )
-            for host in range(self.size)
-        ]
 
     def cut(self, host: int) -> None:
         """Takes the host's link out of the switch's side, as if it were unplugged."""
@@ -103,16 +73,16 @@ class Network:
         self._keeper.wait()
         self._keeper.stdout.close()
 
-    @property
-    def _switch(self) -> str:
-        return f"{self.name}-switch"
-
     def _host(self, host: int) -> str:
-        return f"{self.name}-host{host}"
+        return f"{self._name}-host{host}"
 
     def _start_keeper(self) -> subprocess.Popen:
-        _check_machine()
-        names = [self._switch, *(self._host(host) for host in range(self.size))]
+        if sys.platform != "linux" or os.geteuid() != 0:
+            raise OSError("network namespaces need Linux and root")
+        for tool in ("ip", "tc"):
+            if shutil.which(tool) is None:
+                raise OSError(f"`{tool}` is missing: install iproute2")
+        names = [self._switch, *(self._host(host) for host in range(self._size))]
         with tempfile.TemporaryFile("w+") as errors:
             keeper = subprocess.Popen(
                 ["sh", "-c", _KEEPER, "keeper", *names],
@@ -133,7 +103,7 @@ class Network:
         switch = ["ip", "-n", self._switch]
         _command(*switch, "link", "add", "name", "bridge", "type", "bridge")
         _command(*switch, "link", "set", "dev", "bridge", "up")
-        for host in range(self.size):
+        for host in range(self._size):
             inside = ["ip", "-n", self._host(host)]
             port = f"port{host}"
             ends = ["name", "uplink", "type", "veth", "peer", "name", port]
@@ -149,25 +119,63 @@ class Network:
 
     def _limit(self, namespace: str, device: str) -> None:
         # The bucket holds the largest packet that a veth hands on in one piece.
-        limit = f"tbf rate {self.megabits}mbit burst 64kb latency 100ms"
+        limit = f"tbf rate {self._megabits}mbit burst 64kb latency 100ms"
         _command(
             *["tc", "-n", namespace, "qdisc", "add", "dev", device, "root"],
             *limit.split(),
         )
 
 
-def _check_machine() -> None:
-    if sys.platform != "linux":
-        raise OSError("network namespaces need Linux")
-    if os.geteuid() != 0:
-        raise OSError("network namespaces need root")
-    for tool in ("ip", "tc"):
-        if shutil.which(tool) is None:
-            raise OSError(f"`{tool}` is missing: install iproute2")
+class NamedHosts(Network):
+    """Hosts that resolve each other's names, for schedulers and their jobs.
+
+    Args:
+        names: Each host's name, and after it other names, separated by spaces.
+        folder: Where their list of names is written.
+    """
+
+    def __init__(self, names: Sequence[str], folder: Path):
+        super().__init__(len(names), megabits=10_000)
+        self._names = [name.split()[-1] for name in names]
+        self._file = folder / "hosts"
+        lines = [f"{self.address(i)} {name}" for i, name in enumerate(names)]
+        self._file.write_text("\n".join(["127.0.0.1 localhost", *lines, ""]))
+
+    def wrapper(self, host: int) -> list[str]:
+        """Returns the prefix that runs a command on the host."""
+        return [
+            *super().wrapper(host),
+            *("unshare", "--uts", "--mount", "sh", "-c", _ENTER, "sh"),
+            *(self._names[host], str(self._file)),
+        ]
+
+    def start(
+        self,
+        host: int,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        log: Path,
+    ) -> subprocess.Popen:
+        """Starts a command on a host, in a new session.
+
+        Args:
+            host: The host.
+            command: The command.
+            environment: All its variables.
+            log: Where its output goes.
+        """
+        with log.open("wb") as file:
+            return subprocess.Popen(
+                [*self.wrapper(host), *command],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
 
 
-def _command(*words: str) -> str:
+def _command(*words: str) -> None:
     done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode:
         raise OSError(f"`{' '.join(words)}` failed: {done.stderr.strip()}")
-    return done.stdout

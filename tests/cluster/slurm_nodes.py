@@ -1,8 +1,6 @@
 """Sets up a real Slurm of two nodes on this machine, and takes it down.
 
-    python -m tests.cluster.slurm_nodes -- srun -N2 -n4 hostname
-
-runs a command on its third host, from which jobs are sent. Debian's packages
+Jobs are sent from a third host. Debian's packages
 `slurm-wlm` and `munge`, `iproute2` and root are needed. Nodes are network namespaces
 with their own host names: the machine's network, names and services, and the
 configuration of an installed Slurm, do not change.
@@ -13,13 +11,12 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tests.cluster.named_hosts import NamedHosts
+from tests.cluster.network import NamedHosts
 
 NODES = ("fast9", "fast10")
 """Sorted as text, the second would be first."""
@@ -66,7 +63,7 @@ class Slurm:
         self.folder = folder
         self._hosts = hosts
 
-    def command(self, *words: str, **variables: str) -> list[str]:
+    def _command(self, *words: str, **variables: str) -> list[str]:
         """Returns the words that run one of Slurm's commands where jobs are sent from.
 
         Args:
@@ -88,7 +85,7 @@ class Slurm:
             **variables: Environment variables for it.
         """
         return subprocess.run(
-            self.command(*words, **variables),
+            self._command(*words, **variables),
             env=_environment(),
             capture_output=True,
             text=True,
@@ -137,13 +134,12 @@ def _environment() -> Mapping[str, str]:
 
 def _configure(folder: Path, hosts: NamedHosts) -> None:
     nodes = [
-        f"NodeName={name} NodeAddr={hosts.network.address(i)} CPUs=8 "
-        f"Gres=gpu:{GPUS_ON_A_NODE}"
+        f"NodeName={name} NodeAddr={hosts.address(i)} CPUs=8 Gres=gpu:{GPUS_ON_A_NODE}"
         for i, name in enumerate(NODES)
     ]
     (folder / "slurm.conf").write_text(
         _CONFIGURATION.format(
-            control=hosts.network.address(_CONTROL),
+            control=hosts.address(_CONTROL),
             folder=folder,
             nodes="\n".join(nodes),
         )
@@ -196,18 +192,3 @@ def _end(daemons: list[subprocess.Popen]) -> None:
         for process in daemons:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.1, end - time.monotonic()))
-
-
-def main() -> int:
-    """Runs the command after `--`."""
-    words = sys.argv[1:]
-    if words[:1] == ["--"]:
-        del words[0]
-    with slurm() as cluster:
-        return subprocess.run(
-            cluster.command(*words or ["sinfo"]), env=_environment()
-        ).returncode
-
-
-if __name__ == "__main__":
-    sys.exit(main())

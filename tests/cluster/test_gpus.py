@@ -1,9 +1,12 @@
 """GPU support, as far as it can be tested without a GPU."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from keras_fastnet.cluster.gpus import mpi_process_gpus
-from keras_fastnet.errors import ClusterError
+from keras_fastnet.cluster.gpus import divide_gpus, mpi_process_gpus, slurm_task_gpus
+from keras_fastnet.errors import ClusterError, UsageError
+from keras_fastnet.launcher.machine import parse_listing, parse_visible_devices
 
 
 @pytest.mark.distributed
@@ -45,6 +48,43 @@ def test_half_precision_is_summed_in_float32_on_gpus(two_by_two):
             assert "CollectiveReduceV2" not in kinds
 
 
+@given(st.integers(1, 9), st.integers(0, 5), st.integers(0, 8))
+def test_gpus_are_divided_in_contiguous_blocks(workers, each, spare):
+    names = [str(index) for index in range(workers * each)]
+    blocks = divide_gpus(names, workers)
+    if not names:
+        assert blocks is None
+        return
+    assert [name for block in blocks for name in block] == names
+    assert {len(block) for block in blocks} == {each}
+    more = [*names, *(f"spare{index}" for index in range(spare))]
+    assert divide_gpus(more, workers, each) == blocks
+
+
+@pytest.mark.parametrize(
+    ("visible", "on_node", "own"),
+    [
+        ("4,5,6,7", "4", {0: "4", 3: "7"}),
+        ("a,b,c,d,e,f,g,h", "8", {0: "a,b", 1: "c,d", 3: "g,h"}),
+        # Each has its own already.
+        ("2", "4", {0: None}),
+        ("NoDevFiles", "1", {0: None}),
+    ],
+)
+def test_slurm_tasks_divide_the_gpus_of_a_node(visible, on_node, own):
+    for local, gpus in own.items():
+        environment = {
+            "SLURM_STEP_TASKS_PER_NODE": "1,4",
+            "SLURM_NODEID": "1",
+            "SLURM_LOCALID": str(local),
+            "SLURM_GPUS_ON_NODE": on_node,
+            "CUDA_VISIBLE_DEVICES": visible,
+        }
+        assert slurm_task_gpus(environment) == gpus
+        alone = {**environment, "SLURM_NODEID": "0", "SLURM_LOCALID": "0"}
+        assert slurm_task_gpus(alone) is None
+
+
 @pytest.mark.parametrize(
     ("seen", "blocks"),
     [
@@ -56,12 +96,29 @@ def test_half_precision_is_summed_in_float32_on_gpus(two_by_two):
         ([(None, 0)] * 3, [[], [], []]),
     ],
 )
-def test_processes_of_a_host_divide_its_gpus(seen, blocks):
+def test_mpi_processes_of_a_host_divide_its_gpus(seen, blocks):
     for place, block in enumerate(blocks):
         gpus = list(range(seen[place][1]))
         assert gpus[mpi_process_gpus(seen, place)] == block
 
 
-def test_indivisible_gpus_raise():
+def test_gpus_that_cannot_be_divided_raise():
+    for per_worker, word in ((None, "multiple"), (2, "exceed")):
+        with pytest.raises(UsageError, match=f"{word}.*Received: .*3"):
+            divide_gpus(["0", "1", "2"], 2, per_worker)
     with pytest.raises(ClusterError, match=r"3 GPUs.*2 processes"):
         mpi_process_gpus([(None, 3)] * 2, 0)
+    environment = {
+        "SLURM_STEP_TASKS_PER_NODE": "2",
+        "SLURM_GPUS_ON_NODE": "1",
+        "CUDA_VISIBLE_DEVICES": "0",
+    }
+    with pytest.raises(ClusterError, match=r"1 GPU and 2 tasks.*gpus-per-task"):
+        slurm_task_gpus(environment)
+
+
+def test_gpu_lists_are_read():
+    assert parse_visible_devices("2, GPU-ab,-1,3") == ["2", "GPU-ab"]
+    assert parse_visible_devices("") == parse_visible_devices("NoDevFiles") == []
+    listing = "GPU 0: NVIDIA H100 (UUID: GPU-1)\nGPU 1: NVIDIA H100 (UUID: GPU-2)\n"
+    assert parse_listing(listing) == ["0", "1"]

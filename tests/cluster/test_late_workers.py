@@ -1,5 +1,6 @@
 """Workers that are suspended, late, lost or in another call are named by the others."""
 
+import contextlib
 import json
 import os
 import re
@@ -23,114 +24,86 @@ PATIENCE = 240.0  # against hangs only
 LIMITS = {"wait_timeout": 20.0, "start_timeout": 30.0}
 
 
-class Workers:
-    """Processes that train together.
-
-    Args:
-        count: Number of workers.
-        transport: `"grpc"` or `"mpi"`.
-        words: Arguments of the script.
-        folder: A folder for their output.
-    """
-
-    def __init__(self, count, transport, words, folder):
-        self._logs = []
-        self._stack = reserved_ports(count)
-        ports = self._stack.__enter__()
-        threads = {f"TF_NUM_{pool}_THREADS": "1" for pool in ("INTRAOP", "INTEROP")}
-        kept = {k: v for k, v in os.environ.items() if k != "TF_CONFIG"}
-        environment = {**kept, **threads, "CUDA_VISIBLE_DEVICES": ""}
-        command = [sys.executable, SCRIPT, *map(str, words)]
-        starts = [([MPIEXEC, "-n", str(count), *command], environment)]
-        if transport == "grpc":
-            cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
-            configs = [
-                {"cluster": cluster, "task": {"type": "worker", "index": rank}}
-                for rank in range(count)
-            ]
-            starts = [
-                (command, {**environment, "TF_CONFIG": json.dumps(config)})
-                for config in configs
-            ]
-        self.processes = []
-        for number, (words, variables) in enumerate(starts):
-            self._logs.append(folder / f"{number}.log")
-            with self._logs[-1].open("wb") as log:
-                self.processes.append(
-                    subprocess.Popen(words, env=variables, stdout=log, stderr=log)
-                )
-
-    def texts(self):
-        return [log.read_text(errors="replace") for log in self._logs]
-
-    def ended(self, victim):
-        """Waits for the others; returns what each has written."""
-        others = [p for i, p in enumerate(self.processes) if i != victim]
-        if len(self.processes) == 1:
-            others = self.processes
-        for process in others:
-            try:
-                assert process.wait(PATIENCE) != 0
-            except subprocess.TimeoutExpired:
-                pytest.fail("\n".join(self.texts()))
-        texts = zip(self.processes, self.texts(), strict=True)
-        return [text for process, text in texts if process in others]
-
-    def end(self):
-        for process in self.processes:
-            process.kill()
-            process.wait()
-        for text in self.texts():
-            # Ranks of mpiexec that are suspended.
-            for pid in re.findall(r"the victim (\d+)", text):
-                command = Path(f"/proc/{pid}/cmdline")
-                if command.exists() and SCRIPT in command.read_text():
-                    os.kill(int(pid), signal.SIGKILL)
-        self._stack.__exit__(None, None, None)
+@contextlib.contextmanager
+def ended(process, log):
+    """A context in which a process runs, and its suspended ranks of `mpiexec`."""
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+        for pid in re.findall(r"the victim (\d+)", log.read_text(errors="replace")):
+            command = Path(f"/proc/{pid}/cmdline")
+            if command.exists() and SCRIPT in command.read_text():
+                os.kill(int(pid), signal.SIGKILL)
 
 
 @pytest.fixture
-def reports(tmp_path):
+def reports(environment, tmp_path):
     """Starts workers, waits until all but the victim end, and returns their output."""
-    started = []
 
     def run(transport, action, place, victim, count=2, **options):
-        words = (action, place, victim, json.dumps({**LIMITS, **options}))
-        workers = Workers(count, transport, words, tmp_path)
-        started.append(workers)
-        return workers.ended(victim)
+        words = [action, place, str(victim), json.dumps({**LIMITS, **options})]
+        command = [sys.executable, SCRIPT, *words]
+        threads = {f"TF_NUM_{pool}_THREADS": "1" for pool in ("INTRAOP", "INTEROP")}
+        with contextlib.ExitStack() as stack:
+            ports = stack.enter_context(reserved_ports(count))
+            cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
+            starts = [([MPIEXEC, "-n", str(count), *command], {})]
+            if transport == "grpc":
+                tasks = [{"type": "worker", "index": rank} for rank in range(count)]
+                configs = [{"cluster": cluster, "task": task} for task in tasks]
+                starts = [(command, {"TF_CONFIG": json.dumps(c)}) for c in configs]
+            waited = []
+            for number, (words, variables) in enumerate(starts):
+                log = tmp_path / f"{number}.log"
+                with log.open("wb") as file:
+                    process = subprocess.Popen(
+                        words,
+                        env={**environment, **threads, **variables},
+                        stdout=file,
+                        stderr=file,
+                    )
+                stack.enter_context(ended(process, log))
+                if number != victim or transport == "mpi":
+                    waited.append((process, log))
+            for process, log in waited:
+                try:
+                    assert process.wait(PATIENCE) != 0
+                except subprocess.TimeoutExpired:
+                    pytest.fail(log.read_text(errors="replace"))
+            return [log.read_text(errors="replace") for _, log in waited]
 
-    yield run
-    for workers in started:
-        workers.end()
+    return run
 
 
-def cases(*quick):
-    """All carriers, places and victims; those that are not `quick` are slow."""
-    return [
-        pytest.param(*case, marks=[] if case in quick else pytest.mark.slow)
-        for case in (
-            (transport, place, victim)
-            for transport in ("grpc", "mpi")
-            for place in ("meeting", "servers", "building", "training", "validation")
-            for victim in range(2)
-        )
-    ]
+QUICK = (
+    ("grpc", "training", 0),
+    ("mpi", "training", 0),
+    ("grpc", "building", 1),
+    ("mpi", "validation", 1),
+)
 
 
 @pytest.mark.parametrize(
     ("transport", "place", "victim"),
-    cases(
-        ("grpc", "training", 0),
-        ("mpi", "training", 0),
-        ("grpc", "building", 1),
-        ("mpi", "validation", 1),
-    ),
+    [
+        *QUICK,
+        # Every place over every carrier, and each rank over one of them.
+        *(
+            pytest.param(transport, place, victim, marks=pytest.mark.slow)
+            for number, place in enumerate(
+                ("meeting", "servers", "building", "training", "validation")
+            )
+            for transport, victim in (("grpc", number % 2), ("mpi", 1 - number % 2))
+            if (transport, place, victim) not in QUICK
+        ),
+    ],
 )
 def test_suspended_rank_is_named(reports, transport, place, victim):
     expected = {
-        "servers": f"These ranks do not answer: {victim}.",
-        "meeting": f"missing ranks: {victim}|Rank 1 must reach rank 0",
+        "servers": f"servers must connect within .*do not answer: {victim}[.]",
+        "meeting": f"missing ranks: {victim}|Rank 0 must reach rank 1",
     }.get(place, f"ClusterError: .*rank {victim} does not answer")
     if (transport, place) == ("mpi", "meeting"):
         # MPI does not start without the rank, or has no message of it.
@@ -159,9 +132,13 @@ def test_rank_that_sleeps_in_a_callback_is_named(reports, transport):
         ("grpc", "raise", "rank 1 failed in epoch 1, [^:]*: ValueError: on purpose"),
         ("grpc", "kill", "rank 1 does not answer"),
         ("mpi", "leave", "rank 1 has left the program"),
+        ("mpi", "other", r"same tensors in the same order(.|\n)*rank 0: sum \d+ of"),
+        pytest.param("grpc", "other", "wait for one another", marks=pytest.mark.slow),
     ],
 )
-def test_rank_that_ends_is_named(reports, transport, action, expected):
+def test_rank_that_ends_or_does_something_else_is_named(
+    reports, transport, action, expected
+):
     for text in reports(transport, action, "training", 1):
         assert re.search(expected, text), text
 
@@ -175,7 +152,16 @@ def test_data_that_end_early_on_one_worker_are_named(reports, transport):
         assert "the data of rank 1 ended after 4 batches" in text
 
 
-@pytest.mark.slow
-def test_different_sums_end_in_time(reports):
-    for text in reports("grpc", "other", "nowhere", 1):
-        assert "wait for one another" in text
+@pytest.mark.parametrize("failing", ["1", "012"])
+def test_failed_rank_of_mpi_ends_the_others_with_one_traceback(reports, failing):
+    (text,) = reports("mpi", "raise", "training", failing, count=3)
+    assert "ValueError: on purpose" in text
+    assert text.count("Traceback") == 1
+    assert "keras_fastnet: rank 1 on" in text or failing != "1"
+
+
+def test_killed_rank_of_mpi_is_named_by_its_process(reports):
+    """mpiexec reports the process number, and the strategy printed whose it is."""
+    (text,) = reports("mpi", "kill", "training", 1)
+    killed = re.search(r"PID (\d+) RUNNING AT", text)
+    assert f"1 (process {killed[1]} on " in text

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.cluster.named_hosts import NamedHosts
+from tests.cluster.network import NamedHosts, Network
 
 pytestmark = [pytest.mark.distributed, pytest.mark.hosts, pytest.mark.slow]
 
@@ -200,8 +200,13 @@ def training(hosts, tmp_path):
             process.wait()
 
 
-@pytest.mark.parametrize("carrier", ["auto", "tensorflow"])
-@pytest.mark.parametrize("way", ["Ctrl-C", "kill 0", "kill 1"])
+@pytest.mark.parametrize(
+    ("carrier", "way"),
+    [
+        *(("auto", "Ctrl-C"), ("auto", "kill 0"), ("auto", "kill 1")),
+        *(("tensorflow", "Ctrl-C"), ("tensorflow", "kill 1")),
+    ],
+)
 def test_all_workers_end_together(training, tmp_path, carrier, way):
     process, workers, output = training(carrier)
     if way == "Ctrl-C":
@@ -220,9 +225,76 @@ def test_all_workers_end_together(training, tmp_path, carrier, way):
 def test_workers_end_when_a_link_is_unplugged(hosts, training, tmp_path, carrier):
     """`mpiexec` itself goes on waiting for the host that it does not reach."""
     _, _, output = training(carrier)
-    hosts.hosts.network.cut(1)
+    hosts.hosts.cut(1)
     try:
         wait_until(lambda: not processes(tmp_path), output.read_text, LOST_SECONDS)
     finally:
-        hosts.hosts.network.mend(1)
+        hosts.hosts.mend(1)
     assert "rank 1 does not answer" in output.read_text()
+
+
+TRAIN_AND_REACH = """
+import json, os, socket
+import keras, numpy as np
+import keras_fastnet
+
+strategy = keras_fastnet.TorusStrategy()
+with strategy.scope():
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+model.fit(np.ones((8, 2)), np.ones(8), batch_size=8, verbose=0)
+config = json.loads(os.environ["TF_CONFIG"])
+for address in config["cluster"]["worker"]:
+    host, port = address.split(":")
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(b"PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n" + bytes(9))
+        assert connection.recv(1)
+"""
+
+REACH_UNTIL_TOLD = """
+import select, socket, sys
+attempts = 0
+while not select.select([sys.stdin], [], [], 0.01)[0]:
+    for port in map(int, sys.argv[2:]):
+        try:
+            with socket.create_connection((sys.argv[1], port), timeout=0.2) as server:
+                server.sendall(b"PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n" + bytes(9))
+                if server.recv(1):
+                    print("answered", flush=True)
+        except OSError:
+            attempts += 1
+print("attempts without an answer:", attempts > 100)
+"""
+
+
+def test_other_hosts_never_reach_workers_of_fastnet_run(tmp_path, environment):
+    try:
+        network = Network(2, megabits=100)
+    except OSError as error:
+        pytest.skip(str(error))
+    script = tmp_path / "train.py"
+    script.write_text(TRAIN_AND_REACH)
+    hosts = ["--hosts", "127.0.0.1:2", "--node-rank", "0", "--port", "20500"]
+    # As a user who is not root.
+    plain = ["setpriv", "--bounding-set=-net_raw", "--inh-caps=-net_raw"]
+    fastnet = [*plain, sys.executable, "-m", "keras_fastnet.cli", "run", *hosts, script]
+    probe = [sys.executable, "-c", REACH_UNTIL_TOLD, network.address(0)]
+    try:
+        with subprocess.Popen(
+            [*network.wrapper(1), *probe, "20500", "20501"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as stranger:
+            result = subprocess.run(
+                [*network.wrapper(0), *fastnet],
+                env=environment,
+                capture_output=True,
+                text=True,
+            )
+            seen, _ = stranger.communicate("enough\n", timeout=60)
+    finally:
+        network.remove()
+    assert result.returncode == 0, result.stderr
+    assert "loopback" not in result.stderr
+    assert seen == "attempts without an answer: True\n"

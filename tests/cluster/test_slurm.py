@@ -72,11 +72,7 @@ def test_every_slurm_task_runs_at_its_address(cluster, options, nodes):
     if ":" in options:
         own = [sys.executable, "-c", ADDRESSES]
         options = [*options[:2], *own, *options[2:]]
-    assert_addresses(addresses(cluster, *options), nodes)
-
-
-def assert_addresses(found, nodes):
-    where, known = found
+    where, known = addresses(cluster, *options)
     assert where == nodes
     assert [address.split(":")[0] for address in known] == nodes
     assert len(set(known)) == len(nodes)
@@ -109,32 +105,8 @@ def test_slurm_starts_mpi_ranks(cluster, tmp_path):
     assert re.search(r"transport +MPI; ", output)
 
 
-@pytest.mark.slow
-def test_script_without_srun_prints_a_hint(cluster, tmp_path):
-    script, log = tmp_path / "batch", tmp_path / "log"
-    program = "import keras_fastnet; keras_fastnet.TorusStrategy()"
-    script.write_text(f"#!/bin/sh\npython -c '{program}'\n")
-    command = ["sbatch", "--ntasks=4", f"--output={log}", str(script)]
-    job = cluster.run(*command, **VARIABLES).stdout.split()[-1]
-    wait_until_ended(cluster, job, log, 120)
-    assert "fastnet: one process, although Slurm's job has 4 tasks" in log.read_text()
-
-
-def sbatch(cluster, log, *words, options=()):
-    """Sends the example's job, and returns its number."""
-    command = ["sbatch", f"--output={log}", *options, BATCH, *words]
-    sent = cluster.run(*command, **VARIABLES)
-    assert sent.returncode == 0, sent.stderr
-    return sent.stdout.split()[-1]
-
-
 def text_of(log):
     return log.read_text() if log.exists() else ""
-
-
-def wait_until_ended(cluster, job, log, seconds):
-    states = ("", "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT")
-    wait_for(lambda: cluster.states(job) in states, seconds, lambda: text_of(log))
 
 
 def wait_for(condition, seconds, what):
@@ -151,11 +123,15 @@ def test_requeued_job_reaches_the_same_weights(cluster, tmp_path):
         folder.mkdir()
     srun(cluster, "-N2", "-n2", sys.executable, SCRIPT, str(whole), "2", "0")
     log = told / "log"
-    words = [SCRIPT, str(told), "2", "0.3"]
-    job = sbatch(cluster, log, *words, options=["--ntasks-per-node=1"])
+    words = [BATCH, SCRIPT, str(told), "2", "0.3"]
+    command = ["sbatch", f"--output={log}", "--ntasks-per-node=1", *words]
+    sent = cluster.run(*command, **VARIABLES)
+    assert sent.returncode == 0, sent.stderr
+    job = sent.stdout.split()[-1]
     wait_for(lambda: "Epoch 2/2" in text_of(log), 120, lambda: text_of(log))
     assert cluster.run("scancel", "--signal=TERM", job).returncode == 0
-    wait_until_ended(cluster, job, log, 180)
+    ended = ("", "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT")
+    wait_for(lambda: cluster.states(job) in ended, 180, lambda: text_of(log))
     text = text_of(log)
     assert "fastnet: SIGTERM: run the same command to resume" in text
     restarted = text.partition("resuming at epoch 2, batch ")[2]

@@ -782,11 +782,14 @@ class StopOnOneWorker(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         if self.last and self.when == "batch" and batch == 1:
-            self.model.stop_training = True
+            self._stop()
 
     def on_epoch_end(self, epoch, logs=None):
         if self.last and self.when == "epoch" and epoch == 1:
-            self.model.stop_training = True
+            self._stop()
+
+    def _stop(self):
+        self.model.stop_training = True
 
 
 def fit_and_stop(strategy: Any, *, when: str) -> dict[str, Any]:
@@ -794,6 +797,23 @@ def fit_and_stop(strategy: Any, *, when: str) -> dict[str, Any]:
     x, y = examples(96)
     model = compiled_network(strategy)
     callbacks: list[Any] = [StopOnOneWorker(strategy, when)]
+    if when == "unforeseen":
+        name = "_".join(("stop", "training"))
+        callbacks = [
+            keras.callbacks.LambdaCallback(
+                on_train_batch_end=lambda batch, logs: setattr(model, name, True)
+            )
+        ]
+    if when == "lambda" and strategy is not None and strategy.rank:
+        callbacks = []
+    elif when == "lambda":
+        callbacks = [
+            keras.callbacks.LambdaCallback(
+                on_train_batch_end=lambda batch, logs: setattr(
+                    model, "stop_training", batch == 1
+                )
+            )
+        ]
     weights = np.ones(len(x), "float32")
     if when == "nan":
         weights[40] = np.nan

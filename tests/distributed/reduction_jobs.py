@@ -119,11 +119,6 @@ def rearrange(strategy: Any, grid: tuple[int, int], algorithms: Sequence[str]) -
     extended.arrange(GridChoice(Grid(*grid), tuple(algorithms), topology))
 
 
-def layout(strategy: Any) -> tuple[tuple[int, int], str]:
-    """The grid that a strategy chose, and what it says of itself."""
-    return (strategy.grid.rows, strategy.grid.columns), strategy.describe()
-
-
 def description(strategy: Any) -> str:
     """What the strategy says of itself."""
     rearrange(strategy, (2, 2), ("torus", "gather"))

@@ -5,7 +5,6 @@ pools. Each worker makes its strategy once and then runs the
 functions of the modules `*jobs.py` that it is told to.
 """
 
-import json
 import os
 import signal
 import subprocess
@@ -37,9 +36,6 @@ class WorkerPool:
     Args:
         workers: Number of processes.
         devices: Logical CPU devices of each.
-        addresses: `host:port` of each. Defaults to `None`: free ports of 127.0.0.1.
-        wrappers: Words before the command that starts each, as `ip netns exec NAME`.
-            They must end in the worker itself, by `exec`. Defaults to `None`.
         mpi: Whether `mpiexec` starts them, and TF_CONFIG is left to MPI.
         tpu: Whether the devices pass for the cores of a TPU.
     """
@@ -49,15 +45,11 @@ class WorkerPool:
         workers: int,
         devices: int = 1,
         *,
-        addresses: Sequence[str] | None = None,
-        wrappers: Sequence[Sequence[str]] | None = None,
         mpi: bool = False,
         tpu: bool = False,
     ):
         self.workers = workers
         self._devices = devices
-        self._addresses = addresses
-        self._wrappers = wrappers or [()] * workers
         self._mpi = mpi
         self._tpu = tpu
         self._processes: list[subprocess.Popen] = []
@@ -156,26 +148,11 @@ class WorkerPool:
                 ]
             else:
                 self._processes = [
-                    self._worker(
-                        rank,
-                        self._wrappers[rank],
-                        {**environments[rank], **self._described(rank)}
-                        | {_ADDRESS: address},
-                    )
+                    self._worker(rank, (), {**environments[rank], _ADDRESS: address})
                     for rank in range(self.workers)
                 ]
             lines = dict(self._accepted(listener) for _ in range(self.workers))
         self._lines = [lines[rank] for rank in range(self.workers)]
-
-    def _described(self, rank: int) -> dict[str, str]:
-        """Returns another TF_CONFIG than that of free ports of 127.0.0.1."""
-        if self.workers == 1:
-            return {"TF_CONFIG": ""}
-        if self._addresses is None:
-            return {}
-        cluster = {"worker": list(self._addresses)}
-        task = {"type": "worker", "index": rank}
-        return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": task})}
 
     def _worker(
         self, rank: int, wrapper: Sequence[str], variables: dict[str, str]
@@ -187,7 +164,7 @@ class WorkerPool:
             "FASTNET_POOL_DEVICES": str(self._devices),
             "FASTNET_POOL_TPU": "1" if self._tpu else "",
         }
-        if not environment.get("TF_CONFIG"):
+        if self.workers == 1:
             environment.pop("TF_CONFIG", None)
         with self._log_path(rank).open("wb") as log:
             return subprocess.Popen(

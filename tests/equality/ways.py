@@ -235,6 +235,10 @@ OWN_STEPS = {
     "a contrastive loss, traced": _own("fit_contrasted", run_eagerly=False),
     "a contrastive loss, eager": _own("fit_contrasted", run_eagerly=True),
     **{
+        f"means of gradients, {kind}": _own("fit_own_updates", kind=kind)
+        for kind in ("by hand", "sharpness-aware", "added up")
+    },
+    **{
         f"{kind} made outside of the scope": _own("optimizer_outside", kind=kind)
         for kind in ("plain", "large batch")
     },

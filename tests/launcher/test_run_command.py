@@ -1,7 +1,6 @@
 """`fastnet run` with real processes, most of them without TensorFlow."""
 
 import functools
-import os
 import signal
 import sys
 import time
@@ -9,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from keras_fastnet.cluster.ports import reserved_ports
 from keras_fastnet.launcher import launcher, supervisor
 
 SCRIPTS = Path(__file__).parents[1] / "launcher_scripts"
@@ -83,14 +81,6 @@ def test_first_failure_is_named_last_and_ends_the_others(fastnet, tmp_path, firs
     assert all(is_gone(pid) for pid in pids(tmp_path, 0, 1, 2))
 
 
-def test_one_traceback_of_workers_that_fail_alike(fastnet, tmp_path):
-    orders = ("0=deaf raise", "1=deaf raise", "2=deaf raise")
-    result = fastnet("--workers", 3, "--log-dir", tmp_path, ACT, tmp_path, *orders)
-    assert result.returncode == 1
-    assert result.stderr.count("Traceback") == 1
-    assert "RuntimeError: rank 1" in (tmp_path / "rank-1.log").read_text()
-
-
 def test_killed_worker_is_named_and_those_that_ignore_sigterm_are_killed(
     fastnet, tmp_path
 ):
@@ -98,32 +88,15 @@ def test_killed_worker_is_named_and_those_that_ignore_sigterm_are_killed(
     result = fastnet("--workers", 2, ACT, tmp_path, *orders)
     assert result.returncode == 128 + signal.SIGKILL
     assert "worker 1 failed first: killed by SIGKILL" in result.stderr
-    assert "rank 1 says hello\n" in result.stderr
+    # The end of its stderr.
+    assert "rank 1 is careful\n" in result.stderr
     assert all(is_gone(pid) for pid in pids(tmp_path, 0, 1))
 
 
-def test_first_failure_is_named_even_when_the_launcher_wakes_late(start, tmp_path):
-    orders = [f"{rank}=fail-when-told" for rank in range(3)]
-    process = start("--workers", 3, ACT, tmp_path, *orders)
-    workers = pids(tmp_path, 0, 1, 2)
-    process.send_signal(signal.SIGSTOP)
-    wait_until(lambda: state(process.pid) == "T", "launcher stops")
-    for rank in (2, 0, 1):
-        (tmp_path / f"fail-{rank}").touch()
-        wait_until(lambda pid=workers[rank]: is_gone(pid), "worker ends")
-    process.send_signal(signal.SIGCONT)
-    _, errors = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 42
-    assert b"worker 2 failed first: exit code 42" in errors
-
-
-@pytest.mark.parametrize("has_pidfd", [True, False])
 def test_worker_that_has_failed_and_does_not_end_is_ended(
-    monkeypatch, tmp_path, capfd, environment, has_pidfd
+    monkeypatch, tmp_path, capfd, environment
 ):
     monkeypatch.setattr(supervisor, "_LINGER_SECONDS", 0.5)
-    if not has_pidfd:
-        monkeypatch.delattr(os, "pidfd_open", raising=False)
     command = [ACT, str(tmp_path), "0=sleep", "1=linger raise"]
     assert launcher.run(2, command, environment=environment) != 0
     assert "worker 1 failed first" in capfd.readouterr().err
@@ -179,25 +152,6 @@ def test_no_process_is_left_by_a_killed_launcher(start, tmp_path, transport):
     wait_until(lambda: all(is_gone(pid) for pid in started), "processes end")
 
 
-def test_outputs_that_are_not_kept_are_cut(monkeypatch, tmp_path, capfd, environment):
-    monkeypatch.setattr("keras_fastnet.launcher.start._LONGEST_OUTPUT", 1000)
-    script = tmp_path / "write.py"
-    script.write_text(
-        "import json, os, sys, time\n"
-        "if json.loads(os.environ['TF_CONFIG'])['task']['index']:\n"
-        "    for part in range(10):\n"
-        "        print(f'{part}: ' + 200 * 'x')\n"
-        "        time.sleep(0.2)\n"
-        "    print(os.path.getsize(os.readlink('/proc/self/fd/1')))\n"
-        "    sys.exit(3)\n"
-    )
-    assert launcher.run(2, [str(script)], environment=environment) == 3
-    *_, last, size, heading = capfd.readouterr().err.splitlines()
-    assert last.startswith("9: xxx")
-    assert heading == "fastnet: worker 1 failed first: exit code 3"
-    assert int(size) < 4200
-
-
 def test_module_is_run_with_its_own_options(fastnet):
     words = ("--workers", 1, "-m", "json.tool", "--sort-keys", "--workers")
     result = fastnet(*words)
@@ -205,20 +159,16 @@ def test_module_is_run_with_its_own_options(fastnet):
     assert "unrecognized arguments: --w" in result.stderr
 
 
-def test_script_finds_what_python_sets(fastnet, tmp_path):
-    (tmp_path / "sitecustomize.py").write_text("HERE = True\n")
+def test_script_gets_its_words_and_the_users_variables(fastnet, tmp_path):
     script = tmp_path / "show.py"
     script.write_text(
-        "import os, sys, sitecustomize\n"
-        "path = os.environ['PYTHONPATH']\n"
-        "threads = os.environ['OMP_NUM_THREADS']\n"
-        "print(sys.argv, sys.path[0], __name__, threads, path, sitecustomize.HERE)\n"
+        "import os, sys\n"
+        "print(sys.argv, sys.path[0], __name__, os.environ['OMP_NUM_THREADS'])\n"
         "print([name for name in os.environ if name.startswith('FASTNET')])\n"
     )
-    variables = {"OMP_NUM_THREADS": "5", "PYTHONPATH": str(tmp_path)}
-    result = fastnet("--workers", 2, script, "--workers", "7", **variables)
+    result = fastnet("--workers", 2, script, "--workers", "7", OMP_NUM_THREADS="5")
     argv = [str(script), "--workers", "7"]
-    expected = f"{argv} {tmp_path} __main__ 5 {tmp_path} True\n['FASTNET_RUN']\n"
+    expected = f"{argv} {tmp_path} __main__ 5\n['FASTNET_RUN']\n"
     assert result.stdout == expected, result.stderr
 
 
@@ -248,17 +198,12 @@ def test_restarts_are_limited(fastnet, tmp_path):
 
 
 def test_signal_between_two_starts_ends_everything(start, tmp_path):
-    with reserved_ports(2) as ports:
-        base = min(ports)
-    words = ("--max-restarts", 9, "--port", base)
-    process = start("--workers", 1, *words, ACT, tmp_path, "0=crash")
+    process = start("--workers", 1, "--max-restarts", 9, ACT, tmp_path, "0=crash")
     while b"restart 2 of 9" not in process.stderr.readline():
         assert process.poll() is None
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM
-    with reserved_ports(1, base):
-        pass
 
 
 def test_tensorflow_workers_form_a_cluster(fastnet):

@@ -53,8 +53,5 @@ if "raise" in action:
     raise RuntimeError(f"rank {rank} is broken")
 if "crash" in action:
     os.kill(os.getpid(), signal.SIGKILL)
-if "fail-when-told" in action:
-    await_file(f"fail-{rank}")
-    os._exit(40 + rank)
 if "sleep" in action:
     time.sleep(600)

@@ -206,8 +206,24 @@ def _step() -> ReplicaStep:
 )
 def _reduce_first(original, optimizer, grads, trainable_variables=None):
     refuse_lone_update(optimizer, trainable_variables)
+    strategy = in_replica()
+    accumulated = keras_step() is not None and any(map(_is_accumulated, grads))
+    if strategy is not None and accumulated:
+        strategy.fit_support.note_loss("accumulated")
     with summed_gradients(grads) as sums:
         compiled(lambda: original(optimizer, sums, trainable_variables))()
+
+
+def _is_accumulated(gradient: Any) -> bool:
+    """Returns whether a gradient is read from a variable, perhaps divided."""
+    if isinstance(gradient, keras.Variable | tf.Variable):
+        return True
+    if not isinstance(gradient, tf.Tensor) or tf.executing_eagerly():
+        return False
+    operation = gradient.op
+    while operation.type in ("Identity", "RealDiv", "Mul", "Cast"):
+        operation = operation.inputs[0].op
+    return operation.type == "ReadVariableOp"
 
 
 @wrap(
