@@ -14,7 +14,7 @@ import keras
 import tensorflow as tf
 from device import device, parser, peak_bytes
 
-from keras_fastnet import LARS, LargeBatchOptimizer
+from keras_fastnet import LARS, LargeBatchOptimizer, TorusStrategy
 
 BATCH, SIZE = 128, 224
 
@@ -47,6 +47,7 @@ def main() -> None:
         LARS(1.0) if args.optimizer == "LARS" else keras.optimizers.SGD(0.1, 0.9)
     )
     if args.accumulation_steps > 1:
+        TorusStrategy()
         optimizer = LargeBatchOptimizer(optimizer, args.accumulation_steps)
     if args.smoke:
         model = keras.Sequential(

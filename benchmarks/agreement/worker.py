@@ -85,7 +85,7 @@ def main() -> None:
     name, transport = sys.argv[1:]
     shape, examples, steps = MODELS[name]
     strategy = keras_fastnet.TorusStrategy(transport=transport)
-    for part in ("described_model", "described_call", "compare_calls"):
+    for part in ("described_model", "described_input", "compare_calls"):
         time_calls(fit_support, part, part)
     time_calls(weights_check.WeightsCheck, "begin", "weights at the beginning")
     time_calls(weights_check.WeightsCheck, "end_epoch", "weights after an epoch")

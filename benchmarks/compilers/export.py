@@ -67,6 +67,7 @@ def compiled_model(args: argparse.Namespace) -> keras.Model:
     )
     logits = keras.layers.Activation("linear", dtype="float32")(application.output)
     model = keras.Model(application.input, logits)
+    fastnet.TorusStrategy()
     model.compile(
         fastnet.LargeBatchOptimizer(fastnet.LARS(1.0), accumulation_steps=2),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),

@@ -15,6 +15,7 @@ _ELSEWHERE = (
     ("`all_reduce` of a replica's context", "while an optimizer is given sums"),
     ("`_get_iterator` of a `PyDataset`'s adapter", "while workers iterate over it"),
     ("`_enumerate_iterator` of an epoch iterator", "in the first epoch that resumes"),
+    ("`fit` of a model", "until `fastnet check` has reached a script's first call"),
     ("`make_train_function`", "in a worker of `fastnet run` without a strategy"),
 )
 

@@ -1,5 +1,6 @@
 """The strategy of keras_fastnet that a model or the running code belongs to."""
 
+from contextlib import AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
 import tensorflow as tf
@@ -42,13 +43,13 @@ class MicroBatchOptimizer:
     def retrace(self) -> None:
         """Forgets what was traced beside the train function."""
 
+    def counting(self, examples: tf.Tensor) -> AbstractContextManager[None]:
+        """A context in which `fit` trains on a micro-batch of one device."""
+        raise NotImplementedError
+
 
 def strategy_of(model: Any) -> FastnetStrategy | None:
-    """Returns a model's strategy if it is of keras_fastnet, else `None`.
-
-    Args:
-        model: A Keras model, or `None`.
-    """
+    """Returns a model's strategy if it is of keras_fastnet, else `None`."""
     strategy = getattr(model, "distribute_strategy", None)
     return strategy if isinstance(strategy, FastnetStrategy) else None
 
@@ -70,11 +71,7 @@ def in_scope_only() -> Any:
 
 
 def counts_alone(model: Any) -> bool:
-    """Returns whether an optimizer counts the examples of each step on one device.
-
-    Args:
-        model: A compiled model, or one without an optimizer.
-    """
+    """Returns whether an optimizer counts the examples of each step on one device."""
     return (
         isinstance(getattr(model, "optimizer", None), MicroBatchOptimizer)
         and model.distribute_strategy.num_replicas_in_sync == 1
@@ -82,21 +79,13 @@ def counts_alone(model: Any) -> bool:
 
 
 def compiles_itself(model: Any) -> bool:
-    """Returns whether keras_fastnet, not Keras, applies XLA to a model's steps.
-
-    Args:
-        model: A compiled model.
-    """
+    """Returns whether keras_fastnet, not Keras, applies XLA to a model's steps."""
     replicas = model.distribute_strategy.num_replicas_in_sync
     return strategy_of(model) is not None and replicas > 1
 
 
 def compiles_parts(model: Any) -> bool:
-    """Returns whether XLA compiles a model's steps in parts, not as a whole.
-
-    Args:
-        model: A compiled model.
-    """
+    """Returns whether XLA compiles a model's steps in parts, not as a whole."""
     return (
         compiles_itself(model)
         and not model.distribute_strategy.fit_support.compiles_all

@@ -14,7 +14,7 @@ from keras_fastnet._keras.scopes import STRATEGIES
 from keras_fastnet._keras.wrapping import install
 
 if TYPE_CHECKING or not IS_KERAS_2:
-    from keras_fastnet._keras import callbacks, calls, losses, saving
+    from keras_fastnet._keras import callbacks, saving
     from keras_fastnet._keras.keras3 import (
         data,
         functions,
@@ -25,7 +25,7 @@ if TYPE_CHECKING or not IS_KERAS_2:
     )
 
     # Imported for the changes that they register.
-    REGISTERING: tuple = (callbacks, calls, data, functions, losses, saving)
+    REGISTERING: tuple = (callbacks, data, functions, saving)
     REGISTERING += (steps, tensorflow)
 else:
     from keras_fastnet._keras.keras2 import fit as functions
@@ -36,8 +36,8 @@ else:
 __all__ = ["functions", "install_changes", "models", "optimizers", "values"]
 
 
-def install_changes(strategy: FastnetStrategy | None = None) -> None:
-    """Makes the changes to Keras and TensorFlow, once.
+def install_changes(strategy: FastnetStrategy) -> None:
+    """Makes the changes to Keras and TensorFlow, once, when a strategy is made.
 
     Keras has no public interface for most of what several workers and micro-batches
     need. Every wrapper asks whether a keras_fastnet strategy or optimizer is active,
@@ -45,13 +45,10 @@ def install_changes(strategy: FastnetStrategy | None = None) -> None:
 
     Args:
         strategy: A `tf.distribute.Strategy`, in whose scope models must be made from
-            now on. Defaults to `None`.
+            now on.
 
     Raises:
         ImportError: This Keras lacks a function that must be wrapped.
     """
-    if strategy is not None:
-        STRATEGIES.add(strategy)
-    # With Keras 2 nothing is changed before a strategy exists.
-    if STRATEGIES or not IS_KERAS_2:
-        install()
+    STRATEGIES.add(strategy)
+    install()

@@ -44,6 +44,9 @@ def _make_list(original, callbacks, given=None, *args, **kwargs):
         extend(callbacks, WorkersCallbackList)
     if strategy is not None:
         given = _allowed(strategy, tf.nest.flatten(given) if given else [])
+        if strategy.rank and kwargs.get("verbose") == "auto":
+            # One progress bar, that of rank 0, also without a launcher.
+            kwargs |= {"verbose": 0, "add_progbar": False}
     if given is not None:
         # What it adds reaches all loggers, in whatever order they were listed.
         given = sorted(tf.nest.flatten(given), key=_comes_later)
@@ -149,14 +152,13 @@ class WorkersCallbackList(keras.callbacks.CallbackList):
     _note: Callable[..., None] | None = None
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Tells the strategy that training begins, after all callbacks.
-
-        Args:
-            logs: Passed on.
-        """
+        """Tells the strategy that training begins, after all callbacks."""
         self._record("the beginning of `fit`")
-        super().on_train_begin(logs)
         strategy = strategy_of(self.model)
+        if strategy is not None:
+            epochs = self.params.get("epochs")
+            strategy.fit_support.compare_fit(epochs, self.callbacks)
+        super().on_train_begin(logs)
         if strategy is not None and strategy.num_workers > 1:
             own = any(map(_may_stop_within_epochs, self.callbacks))
             workers = strategy.fit_support.workers
@@ -170,12 +172,7 @@ class WorkersCallbackList(keras.callbacks.CallbackList):
             )
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Tells the optimizer that an epoch begins, before all callbacks.
-
-        Args:
-            epoch: Passed on.
-            logs: Passed on.
-        """
+        """Tells the optimizer that an epoch begins, before all callbacks."""
         self._in_epoch = True
         self._epoch = epoch + 1
         self._record("the beginning of epoch {}", self._epoch)
@@ -187,9 +184,6 @@ class WorkersCallbackList(keras.callbacks.CallbackList):
         """Ends the epoch: validation within `fit` is called on the same list.
 
         Outside of `fit` tells the strategy that the evaluation begins.
-
-        Args:
-            logs: Passed on.
         """
         self._end_epoch()
         self._record_test("")
@@ -198,33 +192,22 @@ class WorkersCallbackList(keras.callbacks.CallbackList):
             self._begin_test("evaluate")
 
     def on_predict_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Tells the strategy that prediction begins, after all callbacks.
-
-        Args:
-            logs: Passed on.
-        """
+        """Tells the strategy that prediction begins, after all callbacks."""
         self._record("the beginning of `predict`")
+        if strategy := strategy_of(self.model):
+            strategy.fit_support.compare_call(self.model, "`predict`")
         super().on_predict_begin(logs)
         self._begin_test("predict")
 
     def on_test_batch_begin(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
-        """Records which step begins.
-
-        Args:
-            batch: Passed on.
-            logs: Passed on.
-        """
+        """Records which step begins."""
         self._record_test(", step {}", batch + 1)
         super().on_test_batch_begin(batch, logs)
 
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Records the end of an evaluation.
-
-        Args:
-            logs: Passed on.
-        """
+        """Records the end of an evaluation."""
         self._record_test(", callbacks at its end")
         super().on_test_end(logs)
         if not self._epoch:
@@ -233,42 +216,24 @@ class WorkersCallbackList(keras.callbacks.CallbackList):
     def on_predict_batch_begin(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
-        """Records which step begins.
-
-        Args:
-            batch: Passed on.
-            logs: Passed on.
-        """
+        """Records which step begins."""
         self._record("`predict`, step {}", batch + 1)
         super().on_predict_batch_begin(batch, logs)
 
     def on_predict_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Records the end of a prediction.
-
-        Args:
-            logs: Passed on.
-        """
+        """Records the end of a prediction."""
         super().on_predict_end(logs)
         self._record("the program, after `predict`")
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Records the end of training.
-
-        Args:
-            logs: Passed on.
-        """
+        """Records the end of training."""
         self._epoch = 0
         self._record("callbacks at the end of `fit`")
         super().on_train_end(logs)
         self._record("the program, after `fit`")
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Ends the epoch, and has all workers stop if one of them wants to.
-
-        Args:
-            epoch: Passed on.
-            logs: Passed on.
-        """
+        """Ends the epoch, and has all workers stop if one of them wants to."""
         self._end_epoch()
         self._record("callbacks at the end of epoch {}", epoch + 1)
         super().on_epoch_end(epoch, logs)
@@ -284,12 +249,7 @@ class WorkersCallbackList(keras.callbacks.CallbackList):
     def on_train_batch_begin(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
-        """Records which step begins.
-
-        Args:
-            batch: Passed on.
-            logs: Passed on.
-        """
+        """Records which step begins."""
         super().on_train_batch_begin(batch, logs)
         self._record("epoch {}, step {}", self._epoch, batch + 1)
 
@@ -300,10 +260,6 @@ class WorkersCallbackList(keras.callbacks.CallbackList):
 
         A worker that left the epoch alone would leave the others waiting. Where no
         callback was seen to ask for it, they stop at the end of the epoch.
-
-        Args:
-            batch: Passed on.
-            logs: Passed on.
         """
         self._record(
             "epoch {}, callbacks or data after step {}", self._epoch, batch + 1

@@ -142,11 +142,7 @@ def in_order(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 
 class _InOrder(dataset_ops.UnaryUnchangedStructureDataset):
-    """A pipeline after TensorFlow's own rewriting for deterministic operations.
-
-    Args:
-        dataset: The pipeline.
-    """
+    """A pipeline after TensorFlow's own rewriting for deterministic operations."""
 
     def __init__(self, dataset: tf.data.Dataset):
         variant = gen_dataset_ops.optimize_dataset_v2(

@@ -5,12 +5,11 @@ in memory, and without the numbers that Keras gives layers which have no name.
 """
 
 import contextlib
-import inspect
 import itertools
 import json
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,11 +23,9 @@ from keras_fastnet._keras.training import SHARED_POLICIES, FastnetCallback
 
 ABSENT = "nothing"
 """What stands for a missing part in `first_difference`."""
-# Arguments of `fit`, `evaluate` and `predict` that change nothing on other workers.
-_OF_ONE_WORKER = frozenset(
-    ("verbose", "workers", "use_multiprocessing", "max_queue_size", "return_dict")
-)
-_DATA = ("x", "y", "sample_weight", "validation_data")
+_DATA = ("x", "y", "sample_weight")
+# `evaluate` gives another value than `fit`. Another order is seen in the first batch.
+_NOT_COMPARED = ("shuffle",)
 # Callbacks of Keras that change what is trained.
 _CHANGING = (
     keras.callbacks.EarlyStopping,
@@ -90,8 +87,7 @@ def described_data(data: Any) -> Any:
     """Returns the kind, shapes, dtypes and length of data, without reading them.
 
     Args:
-        data: What Keras's `fit` takes as `x`, `y`, `sample_weight` or
-            `validation_data`.
+        data: What Keras's `fit` takes as `x`, `y` or `sample_weight`.
     """
     if isinstance(data, tf.data.Dataset):
         policy = data.options().experimental_distribute.auto_shard_policy
@@ -118,32 +114,17 @@ def described_data(data: Any) -> Any:
     return None if data is None else {"class": type(data).__name__}
 
 
-def described_call(
-    method: Callable[..., Any],
-    model: keras.Model,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Returns the arguments of a call of `fit`, `evaluate` or `predict`, by name.
+def described_input(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what Keras's iterator is made of, in named parts.
 
     Args:
-        method: The method.
-        model: The model.
-        args: Its positional arguments.
-        kwargs: Its keyword arguments.
+        arguments: Its arguments.
     """
-    bound = inspect.signature(method).bind(model, *args, **kwargs)
-    bound.apply_defaults()
-    _, *arguments = bound.arguments.items()
-    parts: dict[str, Any] = {}
-    for name, value in arguments:
-        if name in _DATA:
-            parts[name] = described_data(value)
-        elif name == "callbacks":
-            parts[name] = _callbacks(value)
-        elif name not in _OF_ONE_WORKER:
-            parts[name] = _plain(value)
-    return parts
+    return {
+        name: described_data(value) if name in _DATA else _plain(value)
+        for name, value in arguments.items()
+        if name not in _NOT_COMPARED
+    }
 
 
 def shared_state(model: keras.Model) -> dict[str, Any]:
@@ -151,9 +132,6 @@ def shared_state(model: keras.Model) -> dict[str, Any]:
 
     Not metrics and sums of gradients, of which each replica has its part, and not the
     states that a recurrent layer keeps for each example.
-
-    Args:
-        model: A built model.
     """
     variables = list(model.variables)
     own = {id(v) for metric in model.metrics for v in metric.variables}
@@ -246,8 +224,12 @@ def _without_names(model: keras.Model, structure: Any) -> Any:
     return replaced(structure)
 
 
-def _callbacks(given: Any) -> Any:
-    """Returns the class and settings of the callbacks that change what is trained."""
+def described_callbacks(callbacks: Sequence[Any]) -> list[dict[str, Any]]:
+    """Returns the class and settings of the callbacks that change what is trained.
+
+    Args:
+        callbacks: Those of a call of `fit`.
+    """
     return [
         {
             "class": type(callback).__name__,
@@ -259,7 +241,7 @@ def _callbacks(given: Any) -> Any:
                 and name != "verbose"
             },
         }
-        for callback in tf.nest.flatten(given)
+        for callback in callbacks
         if isinstance(callback, (*_CHANGING, FastnetCallback))
         and not getattr(callback, "only_watches", False)
     ]

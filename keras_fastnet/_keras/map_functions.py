@@ -31,11 +31,7 @@ _SEEN = {"EagerPyFunc", "PyFunc", "PyFuncStateless", "Print", "PrintV2"}
 
 
 def function_name(function: Callable[..., Any]) -> str:
-    """Returns a name for a function or another object that can be called.
-
-    Args:
-        function: The object.
-    """
+    """Returns a name for a function or another object that can be called."""
     name = getattr(function, "__name__", type(function).__name__)
     return name.strip("<>")
 
@@ -44,9 +40,6 @@ class MapFunction:
     """The function of a dataset of kind `"map"`, as it was traced.
 
     It is not traced again: variables that it closes over may have changed.
-
-    Args:
-        dataset: The dataset.
 
     Attributes:
         python: The Python function.

@@ -1,29 +1,47 @@
-"""Errors for training outside the scope of a strategy, or outside its `run`."""
+"""Errors for training outside of a strategy's scope or `run`, or with another Keras."""
 
 import contextlib
 import contextvars
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
 from keras_fastnet._keras.active_strategy import (
     FastnetStrategy,
+    counts_alone,
     in_replica,
     in_scope_only,
+    strategy_of,
 )
+from keras_fastnet._keras.keras_api import keras, keras_2_is_asked_for
+from keras_fastnet._keras.wrapping import unwrapped
 
 STRATEGIES: "weakref.WeakSet[Any]" = weakref.WeakSet()
 """Strategies in whose scope models must be made."""
 
 _alone_on_purpose = contextvars.ContextVar("_alone_on_purpose", default=False)
 
+_PACKAGES = ("keras", "tf_keras")
+_OTHER = next(name for name in _PACKAGES if name != keras.__name__)
 _RULE = "A model must be made within `with strategy.scope():` to be trained on "
 _OR_ALONE = (
     "To train a model on each worker by itself on purpose, do so within `with "
     "keras_fastnet.train_alone():`."
 )
+
+
+def support_of(model: Any) -> Any:
+    """Returns the `FitSupport` that Keras's loop uses; `None` for Keras's own way.
+
+    A model outside of the scope has that of the program's strategy, if its optimizer
+    adds up micro-batches.
+    """
+    strategy = strategy_of(model)
+    if strategy is None and counts_alone(model):
+        strategy = next(iter(STRATEGIES), None)
+    return None if strategy is None else strategy.fit_support
 
 
 @contextlib.contextmanager
@@ -125,3 +143,28 @@ def refuse_lone_update(optimizer: Any, variables: Any) -> None:
 
 def _replicas() -> int:
     return max((s.num_replicas_in_sync for s in STRATEGIES), default=1)
+
+
+def refuse_other_step(step: Callable[..., Any]) -> None:
+    """Raises an error for a step of a model of the other Keras.
+
+    Args:
+        step: What was given to `Strategy.run`.
+
+    Raises:
+        TypeError: It belongs to a model of the other Keras.
+    """
+    step = unwrapped(step)
+    owner = getattr(step, "__self__", None)
+    kinds = type(owner).__mro__ if owner is not None else ()
+    homes = [getattr(thing, "__module__", "") or "" for thing in (step, *kinds)]
+    if any(home.split(".")[0] == _OTHER for home in homes):
+        change = "Unset" if keras_2_is_asked_for() else "Set"
+        raise TypeError(
+            "A strategy of keras_fastnet trains models of one Keras. Received: a model "
+            f"of {_OTHER}, while keras_fastnet uses {keras.__name__} "
+            f"{keras.__version__} in this process, as TensorFlow does. Make the model "
+            f"with it, as `keras_fastnet.keras`, or use {_OTHER} for everything: "
+            f"{change} the environment variable TF_USE_LEGACY_KERAS=1 before the "
+            "program starts."
+        )

@@ -95,11 +95,7 @@ def post_text(key: str, text: str) -> None:
 
 
 def awaited_text(key: str) -> str:
-    """Returns a text that a worker leaves, and waits for it without a limit.
-
-    Args:
-        key: Its key.
-    """
+    """Returns a text that a worker leaves, and waits for it without a limit."""
     return context.context().get_config_key_value(key)
 
 
@@ -117,11 +113,7 @@ def text_within(key: str, seconds: float) -> str | None:
 
 
 def remove_text(key: str) -> None:
-    """Removes a text, and those whose keys begin with its key and a slash.
-
-    Args:
-        key: The key.
-    """
+    """Removes a text, and those whose keys begin with its key and a slash."""
     context.context().delete_config_key_value(key)
 
 

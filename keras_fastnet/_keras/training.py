@@ -1,7 +1,8 @@
 """What callbacks see of a training: its data, its variables and one another."""
 
+import copy
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -29,16 +30,17 @@ class FastnetCallback:
 
 
 class TrainingData:
-    """The data that Keras's loop was given, for callbacks.
+    """The data that Keras 3's loop was given, for callbacks.
 
     Args:
-        elements: The `EpochData` that the loop iterates over.
+        iterator: Keras's iterator over epochs, over an `EpochData`.
     """
 
-    def __init__(self, elements: Any):
-        self.elements = elements
+    def __init__(self, iterator: Any):
+        self.elements = iterator.data
         self.first_batch = 0
         """Batches of the coming epoch that an earlier run has trained."""
+        self._iterator = iterator
 
     @property
     def batches_per_step(self) -> int:
@@ -52,6 +54,8 @@ class TrainingData:
             batches: How many; the last step of an epoch takes what is left.
         """
         self.elements.batches_per_step = batches
+        # Keras goes on counting the data's batches.
+        self._iterator.steps_per_execution = self.elements.steps_per_call * batches
 
     def examples_of_first_batch(self) -> int:
         """Returns the number of examples in the first batch, over all replicas.
@@ -63,17 +67,19 @@ class TrainingData:
     @property
     def whole_epochs(self) -> bool:
         """Whether every epoch begins with the data's first batch."""
-        return self._steps_per_epoch is None
+        return self._iterator.steps_per_epoch is None
 
     @property
     def batches(self) -> int | None:
         """Number of batches in an epoch; `None` where it is not known."""
-        raise NotImplementedError
+        return self._iterator.num_batches
 
     @property
     def examples(self) -> int | None:
         """Number of examples in an epoch; `None` where only reading would tell."""
-        raise NotImplementedError
+        if not self.whole_epochs:
+            return None
+        return getattr(self._iterator.data_adapter, "_num_samples", None)
 
     def first_arrays(self) -> Any:
         """Returns some examples of arrays, whatever order they are shuffled in.
@@ -81,7 +87,14 @@ class TrainingData:
         Returns:
             The structure of the first ones; `None` for other data.
         """
-        return None
+        adapter = self._iterator.data_adapter
+        if not hasattr(adapter, "_num_samples"):
+            return None
+        unshuffled = copy.copy(adapter)
+        unshuffled._shuffle = False
+        # Enough to recognise them.
+        unshuffled._batch_size = min(64, adapter._batch_size)
+        return next(iter(unshuffled.get_numpy_iterator()))
 
     def resume(self, epoch: int, batch: int) -> None:
         """Continues at the position of an earlier run of the same program.
@@ -92,23 +105,31 @@ class TrainingData:
         """
         # Before it is skipped.
         self.examples_of_first_batch()
-        steps = self._steps_per_epoch
+        steps = self._iterator.steps_per_epoch
         if steps is not None:
             self.elements.skip(epoch * steps + batch)
         else:
+            adapter = self._iterator.data_adapter
             for _ in range(epoch):
-                self._pass_epoch()
+                adapter.on_epoch_begin()
+                self.elements.pass_epoch()
+                adapter.on_epoch_end()
             self.elements.skip(batch)
         self.first_batch = batch
+        iterator = self._iterator
+        enumerate_epoch = iterator._enumerate_iterator
 
-    @property
-    def _steps_per_epoch(self) -> int | None:
-        """The argument `steps_per_epoch` of `fit`."""
-        raise NotImplementedError
+        def enumerate_rest() -> Iterator[Any]:
+            """Enumerates the steps of the first epoch from `first_batch` on."""
+            del iterator._enumerate_iterator
+            steps = enumerate_epoch()
+            skipped, self.first_batch = self.first_batch, 0
+            for _ in range(0, skipped, iterator.steps_per_execution):
+                # Keras's count of steps; no data are read by it.
+                next(steps, None)
+            return steps
 
-    def _pass_epoch(self) -> None:
-        """Skips one epoch that an earlier run has trained."""
-        raise NotImplementedError
+        iterator._enumerate_iterator = enumerate_rest
 
 
 # Weakly, both: Keras forgets the data when it is done with them.
@@ -117,12 +138,7 @@ _given = weakref.WeakKeyDictionary()
 
 
 def note_data(model: Any, data: TrainingData) -> None:
-    """Remembers the data that a model was last given.
-
-    Args:
-        model: The model.
-        data: Its data.
-    """
+    """Remembers the data that a model was last given."""
     _given[model] = weakref.ref(data)
 
 
@@ -140,11 +156,7 @@ def data_of(model: Any) -> TrainingData | None:
 
 
 def metric_variables(model: Any) -> list[Any]:
-    """Returns the variables of a model's metrics.
-
-    Args:
-        model: A compiled model.
-    """
+    """Returns the variables of a model's metrics."""
     return [v for metric in model.metrics for v in metric.variables]
 
 

@@ -19,7 +19,7 @@ class Change(NamedTuple):
 
     Attributes:
         owner: A class or module.
-        name: The function or property of it.
+        name: The function of it.
         wrapper: Called with the original first.
         stock: What happens without the change.
         until: When the change can be removed.
@@ -59,7 +59,7 @@ def wrap(
 
     Args:
         owner: A class or module of Keras or TensorFlow.
-        name: One of its functions or properties.
+        name: One of its functions.
         stock: What happens without the wrapper, with the upstream thread if there is
             one.
         until: When the wrapper can be removed.
@@ -140,20 +140,13 @@ def _extended(kind: type, extension: type) -> type:
 
 
 def unwrapped(function: Any) -> Any:
-    """Returns the Python function within wrappers and `tf.function`.
-
-    Args:
-        function: Any function or method.
-    """
+    """Returns the Python function within wrappers and `tf.function`."""
     while hasattr(function, "__wrapped__"):
         function = function.__wrapped__
     return getattr(function, "python_function", function)
 
 
 def _wrapped(original: Any, wrapper: Callable) -> Any:
-    if isinstance(original, property):
-        return property(_wrapped(original.fget, wrapper), doc=original.__doc__)
-
     @functools.wraps(original)
     def function(*args: Any, **kwargs: Any) -> Any:
         return wrapper(original, *args, **kwargs)

@@ -1,8 +1,6 @@
 """Distributes the data of Keras's loops over the replicas."""
 
 import itertools
-import json
-import socket
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -10,8 +8,7 @@ import tensorflow as tf
 
 from keras_fastnet._keras import datasets as upstream
 from keras_fastnet._keras.tensorflow import empty_batch, worker_dataset
-from keras_fastnet.batches.elements import DatasetElements, Elements
-from keras_fastnet.batches.epoch_data import EpochData
+from keras_fastnet.batches.epoch_data import DatasetElements, Elements, EpochData
 from keras_fastnet.batches.fingerprints import fingerprint, tell_the_same
 from keras_fastnet.batches.global_batch import (
     GlobalBatch,
@@ -56,14 +53,8 @@ class DistributedInput:
             dataset: A dataset that this strategy distributed.
         """
         if self._strategy.num_replicas_in_sync < 2:
-            whole = worker_dataset(dataset)
-            return EpochData(
-                lambda: DatasetElements(whole), element_spec=whole.element_spec
-            )
+            return self.of_one_device(worker_dataset(dataset))
         shares = _global_batches(dataset)
-        self._check_cache_files(
-            worker_dataset(dataset) if shares is None else shares.whole
-        )
         if shares is None:
             own = worker_dataset(dataset).prefetch(2 * self._devices)
             return EpochData(
@@ -96,16 +87,27 @@ class DistributedInput:
             element_spec=element_spec,
         )
 
+    def of_one_device(self, dataset: Any) -> EpochData:
+        """Returns the elements for a model that one device trains.
+
+        Args:
+            dataset: Keras's dataset, which no strategy of keras_fastnet distributed.
+        """
+        return EpochData(
+            lambda: DatasetElements(dataset), element_spec=dataset.element_spec
+        )
+
     def several_steps(
-        self, function: Callable[[Iterator[Any]], Any], steps: int
+        self, function: Callable[[Iterator[Any]], Any], steps: int, replicas: int
     ) -> Callable[[Iterator[Any]], Any]:
         """Returns a train or test function that takes several steps in a call.
 
         Args:
             function: Keras's, of an iterator.
             steps: Number of steps in a call.
+            replicas: Number of replicas that take them.
         """
-        if self._strategy.num_replicas_in_sync < 2:
+        if replicas < 2:
             return several_steps(function, steps)
         return several_steps(function, steps, self._step_input)
 
@@ -185,35 +187,6 @@ class DistributedInput:
         if isinstance(batch, GlobalBatch):
             batch = local_results(self._strategy, batch.data)[0]
         return without_optionals(batch)
-
-    def _check_cache_files(self, dataset: tf.data.Dataset) -> None:
-        """Checks that no two workers write one file of `Dataset.cache`."""
-        stages = upstream.stages(dataset)
-        caches = (stage for stage in stages if upstream.kind(stage) == "cache")
-        files = [file for stage in caches if (file := upstream.cache_file(stage))]
-        if not files or self._strategy.num_workers < 2:
-            return
-        # Files of the same name on two machines are two, unless both see them.
-        machine = socket.gethostname()
-        places = [
-            # One that is complete is read only.
-            "" if tf.io.gfile.exists(f"{file}.index")
-            else file if "://" in file else f"{machine}:{file}"
-            for file in files
-        ]  # fmt: skip
-        seen = self._workers.gather(json.dumps(places), "the files of `Dataset.cache`")
-        first: dict[str, int] = {}
-        for rank, text in enumerate(seen):
-            for place in filter(None, json.loads(text)):
-                other = first.setdefault(place, rank)
-                if other != rank:
-                    raise ShardingError(
-                        "Each worker must write a file of its own in "
-                        f"`Dataset.cache`. Received: {place} on rank {other} and rank "
-                        f"{rank}. Add the rank to the name, such as "
-                        "`cache(f'{name}-{strategy.rank}')`, or call `cache()`, which "
-                        "keeps the data in memory."
-                    )
 
     def _check_same_data(self, batch: Any, shares: Shares) -> None:
         if shares.late:

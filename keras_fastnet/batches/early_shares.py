@@ -164,11 +164,7 @@ class EarlyShares:
         return int(np.max(sum(self._sizes(np.arange(first, self.size + 1)))))
 
     def _sizes(self, rows: Any) -> list[Any]:
-        """Returns the numbers of examples of the worker's shares, fillers included.
-
-        Args:
-            rows: Number of elements of the batch.
-        """
+        """Returns the numbers of examples of the worker's shares, fillers included."""
         larger = tf.maximum if isinstance(rows, tf.Tensor) else np.maximum
         found = (bounds(rows, position, self.replicas) for position in self.positions)
         return [larger(stop - start, 1) for start, stop in found]
@@ -177,9 +173,6 @@ class EarlyShares:
         """Returns how many examples the worker makes for a batch, in a graph.
 
         As many of every batch but the last, so that they can be batched again.
-
-        Args:
-            rows: Number of elements of the batch.
         """
         sizes = tf.add_n(self._sizes(rows))
         return tf.where(rows == self.size, np.int64(self._most), sizes)

@@ -4,13 +4,12 @@ import dataclasses
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
 
-from keras_fastnet.batches.elements import DatasetElements, Elements
 from keras_fastnet.batches.fingerprints import fingerprint
 from keras_fastnet.batches.global_batch import (
     GlobalBatch,
@@ -36,6 +35,67 @@ class InputMeter:
 
 
 INPUT_METER = InputMeter()
+
+
+class Elements(Iterator[Any]):
+    """The elements of one epoch, of which the next can be looked at first."""
+
+    def __init__(self, iterator: Iterator[Any]):
+        self._iterator = iterator
+        self._peeked: list[Any] = []
+
+    def __next__(self) -> Any:
+        return self._peeked.pop() if self._peeked else next(self._iterator)
+
+    def peek(self) -> Any:
+        """Returns the next element without taking it."""
+        if not self._peeked:
+            self._peeked.append(next(self._iterator))
+        return self._peeked[0]
+
+
+class DatasetElements(Elements):
+    """The elements of one epoch, made of those of a dataset.
+
+    Args:
+        dataset: The dataset.
+        join: Makes an element of one of the dataset's. Defaults to the same.
+
+    Attributes:
+        iterator: Over the dataset.
+    """
+
+    def __init__(
+        self,
+        dataset: tf.data.Dataset,
+        join: Callable[[Any], Any] = lambda element: element,
+    ):
+        self.iterator = iter(dataset)
+        self._join = join
+        self._held: tf.experimental.Optional | None = None
+
+    def __next__(self) -> Any:
+        if self._held is None:
+            return self._join(next(self.iterator))
+        return self._join(self.take_optional().get_value())
+
+    def peek(self) -> Any:
+        """Returns the next element without taking it."""
+        self._held = self.take_optional()
+        return self._join(self._held.get_value())
+
+    def take_optional(self) -> tf.experimental.Optional:
+        """Takes the next element of the dataset.
+
+        Raises:
+            StopIteration: If there is none.
+        """
+        held, self._held = self._held, None
+        if held is None:
+            held = self.iterator.get_next_as_optional()
+        if not held.has_value():
+            raise StopIteration
+        return held
 
 
 class EpochData:
@@ -153,11 +213,7 @@ class EpochData:
         self._begun.skip(elements)
 
     def join(self, elements: list[Any]) -> Any:
-        """Returns the input of one step.
-
-        Args:
-            elements: One or more.
-        """
+        """Returns the input of one step."""
         return elements[0] if len(elements) == 1 else self._join(elements)
 
 
@@ -234,11 +290,7 @@ class EpochDataIterator:
         return logs.get_value()
 
     def skip(self, elements: int) -> None:
-        """Skips the next elements.
-
-        Args:
-            elements: Number of elements.
-        """
+        """Skips the next elements."""
         if elements and self._check is not None:
             self.peek()
         for _ in range(elements):

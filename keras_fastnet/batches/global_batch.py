@@ -61,9 +61,6 @@ def count_examples(data: Any) -> tf.Tensor:
 def static_rows(data: Any) -> Any:
     """Returns the number of examples in a batch, fillers included.
 
-    Args:
-        data: The batch.
-
     Returns:
         An integer; `None` if it is known only when the batch is computed.
 

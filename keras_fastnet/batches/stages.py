@@ -45,11 +45,7 @@ def by_example(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_by_example(function: MapFunction) -> bool:
-    """Returns whether a function treats the rows of a batch separately.
-
-    Args:
-        function: The function.
-    """
+    """Returns whether a function treats the rows of a batch separately."""
     name = getattr(function.python, "__qualname__", "")
     return hasattr(function.python, _BY_EXAMPLE) or name.endswith(_KERAS_BY_EXAMPLE)
 
@@ -122,11 +118,7 @@ class Split:
 
 
 def split(dataset: tf.data.Dataset) -> Split:
-    """Takes a dataset of examples apart.
-
-    Args:
-        dataset: The dataset.
-    """
+    """Takes a dataset of examples apart."""
     kind = upstream.kind(dataset)
     if kind == "map":
         function = MapFunction(dataset)

@@ -1,23 +1,57 @@
 """`subject_of_script`: the model that a script trains, taken at its first `fit`."""
 
 import contextlib
+import functools
+import inspect
 import io
 import runpy
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from keras_fastnet._keras.active_strategy import strategy_of
-from keras_fastnet._keras.adapters import install_changes
-from keras_fastnet._keras.calls import CallOfFit, ending_at_fit
 from keras_fastnet._keras.keras_api import keras, require_keras_3
 from keras_fastnet._keras.scopes import may_train_alone
 from keras_fastnet.checks.subject import Data, Subject, default_dtypes
 from keras_fastnet.errors import UsageError
+
+
+class _CallOfFit(NamedTuple):
+    """A call of `fit` that was not carried out: the model and the arguments by name."""
+
+    model: keras.Model
+    arguments: dict[str, Any]
+
+
+class _FitReached(BaseException):
+    """Ends a program at its call of `fit`, past its `except Exception`."""
+
+
+@contextlib.contextmanager
+def _ending_at_fit() -> Iterator[list[_CallOfFit]]:
+    """Ends the code within it at its first call of `fit`, which the list then holds."""
+    caught: list[_CallOfFit] = []
+    fit = keras.Model.fit
+
+    @functools.wraps(fit)
+    def end(model: keras.Model, *args: Any, **kwargs: Any) -> None:
+        if not caught:
+            bound = inspect.signature(fit).bind(model, *args, **kwargs)
+            _, *arguments = bound.arguments.items()
+            caught.append(_CallOfFit(model, dict(arguments)))
+        raise _FitReached
+
+    keras.Model.fit = end
+    try:
+        yield caught
+    except _FitReached:
+        pass
+    finally:
+        keras.Model.fit = fit
 
 
 def subject_of_script(script: str, arguments: Sequence[str]) -> tuple[Any, Subject]:
@@ -39,8 +73,6 @@ def subject_of_script(script: str, arguments: Sequence[str]) -> tuple[Any, Subje
             strategy of keras_fastnet.
     """
     require_keras_3("The check of a script")
-    # Before the script makes its strategy: `ending_at_fit` needs them.
-    install_changes()
     keras.utils.set_random_seed(1)
     first = _first_fit(script, arguments)
     strategy = strategy_of(first.model)
@@ -76,7 +108,7 @@ def subject_of_script(script: str, arguments: Sequence[str]) -> tuple[Any, Subje
     return strategy, Subject(make_model, make_data, script)
 
 
-def _first_fit(script: str, arguments: Sequence[str]) -> CallOfFit:
+def _first_fit(script: str, arguments: Sequence[str]) -> _CallOfFit:
     """Runs a script as `python script.py` does, until its first `fit`."""
     # They stay: the model's code may look at them, or import files beside the script.
     sys.argv = [script, *arguments]
@@ -84,7 +116,7 @@ def _first_fit(script: str, arguments: Sequence[str]) -> CallOfFit:
     if sys.path[0] != folder:
         sys.path.insert(0, folder)
     ended = "it ended"
-    with ending_at_fit() as caught, default_dtypes():
+    with _ending_at_fit() as caught, default_dtypes():
         try:
             runpy.run_path(script, run_name="__main__")
         except SystemExit as error:

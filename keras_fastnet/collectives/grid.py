@@ -26,11 +26,7 @@ class Grid:
 
 
 def grids_of(ranks: int) -> list[Grid]:
-    """Returns all grids of a number of ranks, from 1 x N to N x 1.
-
-    Args:
-        ranks: Number of ranks.
-    """
+    """Returns all grids of a number of ranks, from 1 x N to N x 1."""
     return [
         Grid(rows, ranks // rows) for rows in range(1, ranks + 1) if ranks % rows == 0
     ]

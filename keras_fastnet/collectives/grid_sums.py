@@ -2,10 +2,66 @@
 
 import functools
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Protocol
 
 from keras_fastnet.collectives.cost_model import Algorithm
-from keras_fastnet.collectives.transport import Group
+
+
+class Group(Protocol):
+    """A group of ranks that reduce together, as one of them sees it.
+
+    Vectors have one axis, and the same length and dtype on all ranks of the group. All
+    ranks call the same operations in the same order. An operation may overwrite the
+    vectors that it is given.
+
+    Attributes:
+        size: Number of ranks.
+    """
+
+    size: int
+
+    def reduce_scatter(self, vector: Any) -> Any:
+        """Sums vectors and scatters the chunks of the sum.
+
+        Args:
+            vector: This rank's vector, whose length is a multiple of `size`.
+
+        Returns:
+            This rank's chunk of the sum.
+        """
+
+    def all_gather(self, chunk: Any, vector: Any) -> Any:
+        """Gathers the chunks that `reduce_scatter` returned.
+
+        Args:
+            chunk: This rank's chunk.
+            vector: The vector that this rank passed to `reduce_scatter`.
+
+        Returns:
+            The chunks of all ranks, in the order of the group.
+        """
+
+    def start_all_reduce(self, vector: Any) -> Callable[[], Any]:
+        """Starts an all-reduce that sends as few bytes as possible.
+
+        One more may be started before this one is waited for.
+
+        Args:
+            vector: This rank's vector, whose length is a multiple of `size`.
+
+        Returns:
+            A function that waits for the sum, bit-equal on all ranks, and returns it.
+        """
+
+    def gather_and_sum(self, vector: Any) -> Any:
+        """Sums vectors with as few messages as possible.
+
+        Args:
+            vector: This rank's vector.
+
+        Returns:
+            The sum, bit-equal on all ranks.
+        """
 
 
 class GridSums:

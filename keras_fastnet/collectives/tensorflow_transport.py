@@ -1,14 +1,155 @@
-"""Row and column groups of a worker's devices on TensorFlow collectives."""
+"""Groups of a worker's devices, and sums of buckets, on TensorFlow's collectives."""
 
+import zlib
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow as tf
 
-from keras_fastnet.collectives.buckets import Bucket
+from keras_fastnet.collectives.all_reducer import Bucket
+from keras_fastnet.collectives.collective_mark import CollectiveMark
 from keras_fastnet.collectives.cost_model import Algorithm
 from keras_fastnet.collectives.grid import Grid, rows_of_ranks
 from keras_fastnet.collectives.grid_sums import GridSums
-from keras_fastnet.collectives.tensorflow_group import TensorFlowGroup
+
+_HALVES = (tf.float16, tf.bfloat16)
+_SUM = {"merge_op": "Add", "final_op": "Id"}
+_KEYS = 2**31
+
+
+class TensorFlowGroup:
+    """A `Group` on the collectives of TensorFlow's runtime.
+
+    On CPUs they use gRPC, which has no reduce-scatter, so it is an exchange of chunks
+    and a local sum: the same bytes, in one step. On GPUs NCCL has all of them.
+
+    `float16` and `bfloat16` are added in `float32` and rounded once, on the rank that
+    sums a chunk.
+
+    Operations of one group run one after the other, in the order in which the program
+    issues them; operations of different groups may overlap.
+
+    TensorFlow's workers match operations by keys: one for the group, one for each
+    operation in it. TensorFlow's own strategies draw a new key for each operation of
+    each step, and worker 0 must confirm it for every worker. Here the key follows from
+    the operation, so it is confirmed once, and workers that trace a function at
+    different times still match.
+
+    Args:
+        name: The group's name, the same on all of its ranks and unique to it.
+        size: Number of ranks.
+        device: This rank's device.
+        nccl: Whether NCCL connects the ranks. Defaults to `False`.
+        timeout_seconds: Seconds to wait for the other ranks; 0.0 for no limit. Defaults
+            to `0.0`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        size: int,
+        device: str,
+        *,
+        nccl: bool = False,
+        timeout_seconds: float = 0.0,
+    ):
+        self.size = size
+        self._device = device
+        self._nccl = nccl
+        with tf.init_scope(), tf.device(device):
+            # TensorFlow runs operations that share a resource in program order.
+            self._order = tf.Variable(0.0, trainable=False)
+        self.mark = CollectiveMark(device)
+        self._settings = {
+            "group_size": size,
+            "group_key": zlib.crc32(name.encode()) % _KEYS,
+            "ordering_token": [self._order.handle],
+            "communication_hint": "nccl" if nccl else "ring",
+            "timeout_seconds": timeout_seconds,
+        }
+
+    def reduce_scatter(self, vector: tf.Tensor) -> tf.Tensor:
+        """Sums vectors and scatters the sum; see `Group.reduce_scatter`."""
+        if self.size == 1:
+            return vector
+        if self._nccl and vector.dtype not in _HALVES:
+            return self._run(tf.raw_ops.CollectiveReduceScatterV2, vector, **_SUM)
+        return self._exchange_and_sum(tf.reshape(vector, [self.size, -1]))
+
+    def all_gather(self, chunk: tf.Tensor, vector: tf.Tensor) -> tf.Tensor:
+        """Gathers the chunks of all ranks; see `Group.all_gather`."""
+        return self.gather(chunk)
+
+    def gather(self, chunk: tf.Tensor) -> tf.Tensor:
+        """Returns the chunks of all ranks, in the order of the group.
+
+        Args:
+            chunk: This rank's chunk.
+        """
+        if self.size == 1:
+            return chunk
+        gather = tf.raw_ops.CollectiveGatherV2
+        if chunk.dtype == tf.bfloat16:
+            # TensorFlow cannot gather bfloat16, but can gather its bits as float16.
+            bits = self._run(gather, tf.bitcast(chunk, tf.float16))
+            return tf.bitcast(bits, tf.bfloat16)
+        return self._run(gather, chunk)
+
+    def start_all_reduce(self, vector: tf.Tensor) -> Callable[[], tf.Tensor]:
+        """Sums vectors, with few bytes; see `Group.start_all_reduce`."""
+        if self.size == 1:
+            total = vector
+        elif vector.dtype in _HALVES:
+            # TensorFlow would round after each addition.
+            total = self.gather(self.reduce_scatter(vector))
+        else:
+            total = self._run(tf.raw_ops.CollectiveReduceV2, vector, **_SUM)
+        # The runtime waits for the sum where it is used.
+        return lambda: total
+
+    def gather_and_sum(self, vector: tf.Tensor) -> tf.Tensor:
+        """Sums vectors, with few messages; see `Group.gather_and_sum`."""
+        if self.size == 1:
+            return vector
+        with tf.device(self._device):
+            # An exchange sends to all ranks at once; TensorFlow's gather is a ring.
+            copies = tf.tile(vector[tf.newaxis], [self.size, 1])
+        return self._exchange_and_sum(copies)
+
+    def _exchange_and_sum(self, chunks: tf.Tensor) -> tf.Tensor:
+        parts = self._run(tf.raw_ops.CollectiveAllToAllV2, chunks)
+        with tf.device(self._device):
+            if parts.dtype not in _HALVES:
+                return tf.reduce_sum(parts, axis=0)
+            total = tf.reduce_sum(tf.cast(parts, tf.float32), axis=0)
+            return tf.cast(total, parts.dtype)
+
+    def _run(self, operation: Any, value: tf.Tensor, **options: Any) -> tf.Tensor:
+        def collective() -> tf.Tensor:
+            with tf.device(self._device):
+                return operation(
+                    input=value,
+                    instance_key=_key_of(operation.__name__, value),
+                    **self._settings,
+                    **options,
+                )
+
+        return self.mark.around(value, collective)
+
+
+def _key_of(operation: str, value: tf.Tensor) -> int | tf.Tensor:
+    """Returns the key of an operation on tensors of one dtype and size.
+
+    A size that is known only at run time gives the same key as a static one: one worker
+    may have traced a function for any size, another for this one.
+    """
+    kind = zlib.crc32(f"{operation} {value.dtype.name} {value.shape.rank}".encode())
+    size = value.shape.num_elements()
+    if size is None:
+        size = tf.size(value, out_type=tf.int64)
+    # An odd factor: different sizes below 2**31 have different keys.
+    key = (size * 0x9E3779B1 + kind) % _KEYS
+    return tf.cast(key, tf.int32) if isinstance(key, tf.Tensor) else key
 
 
 class TensorFlowTransport:
@@ -82,7 +223,7 @@ class TensorFlowTransport:
     def sums(
         self, algorithm_for: Callable[[int], Algorithm]
     ) -> list["TensorFlowBucketSums"]:
-        """Returns the all-reduce of each device; see `Transport.sums`."""
+        """Returns the all-reduce of each device; as one rank sees it."""
         return [
             TensorFlowBucketSums(GridSums(*groups, algorithm_for))
             for groups in zip(self._rows, self._columns, self._everyone, strict=True)

@@ -1,21 +1,18 @@
 """An optimizer that makes one update of several micro-batches."""
 
+import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 
 from keras_fastnet._keras.active_strategy import FastnetStrategy, MicroBatchOptimizer
-from keras_fastnet._keras.adapters import install_changes, optimizers, values
+from keras_fastnet._keras.adapters import optimizers, values
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.replica_step import compiled, keras_step, summed_gradients
-from keras_fastnet._keras.scopes import refuse_lone_update
+from keras_fastnet._keras.scopes import STRATEGIES, refuse_lone_update
 from keras_fastnet.arguments import checked_integer, checked_number
-from keras_fastnet.batches.elements import DatasetElements
-from keras_fastnet.batches.epoch_data import EpochData
-from keras_fastnet.batches.global_batch import count_examples
-from keras_fastnet.batches.several_steps import several_steps
 from keras_fastnet.optimizers.dense_gradient import dense
 
 
@@ -42,8 +39,8 @@ class LargeBatchOptimizer(MicroBatchOptimizer, optimizers.LossScaleOptimizer):
     (of all replicas with `synchronized=True`), as it would on more devices.
 
     The accumulated gradients take four bytes for each weight. Sparse gradients are
-    converted to dense ones. Several replicas need a `TorusStrategy` or a
-    `keras_fastnet.TPUStrategy`.
+    converted to dense ones. The program needs a strategy of `keras_fastnet`, on one
+    device too: `fit` reports the sizes of micro-batches and the ends of epochs by it.
 
     Args:
         inner_optimizer: A Keras optimizer, such as `LARS`, without
@@ -69,6 +66,8 @@ class LargeBatchOptimizer(MicroBatchOptimizer, optimizers.LossScaleOptimizer):
     Example:
 
     ```python
+    strategy = keras_fastnet.TorusStrategy()  # at the start of the program
+    ...
     optimizer = LargeBatchOptimizer(LARS(2.0), accumulation_steps=8)
     model.compile(optimizer=optimizer, loss="mse")
     model.fit(x, y, batch_size=4096)  # updates with 32,768 examples
@@ -106,7 +105,6 @@ class LargeBatchOptimizer(MicroBatchOptimizer, optimizers.LossScaleOptimizer):
         self._counted: Any = None
         self._used: list[int] = []
         self._in_epoch = False
-        install_changes()
 
     def build(self, variables: Any) -> None:
         """Creates the variables of this and of the inner optimizer.
@@ -171,8 +169,9 @@ class LargeBatchOptimizer(MicroBatchOptimizer, optimizers.LossScaleOptimizer):
                 was built with.
 
         Raises:
-            ValueError: If there are several replicas without a strategy of
-                `keras_fastnet`, or the update would be that of one worker alone.
+            ValueError: If the program has no strategy of `keras_fastnet`, several
+                replicas are another strategy's, or the update would be that of one
+                worker alone.
         """
         _check_strategy()
         refuse_lone_update(self, trainable_variables)
@@ -263,43 +262,18 @@ class LargeBatchOptimizer(MicroBatchOptimizer, optimizers.LossScaleOptimizer):
         """Makes the next `finish_update` trace its function again."""
         self._finish = tf.function(self._finish_on_all_replicas)
 
-    def epoch_data(self, dataset: Any) -> EpochData:
-        """Returns the data of every epoch, on one device; its end is not an update.
+    @contextlib.contextmanager
+    def counting(self, examples: tf.Tensor) -> Iterator[None]:
+        """A context in which `fit` trains on a micro-batch of one device.
 
         Args:
-            dataset: A `tf.data.Dataset`.
+            examples: Number of its examples.
         """
-        return EpochData(
-            lambda: DatasetElements(dataset), element_spec=dataset.element_spec
-        )
-
-    def several_steps(
-        self, function: Callable[[Iterator[Any]], Any], steps: int
-    ) -> Callable[[Iterator[Any]], Any]:
-        """Returns a model's train function that takes several steps in a call.
-
-        Args:
-            function: Keras's, of an iterator over `epoch_data`.
-            steps: Number of steps in a call.
-        """
-        return several_steps(function, steps)
-
-    def counted_step(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns a model's train step that records its number of examples.
-
-        Args:
-            step: A function of one batch, on one device.
-        """
-
-        @functools.wraps(step)
-        def counted(data: Any) -> Any:
-            self._counted = count_examples(data)
-            try:
-                return step(data)
-            finally:
-                self._counted = None
-
-        return counted
+        self._counted = examples
+        try:
+            yield
+        finally:
+            self._counted = None
 
     def scale_loss(self, loss: Any) -> Any:
         """Returns the loss, scaled if `loss_scaling` is on."""
@@ -387,6 +361,13 @@ def _check_inner(optimizer: Any) -> None:
 
 
 def _check_strategy() -> None:
+    if not STRATEGIES:
+        raise ValueError(
+            "LargeBatchOptimizer needs a strategy, on one device too: `fit` reports "
+            "the sizes of micro-batches and the ends of epochs by it. Received: no "
+            "strategy. Call `keras_fastnet.TorusStrategy()` at the start of the "
+            "program."
+        )
     strategy = tf.distribute.get_strategy()
     if strategy.num_replicas_in_sync > 1 and not isinstance(strategy, FastnetStrategy):
         raise ValueError(

@@ -23,13 +23,13 @@ def compare_calls(workers: WorkerExchange, call: str, parts: Mapping[str, Any]) 
 
     Args:
         workers: Gathers texts.
-        call: `"fit"`, `"evaluate"` or `"predict"`.
+        call: The call, such as "`fit`".
         parts: Named parts of the model, the data and the arguments, for JSON.
 
     Raises:
         MismatchError: If they differ.
     """
-    purpose = f"the beginning of `{call}`"
+    purpose = f"the beginning of {call}"
     own = {name: json.dumps(part, sort_keys=True) for name, part in parts.items()}
     marks = {name: _digest(text) for name, text in own.items()}
     seen = [json.loads(text) for text in workers.gather(json.dumps(marks), purpose)]

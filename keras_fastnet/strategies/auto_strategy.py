@@ -8,6 +8,7 @@ import tensorflow as tf
 from keras_fastnet.errors import ClusterError
 from keras_fastnet.strategies.torus_strategy import TorusStrategy
 from keras_fastnet.strategies.tpu_strategy import TPUStrategy
+from keras_fastnet.text import count
 
 _TPU = "TPU_NAME"
 
@@ -17,9 +18,7 @@ _on_tpus: dict[str, tf.distribute.Strategy] = {}
 def strategy(tpu: str | None = None, **options: Any) -> tf.distribute.Strategy:
     """Returns the strategy for this machine or cluster, and prints which it is.
 
-    For a TPU system it is a `TPUStrategy`; for several hosts, processes or GPUs a
-    `TorusStrategy`; for one device TensorFlow's default strategy, whose scope changes
-    nothing.
+    For a TPU system it is a `TPUStrategy`, otherwise a `TorusStrategy`.
 
     Call it at the start of the program, like `TorusStrategy`. A second call returns the
     same strategy.
@@ -50,14 +49,8 @@ def strategy(tpu: str | None = None, **options: Any) -> tf.distribute.Strategy:
         return torus  # Its chief has printed the workers and where they are described.
     devices = torus.num_replicas_in_sync
     kind = "GPU" if "GPU" in torus.extended.worker_devices[0] else "CPU"
-    if devices == 1 and torus.membership.cluster is None:
-        print(
-            f"fastnet: no distribution: one {kind}, and no cluster is described",
-            flush=True,
-        )
-        return tf.distribute.get_strategy()
-    named = f"{devices} {kind}s" if devices > 1 else f"1 {kind}"
-    print(f"fastnet: TorusStrategy on {named} of one worker", flush=True)
+    number = count(devices, kind)
+    print(f"fastnet: TorusStrategy on {number} of one worker", flush=True)
     return torus
 
 

@@ -1,4 +1,4 @@
-"""The extended half that the strategies have in common."""
+"""What the strategies have in common: their methods, and their extended halves."""
 
 import contextlib
 from typing import Any
@@ -13,6 +13,59 @@ from keras_fastnet.strategies.initial_values import InitialValues
 
 # Where assigning on a replica takes values from all of them.
 _REDUCED = (tf.VariableAggregation.SUM, tf.VariableAggregation.MEAN)
+
+
+class FitStrategy:
+    """A strategy under which Keras's `fit`, `evaluate` and `predict` work.
+
+    A base for subclasses of TensorFlow's strategies, beside them.
+    """
+
+    extended: Any
+    fit_support: Any
+
+    @property
+    def rank(self) -> int:
+        """This worker's rank in the cluster, from 0 (the chief)."""
+        return self.extended.rank
+
+    @property
+    def num_workers(self) -> int:
+        """Number of worker processes."""
+        return self.extended.workers
+
+    def run(self, fn, args=(), kwargs=None, options=None):
+        """Runs `fn` on each replica, as `tf.distribute.Strategy.run`.
+
+        Args:
+            fn: The function; Keras's own steps get their replica's share of the batch.
+            args: Its positional arguments, `PerReplica` values taken apart.
+            kwargs: Its keyword arguments.
+            options: `tf.distribute.RunOptions`.
+        """
+        with self.fit_support.named_errors():
+            return self.fit_support.run(fn, args, kwargs, options)
+
+    def plain_run(self, fn, args, kwargs, options):
+        """Runs a function on each replica as TensorFlow's strategy does.
+
+        Args:
+            fn: The function.
+            args: Its positional arguments.
+            kwargs: Its keyword arguments.
+            options: `tf.distribute.RunOptions`.
+        """
+        return super().run(fn, args, kwargs, options)  # type: ignore[misc]
+
+    def reduce(self, reduce_op, value, axis=None):
+        """Reduces `value` across replicas, as `tf.distribute.Strategy.reduce`.
+
+        Args:
+            reduce_op: `"SUM"` or `"MEAN"`.
+            value: A value of each replica, or a structure of them.
+            axis: Axis to reduce over within each replica as well; `None` for none.
+        """
+        return self.fit_support.reduce(reduce_op, value, axis)
 
 
 class FitExtended(tf.distribute.StrategyExtended):
@@ -83,11 +136,7 @@ class FitExtended(tf.distribute.StrategyExtended):
         return contextlib.nullcontext()
 
     def read_var(self, replica_local_var):
-        """Returns the value of a variable.
-
-        Args:
-            replica_local_var: The variable.
-        """
+        """Returns the value of a variable."""
         if isinstance(replica_local_var, tf.distribute.DistributedValues):
             return super().read_var(replica_local_var)
         return tf.identity(replica_local_var)

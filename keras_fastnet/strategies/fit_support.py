@@ -1,25 +1,31 @@
 """What the patched Keras code asks of a strategy."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal
 
 import tensorflow as tf
 
 from keras_fastnet._keras import tensorflow as upstream
-from keras_fastnet._keras.active_strategy import compiles_parts
+from keras_fastnet._keras.active_strategy import MicroBatchOptimizer, compiles_parts
 from keras_fastnet._keras.adapters import functions, optimizers, values
 from keras_fastnet._keras.adapters import models as keras_models
-from keras_fastnet._keras.description import described_call, described_model
+from keras_fastnet._keras.description import (
+    described_callbacks,
+    described_input,
+    described_model,
+)
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet._keras.other_keras import refuse_other_step
 from keras_fastnet._keras.replica_step import ModelStep, ReplicaStep, seed_offset
+from keras_fastnet._keras.scopes import refuse_other_step
 from keras_fastnet._keras.training import TrainingData
 from keras_fastnet.batches.distributed_input import DistributedInput
 from keras_fastnet.batches.global_batch import (
     GlobalBatch,
     bounds,
+    count_examples,
     with_examples,
     without_optionals,
 )
@@ -55,7 +61,6 @@ class FitSupport:
 
     Args:
         strategy: The strategy.
-        plain_run: `run` of TensorFlow's strategy, which it extends.
         trained_by: Returns the workers and replicas, for the summary of `fit`.
         check_fit: Called before the first step of `fit`; raises if it cannot train.
         scalar_losses: What a scalar is that a loss function returns: the `"mean"` over
@@ -74,7 +79,6 @@ class FitSupport:
     def __init__(
         self,
         strategy: Any,
-        plain_run: Callable[..., Any],
         *,
         trained_by: Callable[[], str],
         check_fit: Callable[[], None] = lambda: None,
@@ -87,12 +91,12 @@ class FitSupport:
         self.scalar_losses = scalar_losses
         self.workers = WorkerExchange(strategy, board)
         self.data = DistributedInput(strategy, self.workers, self.compiles_all)
-        self._plain_run = plain_run
         self._trained_by = trained_by
         self._check_plain_fit = check_fit
-        self._weights = WeightsCheck(strategy, self.workers)
+        self._weights = WeightsCheck(self.workers, warns=strategy.rank == 0)
         self._noted_losses: set[str] = set()
         self._said: set[str] = set()
+        self._input: dict[str, Any] = {}
 
     def run(self, fn: Any, args: Any, kwargs: Any, options: Any) -> Any:
         """Runs a function on each replica, as `tf.distribute.Strategy.run`.
@@ -114,36 +118,26 @@ class FitSupport:
             refuse_other_step(fn)
             return self._run_function(fn, args, kwargs, options)
         if self.strategy.num_replicas_in_sync < 2:
-            return self._plain_run(step.function, args, kwargs, options)
+            return self.strategy.plain_run(step.function, args, kwargs, options)
         return self._run_step(step, args[0], options)
 
     def _run_function(self, fn: Any, args: Any, kwargs: Any, options: Any) -> Any:
         if tf.executing_eagerly():
             self._agree_on_used()
-            return self._plain_run(fn, args, kwargs, options)
-        outputs = self._plain_run(fn, args, kwargs, options)
+            return self.strategy.plain_run(fn, args, kwargs, options)
+        outputs = self.strategy.plain_run(fn, args, kwargs, options)
         # It has been traced, and has not run.
         self._agree_on_used()
         return outputs
 
-    def _run_step(self, step: ModelStep, batch: Any, options: Any) -> Any:
+    def _run_step(
+        self, step: ModelStep, batch: Any, options: Any, *, continues: bool = False
+    ) -> Any:
         """Runs one of Keras's steps on each replica.
 
         Args:
             step: The step.
             batch: The batch, or each replica's share of it.
-            options: `tf.distribute.RunOptions`.
-        """
-        return self._run_part(step, batch, options, continues=False)
-
-    def _run_part(
-        self, step: ModelStep, batch: Any, options: Any, *, continues: bool
-    ) -> Any:
-        """Runs one of Keras's steps on each replica, with some of a batch.
-
-        Args:
-            step: The step.
-            batch: The examples, or each replica's share of them.
             options: `tf.distribute.RunOptions`.
             continues: Whether a further step takes more examples of the same batch.
         """
@@ -216,34 +210,55 @@ class FitSupport:
             else self.recorder.named_errors()
         )
 
-    @contextlib.contextmanager
-    def calling(
-        self,
-        method: Callable[..., Any],
-        model: keras.Model,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-    ) -> Iterator[None]:
-        """A context in which Keras runs `fit`, `evaluate` or `predict`.
+    def counted_step(
+        self, optimizer: MicroBatchOptimizer, step: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """Returns a train step that tells an optimizer the size of its micro-batch.
 
         Args:
-            method: The method.
+            optimizer: The optimizer.
+            step: A function of one batch, on one device.
+        """
+
+        @functools.wraps(step)
+        def counted(data: Any) -> Any:
+            with optimizer.counting(count_examples(data)):
+                return step(data)
+
+        return counted
+
+    def note_call(self, arguments: Mapping[str, Any]) -> None:
+        """Describes what Keras is about to iterate over, for `compare_call`.
+
+        Args:
+            arguments: Those of Keras's iterator.
+        """
+        if self.strategy.num_workers > 1:
+            self._input = described_input(arguments)
+
+    def compare_call(self, model: keras.Model, call: str) -> None:
+        """Checks that all workers use equal models and data, before the first batch.
+
+        Args:
             model: The model.
-            args: Positional arguments of the call.
-            kwargs: Keyword arguments.
+            call: The call of Keras.
 
         Raises:
             MismatchError: If another worker makes another call.
             ClusterError: If another worker makes none.
         """
         if self.strategy.num_workers > 1:
-            compare_calls(
-                self.workers,
-                method.__name__,
-                described_model(model) | described_call(method, model, args, kwargs),
-            )
-        with self.named_errors():
-            yield
+            compare_calls(self.workers, call, described_model(model) | self._input)
+
+    def compare_fit(self, epochs: int | None, callbacks: Sequence[Any]) -> None:
+        """Checks that all workers train as long, with the same callbacks.
+
+        Raises:
+            MismatchError: If they differ.
+        """
+        if self.strategy.num_workers > 1:
+            parts = {"epochs": epochs, "callbacks": described_callbacks(callbacks)}
+            compare_calls(self.workers, "`fit`", parts)
 
     def begin_fit(
         self, model: keras.Model, data: TrainingData, verbose: bool, rate_set_by: str

@@ -29,11 +29,7 @@ class InitialValues:
         self._new: list[weakref.ref[Any]] = []
 
     def note(self, variable: Any) -> None:
-        """Remembers a variable that has been made.
-
-        Args:
-            variable: TensorFlow's.
-        """
+        """Remembers a variable that has been made."""
         self._new.append(weakref.ref(variable))
 
     def agree_on(self, variables: Iterable[Any], workers: Any, purpose: str) -> int:

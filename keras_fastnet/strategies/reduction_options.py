@@ -5,9 +5,15 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_fastnet.arguments import checked_choice, checked_integer
+
 _WIRE_DTYPES = (tf.bfloat16, tf.float16)
 
-_TRANSPORTS = ("auto", "mpi", "tensorflow")
+_TRANSPORTS = {
+    "auto": "MPI on CPUs if it started the processes, otherwise TensorFlow",
+    "mpi": "MPI",
+    "tensorflow": "TensorFlow's collectives",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,11 +36,7 @@ class ReductionOptions:
 
 
 def check_options(
-    grid: object,
-    wire_dtype: object,
-    bucket_bytes: object,
-    transport: object,
-    communication_options: Any,
+    grid: object, wire_dtype: object, bucket_bytes: object, transport: object
 ) -> ReductionOptions:
     """Checks the arguments of a strategy that concern its all-reduce.
 
@@ -43,46 +45,16 @@ def check_options(
         wire_dtype: See `TorusStrategy`.
         bucket_bytes: See `TorusStrategy`.
         transport: See `TorusStrategy`.
-        communication_options: TensorFlow's options, which may also have a size.
 
     Raises:
+        TypeError: If `bucket_bytes` is not an integer.
         ValueError: If one of them is wrong.
     """
-    if isinstance(grid, str) and grid not in ("auto", "ring"):
-        raise ValueError(
-            '`grid` must be "auto", "ring" or `(rows, columns)`. '
-            f'Received: {grid!r}. Leave it out for "auto".'
-        )
-    travels_as = _checked_wire_dtype(wire_dtype)
-    if not isinstance(transport, str) or transport not in _TRANSPORTS:
-        raise ValueError(
-            '`transport` must be "auto", "mpi" or "tensorflow". '
-            f'Received: {transport!r}. Leave it out for "auto".'
-        )
-    if bucket_bytes is not None and (
-        not isinstance(bucket_bytes, int)
-        or isinstance(bucket_bytes, bool)
-        or bucket_bytes < 1
-    ):
-        raise ValueError(
-            "`bucket_bytes` must be a positive integer. "
-            f"Received: {bucket_bytes!r}. Leave it out for the default."
-        )
-    if communication_options is not None and not hasattr(
-        communication_options, "bytes_per_pack"
-    ):
-        raise ValueError(
-            "`communication_options` must be a "
-            "`tf.distribute.experimental.CommunicationOptions`. Received: "
-            f"{communication_options!r}. Leave it out for TensorFlow's."
-        )
-    if communication_options is not None and communication_options.bytes_per_pack:
-        raise ValueError(
-            "The size of a bucket is given by `bucket_bytes`. Received: "
-            "`communication_options` with `bytes_per_pack="
-            f"{communication_options.bytes_per_pack}`. Move it to `bucket_bytes`."
-        )
-    return ReductionOptions(grid, travels_as, bucket_bytes, transport)
+    nbytes = None
+    if bucket_bytes is not None:
+        nbytes = checked_integer("bucket_bytes", bucket_bytes, at_least=1)
+    carrier = checked_choice("transport", transport, _TRANSPORTS)
+    return ReductionOptions(grid, _checked_wire_dtype(wire_dtype), nbytes, carrier)
 
 
 def _checked_wire_dtype(value: Any) -> tf.DType | None:

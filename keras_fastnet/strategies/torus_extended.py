@@ -22,7 +22,6 @@ from keras_fastnet.collectives.grid_choice import (
 )
 from keras_fastnet.collectives.mpi_transport import MpiTransport
 from keras_fastnet.collectives.tensorflow_transport import TensorFlowTransport
-from keras_fastnet.collectives.transport import Transport
 from keras_fastnet.strategies.extended import FitExtended
 from keras_fastnet.strategies.initial_values import InitialValues
 from keras_fastnet.strategies.reduction_options import ReductionOptions
@@ -181,32 +180,20 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
         )
 
     def arrange(self, choice: GridChoice) -> None:
-        """Arranges the replicas in a grid, on all workers at once.
-
-        Args:
-            choice: The grid, and the algorithms to use on it.
-        """
+        """Arranges the replicas in a grid, on all workers at once."""
         self.choice = choice
         transport = self.transport_on(choice.grid)
         self.places = transport.ranks_by_row
         self._cross_device_ops = self.operations_on(transport, choice.algorithm_for)
 
-    def transport_on(self, grid: Grid) -> Transport:
-        """Returns the groups of a grid of all replicas. All workers must call it.
-
-        Args:
-            grid: The grid.
-        """
+    def transport_on(self, grid: Grid) -> TensorFlowTransport | MpiTransport:
+        """Returns the groups of a grid of all replicas. All workers must call it."""
         if self.mpi is None:
             return self.tensorflow_transport_on(grid)
         return MpiTransport(grid, self.hosts, self.mpi.communicator, self.check_peers)
 
     def tensorflow_transport_on(self, grid: Grid) -> TensorFlowTransport:
-        """Returns those groups on TensorFlow's collectives. All workers must call it.
-
-        Args:
-            grid: The grid.
-        """
+        """Returns them on TensorFlow's collectives. All workers must call it."""
         devices = self.worker_devices
         return TensorFlowTransport(
             grid,
@@ -220,7 +207,7 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
 
     def operations_on(
         self,
-        transport: Transport,
+        transport: TensorFlowTransport | MpiTransport,
         algorithm_for: Callable[[int], Algorithm],
     ) -> TorusCrossDeviceOps:
         """Returns the reductions over a transport, with the strategy's options.

@@ -19,6 +19,7 @@ from keras_fastnet.cluster.flight_recorder import FlightRecorder
 from keras_fastnet.cluster.mpi import mpi4py_is_installed
 from keras_fastnet.cluster.start import meet_workers, server_start
 from keras_fastnet.collectives.grid import Grid
+from keras_fastnet.strategies.extended import FitStrategy
 from keras_fastnet.strategies.fit_support import SCALAR_LOSSES, FitSupport
 from keras_fastnet.strategies.memory import keep_freed_memory, let_memory_grow
 from keras_fastnet.strategies.one_per_process import OnePerProcess
@@ -27,7 +28,9 @@ from keras_fastnet.strategies.torus_extended import TorusExtended, describe
 from keras_fastnet.text import count
 
 
-class TorusStrategy(tf.distribute.MultiWorkerMirroredStrategy, metaclass=OnePerProcess):
+class TorusStrategy(
+    FitStrategy, tf.distribute.MultiWorkerMirroredStrategy, metaclass=OnePerProcess
+):
     """Synchronous data-parallel training through Keras 3's own `fit`.
 
     Training on N workers gives the same weight updates as training on one device with
@@ -59,7 +62,8 @@ class TorusStrategy(tf.distribute.MultiWorkerMirroredStrategy, metaclass=OnePerP
             name), for half the bytes. Sums are computed in `float32`. `float16`
             overflows at 65,504. Defaults to `None`: no rounding.
         bucket_bytes: Gradients are sent in buckets of this size. Defaults to
-            `None`: 16 MiB, or 64 MiB over NCCL.
+            `None`: `bytes_per_pack` of `communication_options`, if it is given, or
+            16 MiB, or 64 MiB over NCCL.
         transport: Library that sends gradients and metrics: `"mpi"`, for processes
             started by `mpiexec`; `"tensorflow"`, TensorFlow's own collectives (gRPC,
             NCCL); or `"auto"`: MPI on CPUs if it started the processes, otherwise
@@ -111,9 +115,11 @@ class TorusStrategy(tf.distribute.MultiWorkerMirroredStrategy, metaclass=OnePerP
     ):
         scalar_losses = checked_choice("scalar_losses", scalar_losses, SCALAR_LOSSES)
         self.wait_timeout = checked_number("wait_timeout", wait_timeout, above=0.0)
-        reduction = check_options(
-            grid, wire_dtype, bucket_bytes, transport, communication_options
-        )
+        if communication_options is None:
+            communication_options = tf.distribute.experimental.CommunicationOptions()
+        if bucket_bytes is None:
+            bucket_bytes = communication_options.bytes_per_pack or None
+        reduction = check_options(grid, wire_dtype, bucket_bytes, transport)
         self.membership = found = find_cluster(
             cluster_resolver, transport, start_timeout
         )
@@ -131,8 +137,7 @@ class TorusStrategy(tf.distribute.MultiWorkerMirroredStrategy, metaclass=OnePerP
             extended = TorusExtended(
                 self,
                 found.resolver,
-                communication_options
-                or tf.distribute.experimental.CommunicationOptions(),
+                communication_options,
                 nodes,
                 reduction,
                 found.mpi,
@@ -144,7 +149,6 @@ class TorusStrategy(tf.distribute.MultiWorkerMirroredStrategy, metaclass=OnePerP
             board = Board(extended.rank, extended.workers, recorder)
         self.fit_support = FitSupport(
             self,
-            super().run,
             trained_by=self._trained_by,
             check_fit=self.check_unchanged,
             scalar_losses=scalar_losses,
@@ -155,16 +159,6 @@ class TorusStrategy(tf.distribute.MultiWorkerMirroredStrategy, metaclass=OnePerP
             keep_freed_memory()
         install_changes(self)
         self.fit_support.note("the program, outside of `fit`")
-
-    @property
-    def rank(self) -> int:
-        """This worker's rank in the cluster, from 0 (the chief)."""
-        return self.extended.rank
-
-    @property
-    def num_workers(self) -> int:
-        """Number of worker processes."""
-        return self.extended.workers
 
     @property
     def grid(self) -> Grid:
@@ -184,28 +178,6 @@ class TorusStrategy(tf.distribute.MultiWorkerMirroredStrategy, metaclass=OnePerP
         """
         if self.num_workers == 1:
             check_described_in_time(self.membership)
-
-    def run(self, fn, args=(), kwargs=None, options=None):
-        """Runs `fn` on each replica, as `tf.distribute.Strategy.run`.
-
-        Args:
-            fn: The function; Keras's own steps get their replica's share of the batch.
-            args: Its positional arguments, `PerReplica` values taken apart.
-            kwargs: Its keyword arguments.
-            options: `tf.distribute.RunOptions`.
-        """
-        with self.fit_support.named_errors():
-            return self.fit_support.run(fn, args, kwargs, options)
-
-    def reduce(self, reduce_op, value, axis=None):
-        """Reduces `value` across replicas, as `tf.distribute.Strategy.reduce`.
-
-        Args:
-            reduce_op: `"SUM"` or `"MEAN"`.
-            value: A value of each replica, or a structure of them.
-            axis: Axis to reduce over within each replica as well; `None` for none.
-        """
-        return self.fit_support.reduce(reduce_op, value, axis)
 
     def _trained_by(self) -> str:
         """Returns the numbers of workers and replicas and the grid, as a text."""

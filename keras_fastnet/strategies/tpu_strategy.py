@@ -21,7 +21,7 @@ from keras_fastnet.batches.global_batch import (
     with_examples,
 )
 from keras_fastnet.errors import ClusterError, ShardingError
-from keras_fastnet.strategies.extended import FitExtended
+from keras_fastnet.strategies.extended import FitExtended, FitStrategy
 from keras_fastnet.strategies.fit_support import SCALAR_LOSSES, FitSupport
 from keras_fastnet.text import count
 
@@ -41,7 +41,7 @@ class TorusTPUExtended(FitExtended, upstream.TPUExtended):
         return 1
 
 
-class TPUStrategy(tf.distribute.TPUStrategy):
+class TPUStrategy(FitStrategy, tf.distribute.TPUStrategy):
     """Synchronous data-parallel training on the cores of a TPU system.
 
     `tf.distribute.TPUStrategy`, which sums over the TPU's own torus, with the rest of
@@ -105,42 +105,10 @@ class TPUStrategy(tf.distribute.TPUStrategy):
         upstream.tpu_strategy_with_extended(self, extended)
         self.fit_support = TPUFitSupport(
             self,
-            super().run,
             trained_by=lambda: count(self.num_replicas_in_sync, "TPU core"),
             scalar_losses=scalar_losses,
         )
         install_changes(self)
-
-    @property
-    def rank(self) -> int:
-        """This worker's rank, always 0, because one process drives all cores."""
-        return self.extended.rank
-
-    @property
-    def num_workers(self) -> int:
-        """Number of worker processes."""
-        return self.extended.workers
-
-    def run(self, fn, args=(), kwargs=None, options=None):
-        """Runs `fn` on each replica, as `tf.distribute.Strategy.run`.
-
-        Args:
-            fn: The function; Keras's own steps get their replica's share of the batch.
-            args: Its positional arguments, `PerReplica` values taken apart.
-            kwargs: Its keyword arguments.
-            options: `tf.distribute.RunOptions`.
-        """
-        return self.fit_support.run(fn, args, kwargs, options)
-
-    def reduce(self, reduce_op, value, axis=None):
-        """Reduces `value` across replicas, as `tf.distribute.Strategy.reduce`.
-
-        Args:
-            reduce_op: `"SUM"` or `"MEAN"`.
-            value: A value of each replica, or a structure of them.
-            axis: Axis to reduce over within each replica as well; `None` for none.
-        """
-        return self.fit_support.reduce(reduce_op, value, axis)
 
 
 class TPUFitSupport(FitSupport):
@@ -159,7 +127,9 @@ class TPUFitSupport(FitSupport):
         for examples in (batch, data.examples % batch):
             self._check_adds_up(model.optimizer, examples)
 
-    def _run_step(self, step: ModelStep, batch: Any, options: Any) -> Any:
+    def _run_step(
+        self, step: ModelStep, batch: Any, options: Any, *, continues: bool = False
+    ) -> Any:
         # Once for the examples that all cores have, and once more for those that only
         # some have, beside fillers that count for nothing.
         shares = self._shares_of(batch)
@@ -173,7 +143,9 @@ class TPUFitSupport(FitSupport):
             # TensorFlow does not see that programs share the cores' variables.
             with tf.control_dependencies(tf.nest.flatten(outputs, True)):
                 given = per_replica(self.strategy, part)
-                outputs.append(self._run_part(step, given, options, continues=not last))
+                outputs.append(
+                    super()._run_step(step, given, options, continues=not last)
+                )
         if step.kind == "predict":
             return self._joined(outputs, parts)
         # Logs that are not exact differ by core; Keras would take the first core's.

@@ -4,8 +4,8 @@ import json
 import math
 import sys
 import zlib
-from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -27,14 +27,13 @@ class WeightsCheck:
     """Compares the workers' weights and optimizer states, by checksums.
 
     Args:
-        strategy: The workers' strategy.
         workers: Exchanges values between the workers.
+        warns: Whether this worker prints warnings.
     """
 
-    def __init__(self, strategy: Any, workers: WorkerExchange):
-        self._strategy = strategy
+    def __init__(self, workers: WorkerExchange, *, warns: bool):
         self._workers = workers
-        self._warned = False
+        self._warns = warns
 
     def begin(self, model: keras.Model, call: str) -> None:
         """Checks the values before the first step. All workers must call it.
@@ -46,13 +45,9 @@ class WeightsCheck:
         Raises:
             MismatchError: If they differ.
         """
-        state = _State(model)
-        purpose = f"the first step of `{call}`"
-        if len(set(self._workers.gather(state.digest(), purpose))) == 1:
-            return
-        self._refuse(
-            self._differences(state, purpose),
-            purpose,
+        self._compare(
+            model,
+            f"the first step of `{call}`",
             "Load or set weights on all workers, outside of any condition on the rank.",
         )
 
@@ -70,101 +65,74 @@ class WeightsCheck:
         Raises:
             MismatchError: If the values differ.
         """
-        state = _State(model)
-        purpose = f"the end of epoch {epoch + 1}"
-        text = json.dumps([stop, state.digest()])
-        seen = [json.loads(text) for text in self._workers.gather(text, purpose)]
-        if len({digest for _, digest in seen}) > 1:
-            self._refuse(
-                self._differences(state, purpose),
-                purpose,
-                "Look for code that depends on the rank and sets weights, the learning "
-                "rate or another setting of the optimizer, such as a callback that "
-                "only one worker has.",
-            )
-        return any(stop for stop, _ in seen)
+        stops = self._compare(
+            model,
+            f"the end of epoch {epoch + 1}",
+            "Look for code that depends on the rank and sets weights, the learning "
+            "rate or another setting of the optimizer, such as a callback that only "
+            "one worker has.",
+            stop,
+        )
+        return any(stops)
 
-    def _differences(self, state: "_State", purpose: str) -> "list[_Difference]":
-        own = json.dumps(state.rows())
-        texts = self._workers.gather(own, purpose, last=True)
-        rows = [json.loads(text) for text in texts]
-        counts = [len(own) for own in rows]
+    def _compare(
+        self, model: keras.Model, purpose: str, remedy: str, stop: bool = False
+    ) -> list[bool]:
+        """Returns each worker's `stop`.
+
+        Raises:
+            MismatchError: If the values differ by more than rounding.
+        """
+        arrays = _arrays(model)
+        marks = {path: _mark(array) for path, array in arrays.items()}
+        # Not of the paths: names of layers may differ.
+        digest = zlib.crc32(json.dumps([*marks.values()]).encode())
+        own = json.dumps([stop, digest])
+        seen = [json.loads(text) for text in self._workers.gather(own, purpose)]
+        if len({digest for _, digest in seen}) > 1:
+            rows = [[p, list(a.shape), marks[p], _norms(a)] for p, a in arrays.items()]
+            texts = self._workers.gather(json.dumps(rows), purpose, last=True)
+            self._tell([json.loads(text) for text in texts], purpose, remedy)
+        return [stop for stop, _ in seen]
+
+    def _tell(self, by_worker: list[list[Any]], purpose: str, remedy: str) -> None:
+        """Raises an error for variables that differ, or warns of rounding."""
+        counts = [len(rows) for rows in by_worker]
         if len(set(counts)) > 1:
             told = difference([count(n, "variable") for n in counts], str)
-            return [_Difference("the model and its optimizer", told, "shapes")]
-        found = (_compared(same) for same in zip(*rows, strict=True))
-        return [different for different in found if different is not None]
-
-    def _refuse(
-        self, different: "Sequence[_Difference]", purpose: str, remedy: str
-    ) -> None:
-        """Raises an error, or warns of what are differences in rounding only."""
-        telling = [d for d in different if d.kind != "rounding"]
-        first = (telling or list(different))[0]
-        told = f"{first.path}: {first.told}"
-        if len(different) > 1:
-            told += f"; and {count(len(different) - 1, 'other')} differ"
-        if telling:
+            apart, rounded = [f"the model and its optimizer: {told}"], []
+        else:
+            found = [_told(same) for same in zip(*by_worker, strict=True)]
+            apart = [text for text, is_apart in found if is_apart]
+            rounded = [text for text, is_apart in found if text and not is_apart]
+        first, *others = [*apart, *rounded]
+        told = first + (f"; and {count(len(others), 'other')} differ" if others else "")
+        if apart:
             raise MismatchError(
                 "All workers must hold the same weights and the same state of the "
                 f"optimizer. Received at {purpose}: {told}. {remedy}"
             )
-        if not self._warned and self._strategy.rank == 0:
+        if self._warns:
             print(
                 f"fastnet: the workers' weights differ by rounding at {purpose}: "
                 f"{told}. Their processors may be of different kinds.",
                 file=sys.stderr,
                 flush=True,
             )
-        self._warned = True
+        self._warns = False
 
 
-class _Difference(NamedTuple):
-    """A variable whose values differ between workers.
-
-    Attributes:
-        path: Its path.
-        told: The difference, in words.
-        kind: How they differ.
-    """
-
-    path: str
-    told: str
-    kind: Literal["shapes", "values", "rounding"]
+def _arrays(model: keras.Model) -> Mapping[str, np.ndarray]:
+    """Returns the values of the variables that all workers share, by path."""
+    # Of the first device, and not by `numpy`: each takes twice as long otherwise.
+    return {
+        path: local(values.tensorflow_variable(variable)).value().numpy()
+        for path, variable in shared_state(model).items()
+    }
 
 
-class _State:
-    """The values of the variables that all workers share.
-
-    Args:
-        model: Their model.
-    """
-
-    def __init__(self, model: keras.Model):
-        self._variables = shared_state(model)
-        # Of the first device, and not by `numpy`: each takes twice as long otherwise.
-        self._arrays = {
-            path: local(values.tensorflow_variable(variable)).value().numpy()
-            for path, variable in self._variables.items()
-        }
-
-    def digest(self) -> str:
-        """Returns a text that is equal where all values are."""
-        return f"{zlib.crc32(json.dumps(self._marks()).encode()):08x}"
-
-    def rows(self) -> list[list[Any]]:
-        """Returns path, shape, checksum and norms of each variable."""
-        arrays = self._arrays.items()
-        return [
-            [path, list(array.shape), mark, _norms(array)]
-            for (path, array), mark in zip(arrays, self._marks(), strict=True)
-        ]
-
-    def _marks(self) -> list[int]:
-        return [
-            zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-            for array in self._arrays.values()
-        ]
+def _mark(array: np.ndarray) -> int:
+    return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
 
 def _norms(array: np.ndarray) -> list[float]:
@@ -173,25 +141,23 @@ def _norms(array: np.ndarray) -> list[float]:
     return [float(np.linalg.norm(flat)), float(np.linalg.norm(np.diff(flat)))]
 
 
-def _compared(same: Sequence[Sequence[Any]]) -> _Difference | None:
-    """Returns how one variable differs between the workers, if it does.
+def _told(same: Sequence[Sequence[Any]]) -> tuple[str, bool]:
+    """Returns how a variable differs, and whether by more than rounding.
 
     Args:
-        same: Its row on each of them.
+        same: Its path, shape, checksum and norms on each worker.
     """
     shapes, marks, norms = ([row[i] for row in same] for i in (1, 2, 3))
-    path = same[0][0]
-    if len({tuple(shape) for shape in shapes}) > 1:
-        told = difference([f"shape {tuple(shape)}" for shape in shapes], str)
-        return _Difference(path, told, "shapes")
     if len(set(marks)) == 1:
-        return None
-    shown = [f"norm {norm:.9g}" for norm, _ in norms]
+        return "", False
+    shown = [f"shape {tuple(shape)}" for shape in shapes]
+    same_shape = len(set(shown)) == 1
+    if same_shape:
+        shown = [f"norm {norm:.9g}" for norm, _ in norms]
     if len(set(shown)) == 1:
         shown = [f"checksum {mark:08x}" for mark in marks]
-    told = difference(shown, str)
-    apart = any(_apart(numbers) for numbers in zip(*norms, strict=True))
-    return _Difference(path, told, "values" if apart else "rounding")
+    apart = not same_shape or any(map(_apart, zip(*norms, strict=True)))
+    return f"{same[0][0]}: {difference(shown, str)}", apart
 
 
 def _apart(norms: Sequence[float]) -> bool:

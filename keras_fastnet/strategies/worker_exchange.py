@@ -18,7 +18,7 @@ class WorkerExchange:
         board: Their board; `None` for a single worker.
     """
 
-    def __init__(self, strategy: tf.distribute.Strategy, board: Board | None = None):
+    def __init__(self, strategy: Any, board: Board | None = None):
         self._strategy = strategy
         self._board = board
         # Of data of its own a worker sums a number in every step: what TensorFlow does
@@ -57,7 +57,8 @@ class WorkerExchange:
             return value
         devices = len(strategy.extended.worker_devices)
         values = [value, *[tf.zeros_like(value)] * (devices - 1)]
-        return self._reduce(per_replica(strategy, values))
+        with strategy.fit_support.named_errors():
+            return self._reduce(per_replica(strategy, values))
 
     def values_of_all(self, own: tf.Tensor, purpose: str) -> list[list[int]]:
         """Returns integers of each worker, by rank.

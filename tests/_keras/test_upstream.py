@@ -76,7 +76,7 @@ UNCHANGED = """
 import sys
 import keras, numpy as np
 import keras_fastnet
-from keras_fastnet._keras.adapters import install_changes
+import keras_fastnet._keras.adapters
 from keras_fastnet._keras.wrapping import CHANGES
 
 def functions():
@@ -92,9 +92,17 @@ x = np.ones((8, 2), "float32")
 model.fit(x, x[:, :1], epochs=3, verbose=0, callbacks=[*watching, warm_up])
 logs = model.history.history
 assert len(logs["updates_per_second"]) == 3 and len(logs["trust_ratio_max"]) == 3
+model.compile(keras_fastnet.LargeBatchOptimizer(keras_fastnet.LARS(0.1), 2), "mse")
+try:
+    model.fit(x, x[:, :1], verbose=0)
+    raise SystemExit("trained without a strategy")
+except ValueError as error:
+    assert "LargeBatchOptimizer needs a strategy" in str(error), error
 assert functions() == before and sys.meta_path == hooks
 keras_fastnet.TorusStrategy()
-assert functions() != before
+model.compile(keras_fastnet.LargeBatchOptimizer(keras_fastnet.LARS(0.1), 2), "mse")
+model.fit(x, x[:, :1], verbose=0)
+assert all(map(lambda new, old: new is not old, functions(), before))
 """
 
 

@@ -5,8 +5,7 @@ import threading
 import pytest
 import tensorflow as tf
 
-from keras_fastnet.batches.elements import Elements
-from keras_fastnet.batches.epoch_data import EpochData
+from keras_fastnet.batches.epoch_data import Elements, EpochData
 
 
 class Watched:

@@ -9,7 +9,11 @@ import numpy as np
 import tensorflow as tf
 
 import keras_fastnet as fastnet
-from keras_fastnet._keras.description import described_call, described_model
+from keras_fastnet._keras.description import (
+    described_callbacks,
+    described_input,
+    described_model,
+)
 from keras_fastnet.errors import ClusterError, MismatchError, ShardingError
 from tests.distributed.jobs import scope
 
@@ -252,7 +256,13 @@ def describe_differing(kind: str | None, *, last: bool) -> dict[str, Any]:
     plan = _plan(kind, last)
     keras.utils.set_random_seed(plan.seed)
     model = _model(plan)
-    return described_model(model) | described_call(keras.Model.fit, model, (), plan.fit)
+    own = ("epochs", "verbose", "callbacks")
+    return {
+        **described_model(model),
+        **described_input({k: v for k, v in plan.fit.items() if k not in own}),
+        "epochs": plan.fit["epochs"],
+        "callbacks": described_callbacks(plan.fit["callbacks"]),
+    }
 
 
 def train_differing(strategy: Any, *, kind: str | None) -> tuple[str, Any]:

@@ -20,6 +20,7 @@ import keras_fastnet
 from keras_fastnet._keras import wrapping
 from keras_fastnet._keras.adapters import optimizers
 from keras_fastnet._keras.keras_api import keras
+from keras_fastnet._keras.scopes import STRATEGIES
 from keras_fastnet.callbacks import ThroughputMonitor, TrustRatioMonitor
 from keras_fastnet.checks import check
 from keras_fastnet.checks.script import subject_of_script
@@ -101,6 +102,13 @@ def compiled_network(strategy: Any) -> keras.Model:
     return model
 
 
+def large_batch(*args: Any, **options: Any) -> Any:
+    """Returns a `LargeBatchOptimizer`, which needs a strategy on one device too."""
+    if not STRATEGIES:
+        keras_fastnet.TorusStrategy()
+    return keras_fastnet.LargeBatchOptimizer(*args, **options)
+
+
 def state(model: keras.Model) -> dict[str, Any]:
     """Returns what training left behind."""
     return {
@@ -131,7 +139,7 @@ def fit(
         model = network(normalization)
         made = OPTIMIZERS[optimizer](**(optimizer_options or {}))
         if accumulation_steps is not None:
-            made = keras_fastnet.LargeBatchOptimizer(made, accumulation_steps)
+            made = large_batch(made, accumulation_steps)
         model.compile(
             optimizer=made,
             loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
@@ -498,7 +506,7 @@ def overflow(strategy: Any, *, accumulation_steps: int | None = None) -> dict[st
         if accumulation_steps is None:
             optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1e-6))
         else:
-            optimizer = keras_fastnet.LargeBatchOptimizer(
+            optimizer = large_batch(
                 keras.optimizers.SGD(1e-6), accumulation_steps, loss_scaling=True
             )
         model.compile(
@@ -600,9 +608,7 @@ def refusal(strategy: Any, *, case: str) -> str:
         options["jit_compile"] = True
     if case == "other strategy":
         strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-        options["optimizer"] = keras_fastnet.LargeBatchOptimizer(
-            keras.optimizers.SGD(0.1)
-        )
+        options["optimizer"] = large_batch(keras.optimizers.SGD(0.1))
     with scope(None if case == "no scope" else strategy):
         model = network("synchronized" if case == "jit" else None)
         model.compile(
@@ -665,7 +671,7 @@ def fit_growing(strategy: Any, max_device_batch: int | None = None) -> dict[str,
     with scope(strategy):
         model = network()
         model.compile(
-            optimizer=keras_fastnet.LargeBatchOptimizer(keras_fastnet.LARS(1.0)),
+            optimizer=large_batch(keras_fastnet.LARS(1.0)),
             loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         )
     callbacks = [
@@ -930,7 +936,7 @@ def fit_records(strategy: Any, *, folder: str, classes: int) -> dict[str, Any]:
             ]
         )
         model.compile(
-            keras_fastnet.LargeBatchOptimizer(keras.optimizers.SGD(0.1)),
+            large_batch(keras.optimizers.SGD(0.1)),
             keras.losses.SparseCategoricalCrossentropy(from_logits=True),
             metrics=["accuracy"],
         )
@@ -968,6 +974,7 @@ def fit_by_recipe(strategy: Any) -> dict[str, Any]:
     """Trains in one call of a recipe, with a batch that grows and integer labels."""
     # Whole micro-batches of every cluster: rates depend on the share of batches done.
     x, y = examples(4 * 32)
+    strategy = strategy or keras_fastnet.TorusStrategy()
     recipe = keras_fastnet.recipes.sony2018(
         strategy,
         (x, y),
@@ -1011,7 +1018,7 @@ def tpu_programs(strategy: Any) -> list[dict[str, Any]]:
     with scope(strategy):
         model = keras_fastnet.models.cifar_resnet(8, first_strides=2)
         model.compile(
-            keras_fastnet.LargeBatchOptimizer(keras_fastnet.LARS(0.1), 2),
+            large_batch(keras_fastnet.LARS(0.1), 2),
             keras.losses.SparseCategoricalCrossentropy(from_logits=True),
             metrics=["accuracy"],
         )

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 import keras_fastnet as fastnet
-from tests.distributed.jobs import scope
+from tests.distributed.jobs import large_batch, scope
 
 LARS = {"momentum": 0.9, "weight_decay": 1e-3, "exclude_from_adaptation": ["head"]}
 
@@ -29,7 +29,7 @@ def network() -> keras.Model:
 
 def optimizer_of(kind: str) -> Any:
     if kind == "large batch":
-        return fastnet.LargeBatchOptimizer(fastnet.LARS(2.0, **LARS), 2)
+        return large_batch(fastnet.LARS(2.0, **LARS), 2)
     return keras.optimizers.Adam(0.05, epsilon=1e-3)
 
 

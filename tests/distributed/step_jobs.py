@@ -8,9 +8,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-import keras_fastnet
 from keras_fastnet._keras.keras3.trainers import TensorFlowTrainer
-from tests.distributed.jobs import scope, state
+from tests.distributed.jobs import large_batch, scope, state
 
 
 def numbers(count: int = 22) -> tuple[np.ndarray, np.ndarray]:
@@ -316,7 +315,7 @@ def fit_adversaries_in_micro_batches(strategy: Any) -> dict[str, Any]:
     with scope(strategy):
         model = Adversaries()
         model.compile(
-            keras_fastnet.LargeBatchOptimizer(keras.optimizers.SGD(0.1), 2),
+            large_batch(keras.optimizers.SGD(0.1), 2),
             keras.optimizers.SGD(0.1),
         )
     # Batches of one size: an optimizer that the model does not know weighs them alike.

@@ -30,9 +30,10 @@ NAMES = {
     "BackupAndRestore": "callbacks",
     "LearningRateWarmup": "callbacks",
     "EarlyStopping": "callbacks",
-    "evaluate first": "call",
+    "evaluate first": "`evaluate`",
+    "validation_data": "`fit` or `evaluate`",
     "predict of other batches": "batch_size",
-    "evaluate in a callback": "the beginning of `evaluate`",
+    "evaluate in a callback": "`fit` or `evaluate`",
     "learning rate in a callback": "learning_rate: norm 0.05",
     "weights in a callback": "at the end of epoch 1: sequential/dense/kernel: norm",
     "weights after a fit": "sequential/dense/kernel: norm",
@@ -56,6 +57,7 @@ TRAINED = (
     "order of data",
     "evaluate first",
     "predict of other batches",
+    "validation_data",
     "examples of evaluate",
     "evaluate in a callback",
     "learning rate in a callback",
@@ -92,7 +94,7 @@ def compare(parts):
 
     def outcome(rank):
         try:
-            compare_calls(exchange.of(rank), "fit", parts[rank])
+            compare_calls(exchange.of(rank), "`fit`", parts[rank])
         except MismatchError as error:
             return str(error)
         return ""

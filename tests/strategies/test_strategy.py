@@ -9,7 +9,6 @@ ONE = """
 import keras, keras_fastnet
 import tensorflow as tf
 strategy = keras_fastnet.strategy()
-assert strategy is tf.distribute.get_strategy()
 with strategy.scope():
     model = keras.Sequential([keras.layers.Dense(1)])
     model.compile(keras_fastnet.LargeBatchOptimizer(keras_fastnet.LARS(), 2), "mse")
@@ -51,7 +50,7 @@ def printed(command, environment):
         (
             ONE,
             [
-                "fastnet: no distribution: one CPU, and no cluster is described",
+                "fastnet: TorusStrategy on 1 CPU of one worker",
                 "updates 1",
             ],
         ),

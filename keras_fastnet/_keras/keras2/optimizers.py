@@ -14,7 +14,6 @@ from keras_fastnet._keras.keras2 import internal
 from keras_fastnet._keras.keras2.optimizer import Optimizer
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.replica_step import summed_gradients
-from keras_fastnet._keras.scopes import STRATEGIES
 
 _loss_scale = internal("mixed_precision.loss_scale_optimizer")
 OPTIMIZERS = (keras.optimizers.Optimizer, keras.optimizers.legacy.Optimizer)
@@ -74,22 +73,6 @@ class LossScaleOptimizer(Optimizer, _loss_scale.BaseLossScaleOptimizer):  # type
         with tape:
             loss = self.scale_loss(loss)
         return super().compute_gradients(loss, var_list, tape)
-
-    @tf.autograph.experimental.do_not_convert
-    def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
-        """Calls `apply`.
-
-        Raises:
-            ValueError: The process has no strategy.
-        """
-        if not STRATEGIES:
-            raise ValueError(
-                "With Keras 2, LargeBatchOptimizer needs a strategy, also on one "
-                "device: `fit` then reports the ends of epochs to it. Received: no "
-                "strategy. Call `keras_fastnet.TorusStrategy()` at the start of the "
-                "program."
-            )
-        return super().apply_gradients(grads_and_vars, *args, **kwargs)
 
     def apply(
         self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None

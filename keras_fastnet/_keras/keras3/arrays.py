@@ -86,11 +86,7 @@ class ArrayRows:
 
     @tf.autograph.experimental.do_not_convert
     def read(self, numbers: tf.Tensor) -> Any:
-        """Returns some rows of each array, in a graph.
-
-        Args:
-            numbers: The rows' numbers.
-        """
+        """Returns some rows of each array, in a graph."""
         return tf.nest.map_structure(
             lambda reader: None if reader is None else reader(numbers), self._readers
         )

@@ -1,7 +1,8 @@
 """The data of Keras 3's loops: shares of global batches, and epochs that end."""
 
-import copy
+import contextlib
 import functools
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
@@ -18,7 +19,6 @@ from keras.src.trainers.data_adapters import (
 
 from keras_fastnet._keras.active_strategy import FastnetStrategy
 from keras_fastnet._keras.keras3.arrays import dataset_of_rows
-from keras_fastnet._keras.keras3.py_datasets import first_only, separate_iterators
 from keras_fastnet._keras.training import TrainingData, note_data
 from keras_fastnet._keras.wrapping import extend, extension, wrap
 
@@ -40,6 +40,7 @@ def _make_iterator(original, iterator, *args, **kwargs):
         original(iterator, *args, **kwargs)
         return
     del kwargs["distribute_strategy"]
+    strategy.fit_support.note_call(kwargs)
     epoch_iterator.EpochIterator.__init__(iterator, *args, **kwargs)
     dataset = _dataset_of(iterator.data_adapter)
     if not isinstance(dataset, tf.distribute.DistributedDataset):
@@ -92,11 +93,13 @@ class WorkersEpochIterator(tf_trainer.TFEpochIterator):
         given: The same, for callbacks.
         agreed_batches: Number of batches in an epoch, equal on all workers; `False`
             where Keras counts them.
+        is_compared: Whether the workers have compared what it iterates over.
     """
 
     data: Any
-    given: "IteratorData | None" = None
+    given: TrainingData | None = None
     agreed_batches: int | Literal[False] | None = False
+    is_compared = False
 
     def _get_iterator(self) -> Any:
         return self.data
@@ -119,6 +122,67 @@ def _dataset_of(adapter: Any) -> Any:
     return make(adapter)
 
 
+# Keras prepares the batches of a `PyDataset` with `workers` in one queue for all
+# iterators: what one of them leaves there, such as the one that only looks at the first
+# batch, the next one gets in addition to its own.
+def separate_iterators(adapter: Any) -> None:
+    """Gives each iterator over a `PyDataset` a queue of its own.
+
+    With one for all of them some batches come twice, others never.
+    """
+    adapter.enqueuer = None
+    adapter._fastnet_first_only = False
+    adapter._get_iterator = functools.partial(
+        _separate_iterator, type(adapter)._get_iterator, adapter
+    )
+
+
+def _separate_iterator(original, adapter):
+    dataset = adapter.py_dataset
+    if adapter._fastnet_first_only:
+        return iter([adapter._standardize_batch(dataset[0])])
+    if not _in_parallel(dataset):
+        return original(adapter)
+    return map(
+        adapter._standardize_batch, _prepared_in_parallel(dataset, adapter.shuffle)
+    )
+
+
+def _in_parallel(dataset: Any) -> bool:
+    return dataset.workers > (0 if dataset.use_multiprocessing else 1)
+
+
+def _prepared_in_parallel(dataset: Any, shuffle: bool) -> Iterator[Any]:
+    enqueuer = py_dataset_adapter.OrderedEnqueuer(
+        dataset,
+        workers=dataset.workers,
+        use_multiprocessing=dataset.use_multiprocessing,
+        max_queue_size=dataset.max_queue_size,
+        shuffle=shuffle,
+    )
+    enqueuer.start()
+    try:
+        yield from itertools.islice(enqueuer.get(), dataset.num_batches)
+    finally:
+        enqueuer.stop()
+
+
+# A look at the first batch must not begin an epoch: `on_epoch_end`, which Keras also
+# calls before the first epoch, and `on_epoch_begin` may still give it another order.
+@contextlib.contextmanager
+def first_only(adapter: Any) -> Iterator[None]:
+    """Has iterators that begin in this context yield the first batch only.
+
+    Args:
+        adapter: The `PyDatasetAdapter`, after `separate_iterators`.
+    """
+    adapter._fastnet_first_only = True
+    try:
+        yield
+    finally:
+        adapter._fastnet_first_only = False
+
+
 def remember_data(model: Any, iterator: WorkersEpochIterator) -> None:
     """Notes what a model is trained on, for callbacks.
 
@@ -126,91 +190,8 @@ def remember_data(model: Any, iterator: WorkersEpochIterator) -> None:
         model: The model.
         iterator: Keras's iterator, over an `EpochData`.
     """
-    iterator.given = IteratorData(iterator, iterator.data)
+    iterator.given = TrainingData(iterator)
     note_data(model, iterator.given)
-
-
-class IteratorData(TrainingData):
-    """The data behind Keras 3's iterator over epochs.
-
-    Args:
-        iterator: Keras's iterator.
-        elements: The `EpochData` behind it.
-    """
-
-    def __init__(self, iterator: tf_trainer.TFEpochIterator, elements: Any):
-        super().__init__(elements)
-        self._iterator = iterator
-
-    @property
-    def batches(self) -> int | None:
-        """Number of batches in an epoch; `None` where it is not known."""
-        return self._iterator.num_batches
-
-    @property
-    def examples(self) -> int | None:
-        """Number of examples in an epoch; `None` where only reading would tell."""
-        if not self.whole_epochs:
-            return None
-        return getattr(self._iterator.data_adapter, "_num_samples", None)
-
-    @property
-    def _steps_per_epoch(self) -> int | None:
-        return self._iterator.steps_per_epoch
-
-    def _pass_epoch(self) -> None:
-        adapter = self._iterator.data_adapter
-        adapter.on_epoch_begin()
-        self.elements.pass_epoch()
-        adapter.on_epoch_end()
-
-    def first_arrays(self) -> Any:
-        """Returns some examples of arrays, whatever order they are shuffled in.
-
-        Returns:
-            The structure of the first ones; `None` for other data.
-        """
-        adapter = self._iterator.data_adapter
-        if not isinstance(adapter, array_data_adapter.ArrayDataAdapter):
-            return None
-        unshuffled = copy.copy(adapter)
-        unshuffled._shuffle = False
-        # Enough to recognise them.
-        unshuffled._batch_size = min(64, adapter._batch_size)
-        return next(iter(unshuffled.get_numpy_iterator()))
-
-    def set_batches_per_step(self, batches: int) -> None:
-        """Sets how many batches each step takes at once, from the next epoch on.
-
-        Args:
-            batches: How many; the last step of an epoch takes what is left.
-        """
-        super().set_batches_per_step(batches)
-        # Keras goes on counting the data's batches.
-        self._iterator.steps_per_execution = self.elements.steps_per_call * batches
-
-    def resume(self, epoch: int, batch: int) -> None:
-        """Continues at the position of an earlier run of the same program.
-
-        Args:
-            epoch: Epochs that it has finished.
-            batch: Batches of the epoch after these that it has trained.
-        """
-        super().resume(epoch, batch)
-        iterator = self._iterator
-        enumerate_epoch = iterator._enumerate_iterator
-
-        def enumerate_rest() -> Iterator[Any]:
-            """Enumerates the steps of the first epoch from `first_batch` on."""
-            del iterator._enumerate_iterator
-            steps = enumerate_epoch()
-            skipped, self.first_batch = self.first_batch, 0
-            for _ in range(0, skipped, iterator.steps_per_execution):
-                # Keras's count of steps; no data are read by it.
-                next(steps, None)
-            return steps
-
-        iterator._enumerate_iterator = enumerate_rest
 
 
 def first_examples(arguments: Mapping[str, Any], examples: int) -> tuple[Any, ...]:

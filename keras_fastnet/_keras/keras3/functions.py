@@ -17,6 +17,7 @@ from keras_fastnet._keras.active_strategy import (
     FastnetStrategy,
     compiles_itself,
     counts_alone,
+    strategy_of,
 )
 from keras_fastnet._keras.keras3.data import (
     dataset_with_own_queues,
@@ -33,17 +34,13 @@ from keras_fastnet._keras.keras3.models import (
 from keras_fastnet._keras.keras3.scope import move_own_into_scope
 from keras_fastnet._keras.keras3.trainers import TensorFlowTrainer
 from keras_fastnet._keras.replica_step import compiled
-from keras_fastnet._keras.scopes import refuse_no_scope
+from keras_fastnet._keras.scopes import refuse_no_scope, support_of
 from keras_fastnet._keras.wrapping import wrap
 
 
 @contextlib.contextmanager
 def traced_for_strategy(model: keras.Model) -> Iterator[None]:
-    """Has Keras make a model's functions so that the strategy can compile them.
-
-    Args:
-        model: A compiled model.
-    """
+    """Has Keras make a model's functions so that the strategy can compile them."""
     asked, plain = model.jit_compile, tf.function
 
     def traced_for_each_size(function: Any = None, **options: Any) -> Any:
@@ -64,9 +61,6 @@ def traced_for_strategy(model: keras.Model) -> Iterator[None]:
 @contextlib.contextmanager
 def compiled_forward(model: keras.Model) -> Iterator[None]:
     """Has XLA compile a model's forward pass, for the time of a step's tracing.
-
-    Args:
-        model: The model.
 
     Raises:
         ValueError: A layer of it communicates with other replicas.
@@ -131,17 +125,21 @@ def _refuse_synchronized(layers: list[keras.Layer]) -> None:
     until="Keras builds from the dataset's `element_spec`.",
 )
 def _peek(original, model, iterator=None, data_batch=None):
-    strategy, optimizer = model._distribute_strategy, model.optimizer
+    strategy = model._distribute_strategy
     if isinstance(strategy, FastnetStrategy):
         move_own_into_scope(model)
     if iterator is not None and isinstance(strategy, FastnetStrategy):
+        # Keras evaluates with one iterator in all epochs.
+        if not iterator.is_compared:
+            strategy.fit_support.compare_call(model, "`fit` or `evaluate`")
+            iterator.is_compared = True
         data = iterator.data
         remember_data(model, iterator)
         batch = data.peek()
         share = strategy.fit_support.data.peek(data)
         examples = _of_whole_batch(share, data.examples_of_first())
     elif iterator is not None and counts_alone(model):
-        data = optimizer.epoch_data(dataset_with_own_queues(iterator))
+        data = support_of(model).data.of_one_device(dataset_with_own_queues(iterator))
         iterate_over(iterator, data)
         remember_data(model, iterator)
         batch = share = examples = data.peek()
@@ -230,26 +228,34 @@ def _make_step(original, model, step):
     _build_for(model, step, kind)
     with traced_for_strategy(model):
         function = original(model, _step(model, step, kind))
-    return _several_steps(model, function)
+    return _with_named_errors(model, _several_steps(model, function))
+
+
+def _with_named_errors(model, function):
+    """Returns a function whose errors name the worker that they come from."""
+    strategy = strategy_of(model)
+    if strategy is None or strategy.num_workers < 2:
+        return function
+
+    def named(data):
+        with strategy.fit_support.named_errors():
+            return function(data)
+
+    return named
 
 
 def _several_steps(model, function):
-    steps, strategy = model.steps_per_execution, model.distribute_strategy
-    if steps == 1 or model.run_eagerly:
+    steps, support = model.steps_per_execution, support_of(model)
+    # Programs of static shapes are made of each batch as it comes.
+    if steps == 1 or model.run_eagerly or support is None or support.compiles_all:
         return function
-    if isinstance(strategy, FastnetStrategy):
-        if strategy.fit_support.compiles_all:
-            # Programs of static shapes are made of each batch as it comes.
-            return function
-        return strategy.fit_support.data.several_steps(function, steps)
-    if counts_alone(model):
-        return model.optimizer.several_steps(function, steps)
-    return function
+    replicas = model.distribute_strategy.num_replicas_in_sync
+    return support.data.several_steps(function, steps, replicas)
 
 
 def _step(model, step, kind):
     if counts_alone(model) and kind == "train":
-        step = model.optimizer.counted_step(step)
+        step = support_of(model).counted_step(model.optimizer, step)
     if isinstance(model.distribute_strategy, FastnetStrategy):
         return model_step(model, step, kind)
     return step
@@ -262,5 +268,9 @@ def _step(model, step, kind):
     until="As for `_make_function`.",
 )
 def _make_predict_step(original, model, *args, **kwargs):
+    before = model.predict_function
     with traced_for_strategy(model):
-        return original(model, *args, **kwargs)
+        result = original(model, *args, **kwargs)
+    if model.predict_function is not before:
+        model.predict_function = _with_named_errors(model, model.predict_function)
+    return result

@@ -34,9 +34,6 @@ def layer_state(model: keras.Model) -> list[keras.Variable]:
     counters and random states, which are integers; nor what a stateful recurrent
     layer remembers of each example.
 
-    Args:
-        model: A built model.
-
     Returns:
         Variables that a step may set to another value on every replica.
     """
@@ -51,11 +48,7 @@ def layer_state(model: keras.Model) -> list[keras.Variable]:
 
 
 def is_summed(variable: keras.Variable) -> bool:
-    """Whether the replicas' values of a metric's variable make one by a sum.
-
-    Args:
-        variable: Of a metric.
-    """
+    """Whether the replicas' values of a metric's variable make one by a sum."""
     return variable.aggregation == "sum"
 
 
@@ -63,9 +56,6 @@ def all_metric_variables(model: keras.Model) -> list[keras.Variable]:
     """Returns the variables of all metrics that a model knows.
 
     Also of those that are left out where a model names its metrics itself.
-
-    Args:
-        model: A compiled model.
     """
     variables = [v for metric in _all_metrics(model) for v in metric.variables]
     return list({id(v): v for v in variables}.values())
@@ -231,12 +221,7 @@ def _read(results: Any) -> Any:
 
 
 def is_overridden(model: keras.Model, name: str) -> bool:
-    """Whether a model has another method than Keras's.
-
-    Args:
-        model: The model.
-        name: Of the method.
-    """
+    """Whether a model has another method than Keras's."""
     keras_own = getattr(TensorFlowTrainer, name)
     return name in vars(model) or getattr(type(model), name) is not keras_own
 
@@ -322,11 +307,7 @@ def build_by_step(model: keras.Model, step: Callable[[Any], Any], batch: Any) ->
 
 
 def build_optimizer(model: keras.Model) -> None:
-    """Makes the optimizer's variables; on one device Keras leaves it to the first step.
-
-    Args:
-        model: A compiled and built model.
-    """
+    """Makes the optimizer's variables, which Keras may leave to the first step."""
     if not model.optimizer.built:
         with model.distribute_strategy.scope():
             model.optimizer.build(model.trainable_variables)
@@ -354,9 +335,6 @@ def begin_fit_at(model: keras.Model, epoch: int | None) -> None:
 
 def whole_state(model: keras.Model) -> dict[str, keras.Variable]:
     """Returns all that training changes, by a name that a restart gives again.
-
-    Args:
-        model: A model whose optimizer is built.
 
     Returns:
         Weights, states of layers, metrics and random streams, and the optimizer's

@@ -25,22 +25,13 @@ def apply_update(optimizer: Any, gradients: list[Any], variables: list[Any]) -> 
 
 
 def build(optimizer: Any, variables: list[Any]) -> None:
-    """Makes an optimizer's variables, where that has not been done.
-
-    Args:
-        optimizer: The optimizer.
-        variables: What it will update.
-    """
+    """Makes an optimizer's variables, where that has not been done."""
     if not optimizer.built:
         optimizer.build(variables)
 
 
 def is_built(optimizer: Any) -> bool:
-    """Whether an optimizer has its variables.
-
-    Args:
-        optimizer: The optimizer.
-    """
+    """Whether an optimizer has its variables."""
     return optimizer.built
 
 
@@ -48,37 +39,22 @@ def keep_variables(optimizer: Any, variables: list[Any]) -> None:
     """Has an optimizer know the variables that it is built for.
 
     The `LossScaleOptimizer` of older Keras does not note them.
-
-    Args:
-        optimizer: The optimizer.
-        variables: What it will update.
     """
     keras.optimizers.Optimizer.build(optimizer, variables)
 
 
 def building_scope(name: str) -> AbstractContextManager:
-    """Returns what variables are made in that an update needs.
-
-    Args:
-        name: Of the optimizer.
-    """
+    """Returns what variables are made in that an update needs."""
     return keras.name_scope(name)
 
 
 def variables_of(optimizer: Any) -> list[Any]:
-    """Returns all variables of an optimizer.
-
-    Args:
-        optimizer: The optimizer.
-    """
+    """Returns all variables of an optimizer."""
     return optimizer.variables
 
 
 def schedule_of(optimizer: Any) -> str | None:
     """Returns the name of what an optimizer's learning rate follows.
-
-    Args:
-        optimizer: The optimizer.
 
     Returns:
         `None` where the rate is a number that may be set.
@@ -107,10 +83,6 @@ def innermost(optimizer: Any) -> list[Any]:
 
 
 def with_inner(optimizer: Any) -> list[Any]:
-    """Returns an optimizer and those within, from the outside.
-
-    Args:
-        optimizer: The optimizer.
-    """
+    """Returns an optimizer and those within, from the outside."""
     inner = getattr(optimizer, "inner_optimizer", None)
     return [optimizer] if inner is None else [optimizer, *with_inner(inner)]

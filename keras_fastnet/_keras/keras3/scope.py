@@ -16,9 +16,6 @@ def move_own_into_scope(model: keras.Model) -> None:
     Guides for one device make the optimizer before the model, and compile outside of
     the scope. It looks once after each `compile`: attributes may be as large as a
     replay buffer.
-
-    Args:
-        model: A compiled model of a keras_fastnet strategy.
     """
     if model.train_function is not None or model.test_function is not None:
         return

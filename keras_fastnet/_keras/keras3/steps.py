@@ -1,4 +1,8 @@
-"""Losses, metrics, updates and random numbers within a step of Keras 3."""
+"""Losses, metrics, updates and random numbers within a step of Keras 3.
+
+A replica's gradient is multiplied by its share `n_r / n` of the global batch before the
+sum over the replicas. So means need nothing, and the rest is divided by the share here.
+"""
 
 from typing import Any
 
@@ -11,15 +15,8 @@ from keras.src.random import seed_generator
 
 from keras_fastnet._keras.active_strategy import in_replica, in_scope_only
 from keras_fastnet._keras.keras3.trainers import TensorFlowTrainer
-from keras_fastnet._keras.losses import (
-    mean_over_weights,
-    note_kind,
-    scaled_to_valid,
-    weigh_elements,
-    weigh_scalar,
-    weigh_sum,
-)
 from keras_fastnet._keras.replica_step import (
+    ReplicaStep,
     compiled,
     gradients_are_sums,
     keras_step,
@@ -36,30 +33,56 @@ _MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
 # are weighed. Outside of any replica they are means over the whole batch.
 @wrap(
     keras_loss,
-    "reduce_values",
+    "reduce_weighted_values",
     stock=(
-        "Every replica's loss has the weight 1/N, however few examples the replica "
-        "has; sums, scalars and weighted means are added up as if they were means over "
-        "equal shares."
+        "Every replica's loss has the weight 1/N, however few examples or valid values "
+        "the replica has; sums, scalars and weighted means are added up as if they "
+        "were means over equal shares."
     ),
     until="Keras weighs each replica's loss by its examples.",
 )
-def _reduce_exactly(original, values, sample_weight=None, reduction=_MEANS[0]):
+def _reduce_exactly(
+    original, values, sample_weight=None, mask=None, reduction=_MEANS[0], dtype=None
+):
+    given = {"sample_weight": sample_weight, "mask": mask, "dtype": dtype}
     step = keras_step()
-    plain = (step is None and in_scope_only() is None) or 0 in values.shape
+    plain = step is None and in_scope_only() is None
     if plain or reduction not in (*_MEANS, "sum"):
-        return original(values, sample_weight, reduction)
-    total = keras.ops.sum(values)
+        return original(values, reduction=reduction, **given)
+    weighted = original(values, reduction="none", **given)
+    if 0 in weighted.shape:
+        return weighted
+    if reduction != "sum" and weighted.shape.rank == 0:
+        return weighted if step is None else _weigh_scalar(weighted)
+    total = keras.ops.sum(weighted)
     if reduction == "sum":
-        return total if step is None else weigh_sum(total)
-    if values.shape.rank == 0:
-        return values if step is None else weigh_scalar(values)
-    count = keras.ops.cast(tf.size(values), total.dtype)
-    if reduction == "mean_with_sample_weight" and sample_weight is not None:
-        count = keras.ops.cast(keras.ops.sum(sample_weight), total.dtype)
-        if step is not None:
-            return mean_over_weights(total, count)
-    return keras.ops.divide_no_nan(total, count)
+        return total if step is None else step.unweigh(total)
+    count = tf.cast(tf.size(weighted), total.dtype)
+    if reduction == "mean_with_sample_weight":
+        weights = keras_loss.apply_mask(sample_weight, mask, total.dtype, "sum")
+        if weights is not None:
+            count = keras.ops.sum(keras.ops.cast(weights, total.dtype))
+            if step is not None:
+                (weights,) = _sums_of_own([count])
+                return step.unweigh(tf.math.divide_no_nan(total, weights))
+    mean = tf.math.divide_no_nan(total, count)
+    if mask is None or reduction == "mean_with_sample_weight":
+        return mean
+    # The mean over the valid values of all replicas.
+    valid = tf.cast(mask, total.dtype)
+    counts = [tf.cast(tf.size(valid), total.dtype), tf.reduce_sum(valid)]
+    every, valid = counts if step is None else _sums_of_own(counts)
+    return mean * tf.math.divide_no_nan(every, valid)
+
+
+def _weigh_scalar(value: tf.Tensor) -> tf.Tensor:
+    """Returns the weighted value of a scalar that a loss function returned.
+
+    It is a mean over the replica's examples, or a sum where the strategy was told so.
+    """
+    support = in_replica().fit_support
+    support.note_loss("scalar")
+    return _step().unweigh(value) if support.scalar_losses == "sum" else value
 
 
 @wrap(
@@ -71,22 +94,6 @@ def _reduce_exactly(original, values, sample_weight=None, reduction=_MEANS[0]):
 def _as_on_one_device(original, value):
     plain = keras_step() is not None or in_scope_only() is not None
     return value if plain else original(value)
-
-
-@wrap(
-    keras_loss,
-    "apply_mask",
-    stock=(
-        "The mean over valid values is taken on each replica, which may have more "
-        "or fewer of them."
-    ),
-    until="Keras weighs each replica's loss by its examples.",
-)
-def _mask_exactly(original, sample_weight, mask, dtype, reduction):
-    if keras_step() is None or mask is None or reduction not in _MEANS[:2]:
-        return original(sample_weight, mask, dtype=dtype, reduction=reduction)
-    masked = original(sample_weight, mask, dtype=dtype, reduction="sum")
-    return scaled_to_valid(masked, mask)
 
 
 @wrap(
@@ -102,7 +109,7 @@ def _add_exactly(original, model, loss):
     if keras_step() is None and in_scope_only() is None:
         return original(model, loss)
     total = keras.ops.sum(loss)
-    return total if keras_step() is None else weigh_elements(loss, total)
+    return total if keras_step() is None else _weigh_elements(loss, total)
 
 
 # A step that the user has written gives the mean of each batch to a metric. On one
@@ -121,8 +128,71 @@ def _count_by_share(original, metric, values, sample_weight=None):
     if step is not None and sample_weight is None and not keras.ops.ndim(values):
         sample_weight = step.share
         if isinstance(metric, reduction_metrics.MeanMetricWrapper):
-            note_kind("metric")
+            in_replica().fit_support.note_loss("metric")
     return original(metric, values, sample_weight)
+
+
+# A step that the user has written may ask for the gradient of a loss that is not
+# reduced, which is that of its sum.
+@wrap(
+    tf.GradientTape,
+    "gradient",
+    stock=(
+        "The gradient of losses by example is that of their sum over a replica, "
+        "which is then weighed as a mean."
+    ),
+    until="TensorFlow does not add up elements of the target.",
+)
+def _weigh_target(
+    original, tape, target, sources, output_gradients=None, *args, **kwargs
+):
+    # Other sources, such as inputs, are no weights, whose gradients are weighed.
+    weights = any(hasattr(source, "assign") for source in tf.nest.flatten(sources))
+    if weights and output_gradients is None and keras_step() is not None:
+        output_gradients = tf.nest.map_structure(_weights_of, target)
+    return original(tape, target, sources, output_gradients, *args, **kwargs)
+
+
+def _weights_of(target: Any) -> Any:
+    """Returns the weights of a loss's elements: 1 for a scalar, which is a mean."""
+    if not tf.is_tensor(target):
+        return None
+    return _weigh_elements(target, tf.ones_like(target))
+
+
+def _weigh_elements(values: tf.Tensor, total: tf.Tensor) -> tf.Tensor:
+    """Returns the weighted value of the sum of a tensor's elements.
+
+    Args:
+        values: The tensor. A scalar is a mean over the replica's examples, or a penalty
+            that is the same on all replicas. Another tensor is one of values of the
+            examples if it is as long as they are, and otherwise a penalty; a line
+            says so, as neither Keras nor TensorFlow tells the two apart.
+        total: The sum of its elements.
+    """
+    if values.shape.rank == 0:
+        return total
+    in_replica().fit_support.note_loss("elements")
+    rows = tf.maximum(_step().own, 1)
+    of_examples = tf.shape(values, out_type=rows.dtype)[0] == rows
+    return tf.where(of_examples, _step().unweigh(total), total)
+
+
+def _sums_of_own(values: list[tf.Tensor]) -> list[tf.Tensor]:
+    """Sums over the replicas that have examples."""
+    own = _step().own > 0
+    return tf.distribute.get_replica_context().all_reduce(
+        tf.distribute.ReduceOp.SUM,
+        [tf.where(own, value, tf.zeros_like(value)) for value in values],
+    )
+
+
+def _step() -> ReplicaStep:
+    """Returns the step that a loss is computed in; its callers have looked for one."""
+    step = keras_step()
+    if step is None:
+        raise RuntimeError("Losses are weighed in the steps of several replicas only.")
+    return step
 
 
 @wrap(
@@ -137,7 +207,7 @@ def _count_by_share(original, metric, values, sample_weight=None):
 def _reduce_first(original, optimizer, grads, trainable_variables=None):
     refuse_lone_update(optimizer, trainable_variables)
     if keras_step() is not None and any(map(_is_accumulated, grads)):
-        note_kind("accumulated")
+        in_replica().fit_support.note_loss("accumulated")
     with summed_gradients(grads) as sums:
         compiled(lambda: original(optimizer, sums, trainable_variables))()
 

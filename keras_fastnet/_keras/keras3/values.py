@@ -8,40 +8,23 @@ import tensorflow as tf
 
 
 def tensorflow_variable(variable: Any) -> Any:
-    """Returns TensorFlow's variable within a Keras variable.
-
-    Args:
-        variable: A Keras variable, or one of TensorFlow's.
-    """
+    """Returns TensorFlow's variable within a Keras variable."""
     return variable.value if isinstance(variable, keras.Variable) else variable
 
 
 def as_tensor(value: Any) -> Any:
-    """Returns the value of a variable or an array; anything else unchanged.
-
-    Args:
-        value: Anything.
-    """
+    """Returns the value of a variable or an array; anything else unchanged."""
     holds = isinstance(value, keras.Variable | tf.Variable | np.ndarray | np.generic)
     return keras.ops.convert_to_tensor(value) if holds else value
 
 
 def new_variable(initial_value: Any, name: str) -> Any:
-    """Returns a variable that is not trained.
-
-    Args:
-        initial_value: Its first value.
-        name: Its name.
-    """
+    """Returns a variable that is not trained."""
     return keras.Variable(initial_value, trainable=False, name=name)
 
 
 def to_numpy(value: Any) -> np.ndarray:
-    """Returns a copy of the value of a variable or a tensor.
-
-    Args:
-        value: Keras's or TensorFlow's.
-    """
+    """Returns a copy of the value of a variable or a tensor."""
     # Keras's `convert_to_numpy` copies a variable more than once.
     return np.array(tf.convert_to_tensor(value))
 
