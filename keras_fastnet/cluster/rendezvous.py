@@ -17,7 +17,6 @@ bytes close the connection that they came from, and have no other effect.
 import contextlib
 import json
 import logging
-import math
 import reprlib
 import secrets
 import selectors
@@ -29,6 +28,7 @@ from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
+from keras_fastnet.arguments import checked_number
 from keras_fastnet.cluster.cluster_spec import Cluster, split_address
 from keras_fastnet.cluster.ports import listen
 from keras_fastnet.errors import ClusterError
@@ -89,13 +89,10 @@ def meet(
         ClusterError: If a port is in use, a worker does not start in time, an address
             leads to another worker, or workers differ in their cluster or facts. All
             connected workers raise it, at most 20 seconds after `timeout`.
-        ValueError: If `timeout` is not a positive, finite number.
+        TypeError: If `timeout` is not a number.
+        ValueError: If it is not positive and finite.
     """
-    if not isinstance(timeout, int | float) or not 0 < timeout < math.inf:
-        raise ValueError(
-            "`start_timeout` must be a positive, finite number of seconds. "
-            f"Received: {timeout!r}."
-        )
+    checked_number("start_timeout", timeout, above=0.0)
     facts = {"workers": list(cluster.addresses), **facts}
     own = _Hello(cluster.rank, secrets.token_hex(16), facts, node, timeout)
     over = threading.Event()
