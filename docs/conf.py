@@ -4,9 +4,11 @@ The source folder is the repository's root, so that links from docs/ to benchmar
 examples/ lead to pages of the site, as they do on GitHub.
 """
 
+import inspect
 import re
 
 from sphinx.application import Sphinx
+from sphinx.util.inspect import stringify_signature
 
 from keras_fastnet import __version__, errors
 
@@ -30,6 +32,8 @@ html_theme = "furo"
 html_title = f"keras_fastnet {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+# The root's page leads to docs/index.html.
+html_extra_path = ["_root"]
 html_show_copyright = False
 maximum_signature_line_length = 88
 
@@ -87,6 +91,25 @@ def _from_markdown(
     lines[:] = text.split("\n")
 
 
+def _of_init(
+    app: Sphinx,
+    what: str,
+    name: str,
+    obj: type,
+    options: object,
+    signature: str | None,
+    returns: str | None,
+) -> tuple[str, str | None] | None:
+    """Returns the signature of `__init__` for a class whose metaclass hides it."""
+    if what != "class" or "__call__" not in vars(type(obj)):
+        return None
+    found = inspect.signature(obj.__init__)
+    parameters = list(found.parameters.values())[1:]
+    shown = found.replace(parameters=parameters, return_annotation=found.empty)
+    return stringify_signature(shown, unqualified_typehints=True), returns
+
+
 def setup(app: Sphinx) -> None:
-    """Has docstrings turned into reStructuredText before napoleon reads them."""
+    """Registers what changes docstrings, before napoleon, and signatures."""
     app.connect("autodoc-process-docstring", _from_markdown, priority=400)
+    app.connect("autodoc-process-signature", _of_init)

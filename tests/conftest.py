@@ -1,12 +1,10 @@
 """Pools of worker processes, shared by all distributed tests, and the launcher."""
 
-import json
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
@@ -92,18 +90,6 @@ def environment() -> dict[str, str]:
         if not k.startswith(ours) or k == "TF_USE_LEGACY_KERAS"
     }
     return {**kept, "CUDA_VISIBLE_DEVICES": "", "TERM": "xterm"}
-
-
-@pytest.fixture
-def bench_file(tmp_path) -> Callable[..., str]:
-    """Writes what `fastnet bench` would, with entries changed, and returns its path."""
-
-    def write(document: dict[str, Any], **changes: Any) -> str:
-        path = tmp_path / "bench.json"
-        path.write_text(json.dumps({**document, **changes}))
-        return str(path)
-
-    return write
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ the newest backup. Needs `pip install scikit-learn "ray[train]"`.
 
 import argparse
 
-from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.tensorflow import TensorflowTrainer
 
 
@@ -17,6 +17,7 @@ def train(config: dict) -> str:
     import hashlib
 
     import keras
+    import ray.train
     from sklearn.datasets import load_digits
 
     import keras_fastnet as fastnet
@@ -41,17 +42,18 @@ def train(config: dict) -> str:
         )
     epochs = config["epochs"]
     decay = fastnet.schedules.Polynomial(epochs - 1)
-    model.fit(
+    history = model.fit(
         *(x, y),
         batch_size=64,
         epochs=epochs,
         callbacks=[
             fastnet.callbacks.LearningRateWarmup(1.0, 1, decay),
             fastnet.callbacks.BatchGrowth({0: 128, epochs // 2: 256}),
-            fastnet.callbacks.RayBackup(),
+            fastnet.callbacks.BackupAndRestore(config["backups"]),
         ],
         verbose=2 if strategy.rank == 0 else 0,
-    )
+    ).history
+    ray.train.report({name: values[-1] for name, values in history.items()})
     if strategy.rank == 0:
         print(strategy.describe())
     weights = b"".join(weight.tobytes() for weight in model.get_weights())
@@ -66,12 +68,14 @@ if __name__ == "__main__":
     args = parser.parse_args()
     trainer = TensorflowTrainer(
         train,
-        train_loop_config={"epochs": args.epochs},
+        train_loop_config={
+            "epochs": args.epochs,
+            "backups": f"{args.storage}/backups",
+        },
         scaling_config=ScalingConfig(num_workers=args.workers),
         run_config=RunConfig(
             storage_path=args.storage,
             failure_config=FailureConfig(max_failures=3),
-            checkpoint_config=CheckpointConfig(num_to_keep=2),
         ),
     )
     result = trainer.fit()

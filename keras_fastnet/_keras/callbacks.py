@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from types import CodeType
 from typing import Any, Literal
 
 import numpy as np
@@ -97,6 +98,40 @@ def _sets_rate(callback: Any) -> bool:
     return isinstance(callback, keras.callbacks.LearningRateScheduler)
 
 
+def _may_stop_within_epochs(callback: Any) -> bool:
+    """Returns whether code of the program's own asks to stop after a step.
+
+    It is looked for in the callback's methods, as asking all workers after every step
+    would cost the others a message in each.
+    """
+    own = [kind for kind in type(callback).__mro__ if not _is_keras(kind)]
+    functions = {**vars(callback)}
+    for kind in reversed(own):
+        functions |= vars(kind)
+    codes = {name: getattr(f, "__code__", None) for name, f in functions.items()}
+    return bool(codes.keys() & _AT_STEPS) and any(
+        code is not None and _mentions(code, "stop_training") for code in codes.values()
+    )
+
+
+_AT_STEPS = {
+    f"on_{kind}_{place}"
+    for kind in ("batch", "train_batch")
+    for place in ("begin", "end")
+}
+
+
+def _is_keras(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] in ("keras", "tf_keras", "builtins")
+
+
+def _mentions(code: CodeType, name: str) -> bool:
+    """Returns whether a function, or one within it, has a name or text."""
+    inner = [const for const in code.co_consts if isinstance(const, CodeType)]
+    mentioned = name in code.co_names or name in code.co_consts
+    return mentioned or any(_mentions(function, name) for function in inner)
+
+
 def _nothing(*_: Any) -> None:
     """Takes the place of a strategy's `note`."""
 
@@ -107,6 +142,8 @@ class WorkersCallbackList(keras.callbacks.CallbackList):
 
     _in_epoch = False
     _stop_wanted = False
+    # Whether all workers are asked after every step.
+    _asks_all = False
     # From 1 within `fit`, otherwise 0.
     _epoch = 0
     _note: Callable[..., None] | None = None
@@ -120,6 +157,10 @@ class WorkersCallbackList(keras.callbacks.CallbackList):
         self._record("the beginning of `fit`")
         super().on_train_begin(logs)
         strategy = strategy_of(self.model)
+        if strategy is not None and strategy.num_workers > 1:
+            own = any(map(_may_stop_within_epochs, self.callbacks))
+            workers = strategy.fit_support.workers
+            self._asks_all = workers.any(own, "the beginning of `fit`")
         data = data_of(self.model)
         if strategy is not None and data is not None:
             verbose = bool(self.params.get("verbose"))
@@ -255,9 +296,10 @@ class WorkersCallbackList(keras.callbacks.CallbackList):
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
-        """Puts a wish to stop off until the end of the epoch.
+        """Has all workers stop if one of them wants to.
 
-        A worker that left the epoch alone would leave the others waiting.
+        A worker that left the epoch alone would leave the others waiting. Where no
+        callback was seen to ask for it, they stop at the end of the epoch.
 
         Args:
             batch: Passed on.
@@ -270,7 +312,16 @@ class WorkersCallbackList(keras.callbacks.CallbackList):
         strategy = strategy_of(self.model)
         if strategy is None or strategy.num_workers < 2:
             return
-        if self.model.stop_training and not self._all_stop(logs):
+        if self._asks_all:
+            wish = tf.constant(int(self.model.stop_training))
+            self.model.stop_training = bool(strategy.fit_support.workers.sum(wish) > 0)
+        elif self.model.stop_training and not self._all_stop(logs):
+            if not self._stop_wanted:
+                print(
+                    "fastnet: `stop_training` was set after a step, which no method of "
+                    "a callback names: all workers stop at the end of the epoch.",
+                    flush=True,
+                )
             self.model.stop_training = False
             self._stop_wanted = True
 

@@ -48,6 +48,8 @@ class ReplicaStep:
             scalar `float64` tensor.
         totals: Sums variables of a metric over all replicas; `None` where metrics
             return the replica's own results.
+        assigned: The weights that the program's own step assigns, outside of an
+            optimizer's update: names and values.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class ReplicaStep:
         self.compiled = compiled
         self.continues = continues
         self.totals: Callable[[list[Any]], list[tf.Tensor]] | None = None
+        self.assigned: list[tuple[str, tf.Tensor]] = []
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:

@@ -13,7 +13,7 @@ from keras_fastnet._keras.replica_step import seed_offset
 from keras_fastnet._keras.tensorflow import without_end_of_data_agreement
 from keras_fastnet.batches.early_shares import early_shares
 from keras_fastnet.batches.fingerprints import fingerprint_of_sample, spread_rows
-from keras_fastnet.batches.global_batch import GlobalBatch, bounds, with_examples
+from keras_fastnet.batches.global_batch import GlobalBatch, with_examples
 
 OWN = "each worker reads its own data"
 """How data reach the workers where they differ on purpose."""
@@ -29,7 +29,6 @@ class Shares:
         sharding: A text that says what a worker reads and makes.
         marks_sources: Whether fingerprints are those of what batches are made of, or of
             a part of their examples. Defaults to `False`.
-        parts: Makes the shares of a `PyDataset`. Defaults to `None`: other data.
         late: Whether shares are cut out of whole batches. Defaults to `False`.
     """
 
@@ -37,13 +36,10 @@ class Shares:
     whole: tf.data.Dataset
     sharding: str
     marks_sources: bool = False
-    parts: Any | None = None
     late: bool = False
 
     def first_whole(self) -> Any:
         """Returns the first global batch."""
-        if self.parts is not None:
-            return self.parts.first_whole()
         return next(iter(self.whole))
 
 
@@ -105,10 +101,6 @@ def shares_of(
     if rows is not None:
         made = _shares_of_arrays(dataset, rows, positions, replicas)
         return Shares(made, whole, sharding("gathers"))
-    parts: Any | None = getattr(dataset, "fastnet_parts", None)
-    if parts is not None:
-        made = _shares_of_parts(parts, positions, replicas)
-        return Shares(made, whole, sharding("makes"), True, parts)
     early = early_shares(dataset, positions, replicas) if workers > 1 else ""
     if isinstance(early, str):
         reason = f" ({early})" if early else ""
@@ -175,29 +167,3 @@ def _shares_of_arrays(
         return tuple(share._replace(data=arrays.read(share.data)) for share in shares)
 
     return arrays.numbers.enumerate().map(numbers).map(read, tf.data.AUTOTUNE)
-
-
-def _shares_of_parts(
-    parts: Any, positions: Sequence[int], replicas: int
-) -> tf.data.Dataset:
-    """Returns a worker's shares of batches, of which only they are made.
-
-    Args:
-        parts: Makes them.
-        positions: Which shares of a batch this worker's devices take.
-        replicas: Number of replicas.
-    """
-    own = functools.partial(_all_bounds, positions=tuple(positions), replicas=replicas)
-
-    @tf.autograph.experimental.do_not_convert
-    def made(*shares: Any) -> tuple[GlobalBatch, ...]:
-        return tuple(GlobalBatch(*share) for share in shares)
-
-    return parts.parts(own, fingerprint_of_sample).map(made)
-
-
-# A child of a pool unpickles it.
-def _all_bounds(
-    rows: int, positions: Sequence[int], replicas: int
-) -> list[tuple[int, int]]:
-    return [bounds(rows, position, replicas) for position in positions]

@@ -3,7 +3,6 @@
 from keras_fastnet.callbacks.backup_and_restore import BackupAndRestore
 from keras_fastnet.callbacks.batch_growth import BatchGrowth
 from keras_fastnet.callbacks.learning_rate_warmup import LearningRateWarmup
-from keras_fastnet.callbacks.ray_backup import RayBackup
 from keras_fastnet.callbacks.throughput_monitor import ThroughputMonitor
 from keras_fastnet.callbacks.trust_ratio_monitor import TrustRatioMonitor
 
@@ -11,7 +10,6 @@ __all__ = [
     "BackupAndRestore",
     "BatchGrowth",
     "LearningRateWarmup",
-    "RayBackup",
     "ThroughputMonitor",
     "TrustRatioMonitor",
 ]

@@ -2,9 +2,8 @@
 
 import os
 import pathlib
-import time
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any, Literal
 
 import tensorflow as tf
@@ -16,23 +15,22 @@ from keras_fastnet._keras.keras_api import keras, require_keras_3
 from keras_fastnet._keras.training import FastnetCallback, data_of
 from keras_fastnet.arguments import checked_bool, checked_integer
 from keras_fastnet.callbacks.backups import backup_file, identity
-from keras_fastnet.callbacks.backups.backup_files import location_of
 from keras_fastnet.callbacks.backups.backup_folder import (
     BackupFolder,
     wait_for_backups,
 )
+from keras_fastnet.callbacks.backups.storage import location_of
 from keras_fastnet.callbacks.backups.training_state import (
     CHANGING,
-    check_variables,
     read_state,
     set_callbacks,
     set_variables,
-    without_metrics,
 )
 from keras_fastnet.callbacks.progress import (
     batches_per_update,
     is_chief,
     print_on_chief,
+    refuse_second,
     updates_of,
 )
 from keras_fastnet.callbacks.termination import EXIT_CODE, Termination
@@ -60,8 +58,7 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
     Only the chief reads and writes files, in a thread, and sends the values to the
     other workers, so workers need not share a disk. A damaged file is skipped in favour
     of the one before. If a backup cannot be written, the chief prints a warning, and
-    training continues. If two trainings use one folder, the one that began first prints
-    a warning and writes no more backups.
+    training continues.
 
     A backup states which training it belongs to, in named parts: model, optimizer,
     learning rate, loss, metrics, random seed, batch size, length, dtypes and first
@@ -93,9 +90,6 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
             one has another before it.
         delete_checkpoint: Whether to remove the backups at the end of training.
             Defaults to `True`, as in Keras.
-        may_differ: Names of parts, as the error states them, in which the backups may
-            be of another training. The learning rate and the accumulation steps are
-            then those of this training; metrics begin at 0. Defaults to `()`.
 
     Raises:
         TypeError: If an argument is of the wrong type.
@@ -123,7 +117,6 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
         *,
         keep: int = 2,
         delete_checkpoint: bool = True,
-        may_differ: Collection[str] = (),
     ):
         require_keras_3("BackupAndRestore")
         super().__init__()
@@ -138,7 +131,6 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
             checked_integer("save_freq", save_freq, at_least=1)
         self.keep = checked_integer("keep", keep, at_least=1)
         self.delete_checkpoint = checked_bool("delete_checkpoint", delete_checkpoint)
-        self.may_differ = _checked_parts(may_differ)
         self._folder = BackupFolder(self.backup_dir, self.keep, self._note)
         self._identity: identity.Parts = {}
         self._epoch = 0
@@ -150,17 +142,17 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Resumes from the newest backup, if there is one."""
+        # Looked up now, since validation replaces the model's data by its own.
+        self._data = data_of(self.model)
         self._check()
         keras_models.build_state(self.model, self._data.elements)
         wait_for_backups()
         self._identity = identity.identity_of(
             self.model, self._data, self.siblings, self._number_of_fit()
         )
-        content = self._on_chief(self._folder.newest)
         self._restoring = None
-        if content:
+        if content := self._newest():
             self._restore(content)
-        self._on_chief(self._folder.take)
         self._updates_saved = updates_of(self.model.optimizer)
         self._termination.listen()
 
@@ -192,13 +184,13 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
             else:
                 wanted = ending or unsaved >= self.save_freq
             if wanted and unsaved:
-                self._back_up(self._epoch, batch + 1, logs)
+                self._back_up(self._epoch, batch + 1)
         if ending:
             self._leave()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Backs up, and leaves if a worker received SIGTERM."""
-        self._back_up(epoch + 1, 0, logs)
+        self._back_up(epoch + 1, 0)
         if self._termination.is_due(self.model, now=True):
             self._leave()
 
@@ -209,12 +201,11 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
         keras_models.begin_fit_at(self.model, None)
         self._termination.stop_listening()
         _ended_fits.setdefault(self.model, []).append(str(self.backup_dir))
-        if is_chief(self.model):
-            self._folder.close(delete=self.delete_checkpoint)
+        self._folder.wait()
+        if self.delete_checkpoint and is_chief(self.model):
+            self._folder.delete()
 
     def _check(self) -> None:
-        # Looked up now, since validation replaces the model's data by its own.
-        self._data = data_of(self.model)
         if self._data is None:
             raise ValueError(
                 "BackupAndRestore needs a strategy of keras_fastnet or a "
@@ -228,14 +219,8 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
                 "seed. Call `keras.utils.set_random_seed(...)` at the start of the "
                 'program, or pass `save_freq="epoch"`.'
             )
+        refuse_second(self)
         siblings = list(self.siblings)
-        others = [c for c in siblings if isinstance(c, BackupAndRestore)]
-        if len(others) > 1:
-            folders = ", ".join(str(callback.backup_dir) for callback in others)
-            raise ValueError(
-                "`fit` must have one BackupAndRestore. Received: "
-                f"{len(others)}, with these folders: {folders}. Keep one of them."
-            )
         later = [
             type(callback).__name__
             for callback in siblings[siblings.index(self) :]
@@ -260,13 +245,13 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
             )
         return number
 
-    def _on_chief(self, act: Callable[[], bytes]) -> bytes:
-        """Returns on all workers what the chief's call returns, or raises its error."""
+    def _newest(self) -> bytes:
+        """Returns the newest backup on all workers, or raises the chief's error."""
         result = b""
         if is_chief(self.model):
             try:
-                result = act()
-            except (OSError, ValueError) as error:
+                result = self._folder.newest()
+            except ValueError as error:
                 result = _ERROR_MARK + str(error).encode()
         strategy = self.model.distribute_strategy
         if isinstance(strategy, FastnetStrategy):
@@ -279,22 +264,21 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
         """Resumes from a backup."""
         arrays, about = backup_file.read(content)
         epoch, batch, theirs = (about[key] for key in ("epoch", "batch", "parts"))
-        own = identity.checked_settings(
-            theirs,
-            self._identity,
-            # At the start of an epoch another order does no harm.
-            exact_order=batch > 0 or (epoch > 0 and not self._data.whole_epochs),
-            may_differ=self.may_differ,
-            location=self.backup_dir,
+        # At the start of an epoch another order does no harm.
+        exact_order = batch > 0 or (epoch > 0 and not self._data.whole_epochs)
+        differing = identity.differing_parts(
+            theirs, self._identity, exact_order=exact_order
         )
-        for text in identity.remarks(theirs, self._identity):
-            self._note(text)
-        if any(theirs[name] != self._identity[name] for name in identity.METRICS):
-            arrays = without_metrics(arrays)
-        check_variables(self.model, arrays, self.backup_dir)
+        if differing:
+            texts = "; ".join(f"{name}: {text}" for name, text in differing.items())
+            raise ValueError(
+                f"A backup must be of the same training. Received: {self.backup_dir}, "
+                f"where these parts differ: {texts}. Continue that training as it was, "
+                "or pass another `backup_dir`."
+            )
 
         def set_all() -> list[str]:
-            set_variables(self.model, arrays, own)
+            set_variables(self.model, arrays, self.backup_dir)
             return set_callbacks(self.siblings, arrays, about["callbacks"])
 
         for name in set_all():
@@ -303,15 +287,6 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
             # The backup holds what `fit` and callbacks have made of it when the epoch
             # began: a `LearningRateScheduler` would multiply the rate a second time.
             self._restoring = set_all
-        self._resume_data(epoch, batch)
-        keras_models.begin_fit_at(self.model, epoch)
-        updates = updates_of(self.model.optimizer)
-        self._note(
-            f"resuming at epoch {epoch + 1}, batch {batch + 1}, after "
-            f"{count(updates, 'update')}, from {self.backup_dir}"
-        )
-
-    def _resume_data(self, epoch: int, batch: int) -> None:
         try:
             self._data.resume(epoch, batch)
         except (StopIteration, tf.errors.OutOfRangeError):
@@ -321,6 +296,19 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
                 "that end before it. Pass the data of the interrupted training, or "
                 "another `backup_dir`."
             ) from None
+        keras_models.begin_fit_at(self.model, epoch)
+        updates = updates_of(self.model.optimizer)
+        self._note(
+            f"resuming at epoch {epoch + 1}, batch {batch + 1}, after "
+            f"{count(updates, 'update')}, from {self.backup_dir}"
+        )
+        replicas = [parts["replicas"] for parts in (theirs, self._identity)]
+        if replicas[0] != replicas[1]:
+            self._note(
+                f"the backup is of {count(replicas[0], 'replica')}, this training has "
+                f"{replicas[1]}: sums are rounded differently, and layers such as "
+                "Dropout draw other numbers"
+            )
 
     def _leave(self) -> None:
         print_on_chief(
@@ -331,11 +319,9 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
         if strategy is not None:
             # No worker leaves before the chief has written the backup.
             strategy.fit_support.workers.any(True, "the last backup")
-        if is_chief(self.model):
-            self._folder.close()
         raise SystemExit(EXIT_CODE)
 
-    def _back_up(self, epoch: int, batch: int, logs: dict[str, Any] | None) -> None:
+    def _back_up(self, epoch: int, batch: int) -> None:
         self._updates_saved = updates_of(self.model.optimizer)
         arrays, states = read_state(self.model, self.siblings)
         if not is_chief(self.model):
@@ -343,7 +329,6 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
         about = {
             "epoch": epoch,
             "batch": batch,
-            "time": time.time(),
             "callbacks": states,
             "parts": self._identity,
         }
@@ -351,14 +336,3 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
 
     def _note(self, text: str) -> None:
         print_on_chief(self.model, text)
-
-
-def _checked_parts(names: Any) -> tuple[str, ...]:
-    known = identity.NAMES
-    unknown = {names} if isinstance(names, str) else set(names) - set(known)
-    if unknown:
-        raise ValueError(
-            "`may_differ` must be a list of names of parts. Received: "
-            f"may_differ={names!r}. The names are: {', '.join(sorted(known))}."
-        )
-    return tuple(names)

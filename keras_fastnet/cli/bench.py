@@ -22,8 +22,7 @@ DEFAULT_SIZES = "4KiB,16KiB,64KiB,256KiB,1MiB,4MiB,16MiB"
 _DESCRIPTION = """\
 Time how long it takes to sum a vector over all ranks: with TensorFlow's own
 all-reduce, one flat ring, the torus and the gather of each grid, and the algorithm that
-TorusStrategy would choose. With --model, also time a training step, alone and in the
-cluster. Prints a table and writes a file for `fastnet plan --bench`.
+TorusStrategy would choose. Prints a table and writes a file for `fastnet plan --bench`.
 """
 
 _EPILOG = """\
@@ -32,8 +31,6 @@ examples:
       four workers on this machine, vectors of 4 KiB to 16 MiB
   fastnet bench --workers 8 --grid 2x4 --grid 4x2 --sizes 64KiB,1MiB,100MB
       compare two grids
-  fastnet bench --workers 4 --model ResNet50 --batch 8 --image-size 64
-      also measure the efficiency of training
   TF_CONFIG='{…}' fastnet bench
       on each machine of a cluster; rank 0 prints and writes
   mpiexec -n 16 fastnet bench
@@ -97,29 +94,18 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
         metavar="FILE",
         help="the file to write (default: %(default)s)",
     )
-    training = parser.add_argument_group("training")
-    training.add_argument(
-        "--model",
-        metavar="NAME",
-        help="one of Keras's applications, such as ResNet50 (default: no training)",
-    )
-    for name, letter, default, meaning in (
-        ("batch", "B", 8, "per-replica batch size, in images"),
-        ("image-size", "S", 64, "height and width of an image"),
-    ):
-        training.add_argument(
-            f"--{name}",
-            type=integer(at_least=1, example=default),
-            default=default,
-            metavar=letter,
-            help=f"{meaning} (default: %(default)d)",
-        )
     parser.set_defaults(execute=execute)
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Runs `fastnet bench` and returns its exit code."""
-    _check_output(arguments.output)
+    output = Path(arguments.output)
+    if output.is_dir() or not os.access(output.parent, os.W_OK):
+        # Before time is spent.
+        raise UsageError(
+            "--output must be a file in a folder that can be written. Received: "
+            f"{output}. Choose another path."
+        )
     if arguments.workers is not None:
         if in_a_cluster():
             raise UsageError(
@@ -144,17 +130,11 @@ def execute(arguments: argparse.Namespace) -> int:
     # Imports TensorFlow.
     from keras_fastnet.scaling import bench
 
-    training = None
-    if arguments.model is not None:
-        training = bench.Training(
-            arguments.model, arguments.batch, arguments.image_size
-        )
     bench.measure(
         arguments.sizes,
         list(dict.fromkeys(arguments.grid)),
         rounds=arguments.repeats,
         wire_dtype=arguments.wire_dtype,
-        training=training,
         output=arguments.output,
         command=" ".join(["fastnet", *_words(arguments)]),
     )
@@ -167,27 +147,6 @@ def _words(arguments: argparse.Namespace) -> list[str]:
     words = ["bench", "--sizes", ",".join(sizes)]
     for each in arguments.grid:
         words += ["--grid", str(each)]
-    names = ["repeats", "wire_dtype", "transport", "output"]
-    if arguments.model is not None:
-        names += ["model", "batch", "image_size"]
-    for name in names:
+    for name in ("repeats", "wire_dtype", "transport", "output"):
         words += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]
     return words
-
-
-def _check_output(output: str) -> None:
-    """Raises `UsageError` if a file cannot be written, before time is spent."""
-    path = Path(output)
-    folder = path.parent
-    if path.is_dir():
-        reason = "it is a directory"
-    elif not folder.is_dir():
-        reason = f"there is no directory {folder}"
-    elif not os.access(path if path.exists() else folder, os.W_OK):
-        reason = "permission denied"
-    else:
-        return
-    raise UsageError(
-        "--output must be a file that can be written. "
-        f"Received: {output} ({reason}). Choose another path."
-    )

@@ -2,7 +2,6 @@
 
 from keras_fastnet.recipes.published import (
     RECIPES,
-    Published,
     berkeley2017,
     berkeley2017_alexnet,
     facebook2017,
@@ -15,7 +14,6 @@ from keras_fastnet.recipes.recipe import Recipe
 
 __all__ = [
     "RECIPES",
-    "Published",
     "Recipe",
     "berkeley2017",
     "berkeley2017_alexnet",

@@ -1,11 +1,11 @@
-"""The published trainings: a row of values for each, every value with its source."""
+"""The published trainings: a table with a row for each, every value with its source."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from keras_fastnet.recipes.recipe import SETTINGS, Recipe
-from keras_fastnet.recipes.settings import Setting, chosen, paper
+from keras_fastnet.arguments import checked_integer
+from keras_fastnet.recipes.recipe import SETTINGS, Recipe, Setting
 from keras_fastnet.recipes.sizes import IMAGENET, Sizes
 from keras_fastnet.schedules import (
     Polynomial,
@@ -14,6 +14,16 @@ from keras_fastnet.schedules import (
     linear_scaling,
     square_root_scaling,
 )
+
+
+def paper(value: Any, source: str) -> Setting:
+    """Returns a value that the paper states in `source`."""
+    return Setting(value, "paper", source)
+
+
+def chosen(value: Any, why: str) -> Setting:
+    """Returns a value that keras_fastnet chose, and the reason."""
+    return Setting(value, "chosen", why)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,15 +107,10 @@ class Published:
                 not known.
         """
         sizes = Sizes.read(
-            strategy,
-            data,
-            epochs=epochs,
-            global_batch=global_batch,
-            device_batch=device_batch,
-            ranks=ranks,
-            usual_device_batch=self.device_batch,
+            strategy, data, ranks, device_batch, usual_device_batch=self.device_batch
         )
-        settings = self._settings(sizes)
+        batch = self._batch(sizes, global_batch)
+        settings = self._settings(batch, epochs)
         own = settings["precision"].value
         if precision not in (None, own):
             why = f"as passed; the recipe has {own}"
@@ -113,12 +118,27 @@ class Published:
         values = {name: setting.value for name, setting in settings.items()}
         return Recipe(self.name, self.result, sizes, settings, strategy, **values)
 
-    def __str__(self) -> str:
-        return f"{self.name}: {self.result}"
+    def _batch(self, sizes: Sizes, passed: int | None) -> Setting:
+        """Returns the global batch, a multiple of the global micro-batch."""
+        if passed is not None:
+            return chosen(sizes.checked_global_batch(passed), "as passed")
+        published = self.batch.value
+        wanted = published * min(1.0, sizes.train_size / IMAGENET)
+        batch = max(1, round(wanted / sizes.micro_batch)) * sizes.micro_batch
+        if batch == published:
+            return self.batch
+        if sizes.train_size < IMAGENET:
+            part = f"{published:,} of {IMAGENET:,} examples"
+            why = f"{part}, {self.batch.source}: as many updates per epoch"
+        else:
+            why = f"{published:,}, {self.batch.source}"
+            why += f", as a multiple of {sizes.micro_batch:,}"
+        return self.batch.adapted(batch, why)
 
-    def _settings(self, sizes: Sizes) -> dict[str, Setting]:
-        """Returns all settings for the sizes, in the order of `Recipe`'s attributes."""
-        batch = self._batch(sizes)
+    def _settings(
+        self, batch: Setting, passed_epochs: int | None
+    ) -> dict[str, Setting]:
+        """Returns all settings for a batch, in the order of `Recipe`'s attributes."""
         near = min(self.by_batch, key=lambda b: max(b / batch.value, batch.value / b))
         base = {**self.settings, **self.by_batch[near]}
         peak, start = base["peak"], base["warmup_start"]
@@ -131,13 +151,13 @@ class Published:
             start = chosen(0.0, f"the peak is not above the paper's {start.value:g}")
         epochs, warm_up, decay = base["epochs"], base["warmup_epochs"], base["decay"]
         scale = 1.0
-        if sizes.epochs not in (None, epochs.value):
-            scale = sizes.epochs / epochs.value
+        if passed_epochs not in (None, epochs.value):
+            scale = checked_integer("epochs", passed_epochs, at_least=1) / epochs.value
             why = f"{warm_up.value:g} of {epochs.value} epochs, {warm_up.source}"
             warm_up = warm_up.adapted(warm_up.value * scale, why)
             decay = decay.adapted(None)
             why = f"as passed; the recipe has {epochs.value}"
-            epochs = chosen(sizes.epochs, why)
+            epochs = chosen(passed_epochs, why)
         if self.steps:
             after = {e * scale - warm_up.value: f for e, f in self.steps.items()}
             decay = decay._replace(value=Steps(after))
@@ -153,23 +173,6 @@ class Published:
         base |= {"epochs": epochs, "phases": phases, "peak": peak, "decay": decay}
         base |= {"warmup_start": start, "warmup_epochs": warm_up}
         return {name: base[name] for name in SETTINGS}
-
-    def _batch(self, sizes: Sizes) -> Setting:
-        """Returns the global batch, a multiple of the global micro-batch."""
-        if sizes.global_batch is not None:
-            return chosen(sizes.global_batch, "as passed")
-        published = self.batch.value
-        wanted = published * min(1.0, sizes.train_size / IMAGENET)
-        batch = max(1, round(wanted / sizes.micro_batch)) * sizes.micro_batch
-        if batch == published:
-            return self.batch
-        if sizes.train_size < IMAGENET:
-            part = f"{published:,} of {IMAGENET:,} examples"
-            why = f"{part}, {self.batch.source}: as many updates per epoch"
-        else:
-            why = f"{published:,}, {self.batch.source}"
-            why += f", as a multiple of {sizes.micro_batch:,}"
-        return self.batch.adapted(batch, why)
 
 
 _GOYAL_5 = "section 5.1"
@@ -222,26 +225,21 @@ facebook2017 = Published(
 """SGD with linear scaling and gradual warm-up (Goyal et al., arXiv 1706.02677)."""
 
 
-def _as_facebook(settings: Mapping[str, Setting]) -> dict[str, Setting]:
-    return {
-        name: chosen(setting.value, f"as facebook2017: {setting.source}")
-        for name, setting in settings.items()
-    }
-
-
-ibm2017 = Published(
-    "ibm2017",
-    "33.8 % top-1, ResNet-101 on ImageNet-22K, 256 P100, 7 h; ResNet-50 on ImageNet-1K "
-    "in 50 min; 95 % efficiency",
+ibm2017 = dataclasses.replace(
+    facebook2017,
+    name="ibm2017",
+    result="33.8 % top-1, ResNet-101 on ImageNet-22K, 256 P100, 7 h; ResNet-50 on "
+    "ImageNet-1K in 50 min; 95 % efficiency",
     batch=chosen(8_192, "as facebook2017: section 5.1"),
     settings={
-        **_as_facebook(facebook2017.settings),
+        **{
+            name: chosen(setting.value, f"as facebook2017: {setting.source}")
+            for name, setting in facebook2017.settings.items()
+        },
         "model": paper("resnet101", "abstract"),
         "epochs": paper(90, "abstract, for ResNet-50"),
     },
-    by_batch={256: _as_facebook(facebook2017.by_batch[256])},
-    scaling=linear_scaling,
-    steps=facebook2017.steps,
+    by_batch={256: {"peak": chosen(0.1, "as facebook2017: section 2.1")}},
 )
 """ResNet-101 on a grid set by hand (Cho et al., arXiv 1708.02188).
 

@@ -4,9 +4,8 @@ import dataclasses
 import math
 import textwrap
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from keras_fastnet.recipes.settings import Setting
 from keras_fastnet.recipes.sizes import Sizes
 from keras_fastnet.schedules.decays import Decay, warmup_then_decay
 from keras_fastnet.text import count, table
@@ -16,6 +15,27 @@ if TYPE_CHECKING:
     from keras_fastnet.optimizers import LargeBatchOptimizer
 
 _SOURCE_WIDTH = 76
+
+
+class Setting(NamedTuple):
+    """One value of a recipe, and its source.
+
+    Attributes:
+        value: The value.
+        origin: `"paper"`: the paper states the value. `"rule"`: a rule of the paper,
+            applied to your sizes. `"chosen"`: chosen by keras_fastnet, since the paper
+            does not state it.
+        source: Where the paper states it, or why it was chosen.
+    """
+
+    value: Any
+    origin: Literal["paper", "rule", "chosen"]
+    source: str
+
+    def adapted(self, value: Any, source: str | None = None) -> "Setting":
+        """Returns the setting with a value computed from it for other sizes."""
+        origin = "rule" if self.origin == "paper" else self.origin
+        return Setting(value, origin, self.source if source is None else source)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """The sizes of a training, as a recipe reads them from strategy and data."""
 
 import dataclasses
-from collections.abc import Iterator
 from numbers import Integral
 from typing import Any
 
@@ -17,17 +16,12 @@ class Sizes:
 
     Attributes:
         train_size: Number of training examples.
-        epochs: The number of epochs that was passed; `None` for the published one.
-        global_batch: The examples of an update that were passed; `None` for the
-            published number, or its fraction of a smaller dataset.
         ranks: Number of replicas.
         device_batch: Per-replica batch: examples of one replica in one step.
         batched: Whether the data comes in batches of its own, as a dataset does.
     """
 
     train_size: int
-    epochs: int | None
-    global_batch: int | None
     ranks: int
     device_batch: int
     batched: bool
@@ -37,11 +31,9 @@ class Sizes:
         cls,
         strategy: Any,
         data: Any,
-        *,
-        epochs: int | None,
-        global_batch: int | None,
-        device_batch: int | None,
         ranks: int | None,
+        device_batch: int | None,
+        *,
         usual_device_batch: int,
     ) -> "Sizes":
         """Returns the sizes of a training; see the arguments of a recipe.
@@ -49,10 +41,8 @@ class Sizes:
         Args:
             strategy: The strategy, or `None`.
             data: The training data, the number of examples, or `None`.
-            epochs: Number of epochs, or `None`.
-            global_batch: Examples of an update, or `None`.
-            device_batch: Per-replica batch, or `None`: that of the data's batches.
             ranks: Number of replicas, or `None`: those of the strategy, or 1.
+            device_batch: Per-replica batch, or `None`: that of the data's batches.
             usual_device_batch: Per-replica batch if nothing else states one.
 
         Raises:
@@ -60,18 +50,24 @@ class Sizes:
             ValueError: If the sizes do not fit each other, or cannot be read from the
                 data.
         """
-        ranks = _replicas(strategy, ranks)
+        replicas = ranks or 1
+        if strategy is not None:
+            replicas = strategy.num_replicas_in_sync
+            if ranks not in (None, replicas):
+                raise ValueError(
+                    "`ranks` is the number of replicas of the strategy. Received: "
+                    f"ranks={ranks}, and a strategy with {replicas}. Leave out `ranks`."
+                )
         examples, batch, batched = _sizes_of_data(data)
         if batch is not None:
-            device_batch = _device_batch(batch, ranks, device_batch)
+            device_batch = _device_batch(batch, replicas, device_batch)
         if device_batch is None:
             device_batch = usual_device_batch
-        return cls(examples, epochs, global_batch, ranks, device_batch, batched)
+        return cls(examples, replicas, device_batch, batched)
 
     def __post_init__(self) -> None:
-        for name in ("train_size", "ranks", "device_batch", "epochs", "global_batch"):
-            if getattr(self, name) is not None:
-                checked_integer(name, getattr(self, name), at_least=1)
+        for name in ("train_size", "ranks", "device_batch"):
+            checked_integer(name, getattr(self, name), at_least=1)
         if self.micro_batch > self.train_size:
             raise ValueError(
                 "A step must not take more examples than the dataset has. Received: "
@@ -79,36 +75,30 @@ class Sizes:
                 f"device_batch={self.device_batch}, so that a step takes "
                 f"{self.micro_batch:,}. Lower `device_batch`."
             )
-        if self.global_batch is not None and self.global_batch % self.micro_batch:
-            raise ValueError(
-                "`global_batch` must be a multiple of ranks x device_batch. Received: "
-                f"global_batch={self.global_batch}, ranks={self.ranks}, "
-                f"device_batch={self.device_batch}. Pass, for example, "
-                f"{multiples_near(self.global_batch, self.micro_batch)}."
-            )
 
     @property
     def micro_batch(self) -> int:
         """Returns the global micro-batch, the examples of one step on all replicas."""
         return self.ranks * self.device_batch
 
+    def checked_global_batch(self, batch: int) -> int:
+        """Returns a global batch if it is a multiple of the global micro-batch.
 
-def _replicas(strategy: Any, ranks: int | None) -> int:
-    if strategy is None:
-        return 1 if ranks is None else ranks
-    replicas = getattr(strategy, "num_replicas_in_sync", None)
-    if replicas is None:
-        raise TypeError(
-            f"`strategy` must be a strategy. Received: {strategy!r}. Pass, for "
-            "example, `TorusStrategy()`, or `None` and the number of replicas as "
-            "`ranks`."
-        )
-    if ranks not in (None, replicas):
-        raise ValueError(
-            "`ranks` is the number of replicas of the strategy. Received: "
-            f"ranks={ranks}, and a strategy with {replicas}. Leave out `ranks`."
-        )
-    return replicas
+        Args:
+            batch: Examples of an update.
+
+        Raises:
+            TypeError: If it is not an integer.
+            ValueError: If it is not a positive multiple.
+        """
+        if checked_integer("global_batch", batch, at_least=1) % self.micro_batch:
+            raise ValueError(
+                "`global_batch` must be a multiple of ranks x device_batch. Received: "
+                f"global_batch={batch}, ranks={self.ranks}, "
+                f"device_batch={self.device_batch}. Pass, for example, "
+                f"{multiples_near(batch, self.micro_batch)}."
+            )
+        return batch
 
 
 def _sizes_of_data(data: Any) -> tuple[int, int | None, bool]:
@@ -119,59 +109,33 @@ def _sizes_of_data(data: Any) -> tuple[int, int | None, bool]:
         return checked_integer("data", data, at_least=1), None, False
     if isinstance(getattr(data, "examples", None), int):
         return data.examples, None, True  # ImageRecords, which makes batches later
-    if hasattr(data, "element_spec") and hasattr(data, "cardinality"):
-        batches = int(data.cardinality())
-    elif hasattr(data, "num_batches"):  # PyDataset
-        batches = -1 if data.num_batches is None else data.num_batches
-    else:
+    is_dataset = hasattr(data, "element_spec")
+    if not is_dataset and not hasattr(data, "num_batches"):  # not a PyDataset
         return _rows(data), None, False
+    batches = int(data.cardinality()) if is_dataset else data.num_batches or -1
     if batches < 1:
         raise ValueError(
             "A recipe needs the number of training examples. Received: a dataset of "
             "unknown or infinite length, or an empty one. Pass the number in place of "
             "the data."
         )
-    if hasattr(data, "element_spec"):
-        batch = _rows(data.element_spec) or _rows(next(iter(data)))
-    else:
-        batch = _rows(data[0])
+    batch = _rows(next(iter(data)) if is_dataset else data[0])
     return batches * batch, batch, True
 
 
 def _rows(data: Any) -> int:
-    """Returns the number of rows of a structure of arrays; 0 if it is not known."""
-    rows = {_rows_of_array(array) for array in _arrays(data)} - {0}
-    if len(rows) > 1 or -1 in rows:
+    """Returns the number of rows of arrays."""
+    import tensorflow as tf  # `fastnet recipe` does without.
+
+    parts = [part for part in tf.nest.flatten(data) if part is not None]
+    rows = {(*getattr(part, "shape", ()), None)[0] for part in parts}
+    if len(rows) != 1 or None in rows:
         raise ValueError(
-            "All arrays of `data` must have as many rows, and datasets must yield "
-            "batches. Received: arrays of other shapes. Pass, for example, "
-            "`dataset.batch(batch_size)`."
+            "`data` must be arrays with as many rows each, batches of them, or the "
+            f"number of examples. Received: {[type(part).__name__ for part in parts]}. "
+            "Pass arrays, for example, or `dataset.batch(batch_size)`."
         )
-    return rows.pop() if rows else 0
-
-
-def _arrays(data: Any) -> Iterator[Any]:
-    if isinstance(data, dict):
-        data = tuple(data.values())
-    if isinstance(data, list | tuple):
-        for part in data:
-            yield from _arrays(part)
-    elif data is not None:
-        yield data
-
-
-def _rows_of_array(array: Any) -> int:
-    """Returns the number of rows, 0 if it is not known, -1 for a scalar."""
-    shape = getattr(array, "shape", None)
-    if shape is None:
-        raise TypeError(
-            "`data` must be the training data, as for `fit`, or the number of "
-            f"examples. Received: {type(array).__name__}. Pass arrays, a dataset of "
-            "batches or a number."
-        )
-    if getattr(shape, "rank", 1) is None:
-        return 0
-    return (shape[0] or 0) if len(shape) else -1
+    return rows.pop()
 
 
 def _device_batch(batch: int, ranks: int, passed: int | None) -> int:

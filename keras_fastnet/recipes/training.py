@@ -39,7 +39,7 @@ def cross_entropy(label_smoothing: float, from_logits: bool) -> keras.losses.Los
 
 
 def _call_one_hot(
-    function: Callable[..., Any], labels: Any, outputs: Any, *args: Any, **kwargs: Any
+    function: Callable[..., Any], labels: Any, outputs: Any, **options: Any
 ) -> Any:
     """Calls a loss function of one-hot labels with labels of either kind."""
     classes = outputs.shape[-1]
@@ -52,7 +52,7 @@ def _call_one_hot(
         labels = tf.where(
             right[..., None], tf.one_hot(numbers, classes, dtype=outputs.dtype), np.nan
         )
-    return function(labels, outputs, *args, **kwargs)
+    return function(labels, outputs, **options)
 
 
 def check_origin(
@@ -60,22 +60,16 @@ def check_origin(
 ) -> None:
     """Raises `ValueError` unless a model was built in the scope of its recipe."""
     policies = {layer.dtype_policy.name for layer in _layers(model)}
-    if precision == "float32":
-        suits = not any(name.startswith("mixed") for name in policies)
-    else:  # Some layers, such as the last, may stay in float32.
-        suits = precision in policies
-    if policies and not suits:
+    mixed = [name for name in policies if name.startswith("mixed")]
+    # Some layers, such as the last, may stay in float32.
+    suits = precision in policies if precision.startswith("mixed") else not mixed
+    if not suits or strategy not in (None, model.distribute_strategy):
         raise ValueError(
-            "A recipe trains a model with its own dtype policy. Received: a model of "
-            f"{', '.join(sorted(policies))} for {recipe} in {precision}. Build the "
-            "model in `with recipe.scope():`, or pass, for example, "
+            "A recipe trains a model that was built with its strategy and dtype policy."
+            f" Received: a model of {', '.join(sorted(policies))} in the scope of "
+            f"{type(model.distribute_strategy).__name__} for {recipe} in {precision}. "
+            "Build it in `with recipe.scope():`, or pass, for example, "
             f'`precision="{max(policies)}"` to {recipe}.'
-        )
-    if strategy not in (None, model.distribute_strategy):
-        raise ValueError(
-            "A recipe trains a model of its own strategy. Received: a model that was "
-            f"built outside the scope of {type(strategy).__name__}. Build it in "
-            "`with recipe.scope():`."
         )
 
 

@@ -1,6 +1,5 @@
-"""Measures all-reduces and training steps on the cluster of this process."""
+"""Measures all-reduces on the cluster of this process."""
 
-import dataclasses
 import datetime
 import json
 import platform
@@ -18,22 +17,6 @@ from keras_fastnet.errors import ClusterError, UsageError
 from keras_fastnet.launcher.machine import available_cpus, processor_name
 from keras_fastnet.scaling.all_reduce_timing import AllReduces
 from keras_fastnet.scaling.bench_results import FORMAT, as_text
-from keras_fastnet.scaling.training_timing import weak_scaling
-
-
-@dataclasses.dataclass(frozen=True)
-class Training:
-    """The training to measure.
-
-    Attributes:
-        model: One of Keras's applications.
-        batch: Images of a replica in a step.
-        image_size: Their height and width.
-    """
-
-    model: str
-    batch: int
-    image_size: int
 
 
 def measure(
@@ -42,7 +25,6 @@ def measure(
     *,
     rounds: int,
     wire_dtype: str,
-    training: Training | None,
     output: str,
     command: str,
 ) -> None:
@@ -53,7 +35,6 @@ def measure(
         grids: The grids to compare; none for the strategy's and the squarest.
         rounds: The number of rounds.
         wire_dtype: The dtype that `float32` is sent as.
-        training: The training to measure, if any.
         output: The file to write.
         command: The command line, for the file.
 
@@ -68,16 +49,6 @@ def measure(
         raise UsageError(str(error)) from error
     ranks = strategy.num_replicas_in_sync
     _check_ranks(ranks, grids)
-    scaling = {}
-    if training is not None:
-        scaling["weak_scaling"] = weak_scaling(
-            strategy,
-            training.model,
-            batch=training.batch,
-            image_size=training.image_size,
-            rounds=rounds,
-        )
-        keras.backend.clear_session()
     shown = grids or list(dict.fromkeys([strategy.grid, _squarest(ranks)]))
     all_reduces = AllReduces(strategy, shown)
     rows = [row for nbytes in sizes for row in all_reduces.rows(nbytes, rounds)]
@@ -87,7 +58,6 @@ def measure(
             "wire_dtype": wire_dtype,
             "rounds": rounds,
             "all_reduce": rows,
-            **scaling,
         }
         text = json.dumps(document, indent=1)
         Path(output).write_text(f"{text}\n", encoding="utf-8")

@@ -1,10 +1,8 @@
 """The results of `fastnet bench`: reading its files, and its table."""
 
-import contextlib
 import dataclasses
 import json
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,23 +50,6 @@ class Measurement:
         return work.on_shared_cores(self.topology.ranks_per_core)
 
 
-@dataclasses.dataclass(frozen=True)
-class WeakScaling:
-    """The time of a training step alone and in the cluster.
-
-    Attributes:
-        model: Name of the model.
-        parameters: Number of its parameters.
-        compute_seconds: A step of one rank alone, on a core of its own.
-        step_seconds: A step of all ranks.
-    """
-
-    model: str
-    parameters: int
-    compute_seconds: float
-    step_seconds: float
-
-
 def read_measurements(path: str | Path) -> list[Measurement]:
     """Returns the all-reduces in a file that `fastnet bench` wrote.
 
@@ -78,36 +59,22 @@ def read_measurements(path: str | Path) -> list[Measurement]:
     Raises:
         ValueError: If there is no such file, or it has another format.
     """
-    with _document(path) as document:
+    try:
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
+        if document.get("format") != FORMAT:
+            raise ValueError(f'no "format": {FORMAT}')
         # The others are those of other libraries, or were chosen by a strategy.
         return [
             _measurement(entry, document)
             for entry in document["all_reduce"]
             if entry["algorithm"] in ALGORITHMS
         ]
-
-
-def read_weak_scaling(path: str | Path) -> WeakScaling | None:
-    """Returns the training steps in a file that `fastnet bench` wrote, if any.
-
-    Args:
-        path: The file.
-
-    Raises:
-        ValueError: If there is no such file, or it has another format.
-    """
-    with _document(path) as document:
-        entry = document.get("weak_scaling")
-        if entry is None:
-            return None
-        return WeakScaling(
-            model=str(entry["model"]),
-            parameters=int(entry["parameters"]),
-            # All ranks computed at the same time.
-            compute_seconds=entry["compute_seconds"]
-            / _topology(document).ranks_per_core,
-            step_seconds=float(entry["step_seconds"]),
-        )
+    except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"A bench file must be what `fastnet bench` writes, format {FORMAT}. "
+            f"Received: {path} ({type(error).__name__}: {error}). Write one with this "
+            "version of `fastnet bench`."
+        ) from error
 
 
 def as_text(document: dict[str, Any]) -> str:
@@ -135,19 +102,7 @@ def as_text(document: dict[str, Any]) -> str:
             for name in columns
         ]
         rows.append([size_text(nbytes), *cells, f"{best / found['ring']:.2f}"])
-    lines = [head, *table(rows, left=1)]
-    scaling = document.get("weak_scaling")
-    if scaling:
-        side = scaling["image_size"]
-        lines += [
-            "",
-            f"{scaling['model']}, {scaling['parameters']:,} parameters, "
-            f"{scaling['batch_per_replica']} images of {side}x{side} per replica:",
-            f"{scaling['compute_seconds'] * 1e3:.1f} ms a step alone, "
-            f"{scaling['step_seconds'] * 1e3:.1f} ms in the cluster, "
-            f"efficiency {scaling['efficiency']:.0%}",
-        ]
-    return "\n".join(lines)
+    return "\n".join([head, *table(rows, left=1)])
 
 
 def _name(row: dict[str, Any]) -> str:
@@ -157,38 +112,12 @@ def _name(row: dict[str, Any]) -> str:
     return "{} {}x{}".format(algorithm, *row["grid"])
 
 
-@contextlib.contextmanager
-def _document(path: str | Path) -> Iterator[dict[str, Any]]:
-    """Yields a file's content. Errors inside the context name the file."""
-    try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
-        if not isinstance(document, dict) or document.get("format") != FORMAT:
-            raise ValueError(f'no JSON object with "format": {FORMAT}')
-        yield document
-    except OSError as error:
-        raise ValueError(
-            f"A bench file must be readable. Received: {path} ({error.strerror}). "
-            "Write one with `fastnet bench`."
-        ) from error
-    except (KeyError, TypeError, ValueError) as error:
-        missing = isinstance(error, KeyError)
-        what = f"{error.args[0]!r} is missing" if missing else error
-        raise ValueError(
-            f"A bench file must be what `fastnet bench` writes, format {FORMAT}. "
-            f"Received: {path} ({what}). Run this version of `fastnet bench` again."
-        ) from error
-
-
-def _topology(document: dict[str, Any]) -> Topology:
-    return Topology(
+def _measurement(entry: dict[str, Any], document: dict[str, Any]) -> Measurement:
+    topology = Topology(
         hosts=int(document["hosts"]),
         ranks_per_host=int(document["ranks_per_host"]),
         cores=int(document["cores_per_host"]),
     )
-
-
-def _measurement(entry: dict[str, Any], document: dict[str, Any]) -> Measurement:
-    topology = _topology(document)
     algorithm, grid = entry["algorithm"], Grid(*entry["grid"])
     if document["transport"] == "mpi" and algorithm == "ring":
         # A flat sum over MPI is an exchange among all, not a ring.

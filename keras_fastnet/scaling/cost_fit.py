@@ -41,8 +41,10 @@ def fit_costs(measurements: Sequence[Measurement]) -> UnitCosts:
         ValueError: If the measurements contain no work, or are too similar to tell the
             cost of a message from that of a byte.
     """
-    work = np.array([_row(measurement) for measurement in measurements])
-    work = work.reshape(-1, len(_FIELDS))
+    # The work in each second of a measurement, on a core of its own.
+    work = np.array(
+        [np.divide(dataclasses.astuple(m.work), m.seconds) for m in measurements]
+    ).reshape(-1, len(_FIELDS))
     # Messages and bytes differ by orders of magnitude.
     scale = np.linalg.norm(work, axis=0)
     occurs = [_FIELDS[i] for i in np.flatnonzero(scale)]
@@ -62,27 +64,12 @@ def fit_costs(measurements: Sequence[Measurement]) -> UnitCosts:
     fitted = np.zeros(len(_FIELDS))
     fitted[kept] = _non_negative_least_squares(scaled[:, kept]) / scale[kept]
     costs = UnitCosts(*fitted.tolist())
-    if not any(name.startswith("network") for name in occurs):
-        return dataclasses.replace(
-            costs,
-            network_round=costs.host_round,
-            network_message=costs.host_message,
-            network_byte=costs.host_byte,
-        )
-    if not any(name.startswith("host") for name in occurs):
-        return dataclasses.replace(
-            costs,
-            host_round=costs.network_round,
-            host_message=costs.network_message,
-            host_byte=costs.network_byte,
-        )
+    for known, unknown in (("host", "network"), ("network", "host")):
+        if not any(name.startswith(unknown) for name in occurs):
+            parts = ("round", "message", "byte")
+            copied = {f"{unknown}_{p}": getattr(costs, f"{known}_{p}") for p in parts}
+            costs = dataclasses.replace(costs, **copied)
     return costs
-
-
-def _row(measurement: Measurement) -> list[float]:
-    """Returns the work in each second of a measurement, on a core of its own."""
-    amounts = dataclasses.astuple(measurement.work)
-    return [amount / measurement.seconds for amount in amounts]
 
 
 def _non_negative_least_squares(rows: np.ndarray) -> np.ndarray:

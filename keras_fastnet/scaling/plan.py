@@ -17,13 +17,7 @@ from keras_fastnet.collectives.cost_model import (
 from keras_fastnet.collectives.grid import Grid, grids_of
 from keras_fastnet.collectives.grid_choice import DEFAULT_BUCKET_BYTES
 from keras_fastnet.collectives.nccl_model import nccl_all_reduce_seconds
-from keras_fastnet.errors import UsageError
-from keras_fastnet.scaling.bench_results import (
-    Measurement,
-    WeakScaling,
-    read_measurements,
-    read_weak_scaling,
-)
+from keras_fastnet.scaling.bench_results import read_measurements
 
 DEFAULT_COSTS = UnitCosts(
     host_round=10e-6,
@@ -125,24 +119,20 @@ class Plan:
             return _over_nccl(self.gradients, self.costs)
         return _on_grids(self.topology, self.gradients, self.costs)
 
-    def step_seconds(self, all_reduce: float) -> tuple[float, float]:
+    def step_seconds(self, compute: float, all_reduce: float) -> tuple[float, float]:
         """Returns the time of a step without and with full overlap.
 
         Args:
+            compute: Seconds of a step on one rank alone.
             all_reduce: Seconds of the all-reduce.
-
-        Raises:
-            ValueError: If the plan has no `compute_seconds`.
         """
-        if self.compute_seconds is None:
-            raise ValueError("The plan must have `compute_seconds`. Received: None.")
-        compute = self.compute_seconds * self.topology.ranks_per_core
+        compute *= self.topology.ranks_per_core
         return compute + all_reduce, max(compute, all_reduce)
 
 
 def make_plan(
     topology: Topology,
-    gradients: Gradients | None,
+    gradients: Gradients,
     *,
     nccl: Nccl | None = None,
     compute_seconds: float | None = None,
@@ -153,36 +143,33 @@ def make_plan(
 
     Args:
         topology: The ranks' hosts. Without cores it has those of the results.
-        gradients: What a rank sends; `None` for the model of the results.
+        gradients: What a rank sends.
         nccl: What NCCL takes, in place of unit costs. Defaults to `None`.
-        compute_seconds: Time of a step on one rank alone. Defaults to `None`: that of
-            the results.
+        compute_seconds: Time of a step on one rank alone. Defaults to `None`.
         bench_files: Files that `fastnet bench` wrote. Defaults to none.
         stated_costs: Some of `UnitCosts`, which override others. Defaults to none.
 
     Raises:
-        UsageError: If the number of gradients is unknown.
         ValueError: If a file cannot be read or its measurements are too few.
     """
-    timed = [m for path in bench_files for m in read_measurements(path)]
-    steps = [s for path in bench_files if (s := read_weak_scaling(path)) is not None]
-    measured_cores = {m.topology.cores for m in timed}
-    if topology.cores is None and len(measured_cores) == 1:
-        topology = dataclasses.replace(topology, cores=measured_cores.pop())
-    if gradients is None:
-        if not steps:
-            raise UsageError(
-                "--model NAME or --parameters P must give the number of gradients. "
-                "Received: neither, and no --bench with a model. "
-                "Write, for example, `--model ResNet50`."
-            )
-        gradients = Gradients(steps[0].parameters, steps[0].model)
-    if compute_seconds is None:
-        compute_seconds = _measured_step(steps, gradients)
     if nccl is not None:
         return Plan(topology, gradients, nccl, "stated", compute_seconds)
-    costs, source = _costs(stated_costs or {}, timed, bool(bench_files), topology)
-    return Plan(topology, gradients, costs, source, compute_seconds)
+    costs, sources = DEFAULT_COSTS, ["round figures for 10 Gbit Ethernet"]
+    if bench_files:
+        # NumPy takes a tenth of a second to import; help and errors do without.
+        from keras_fastnet.scaling.cost_fit import fit_costs
+
+        timed = [m for path in bench_files for m in read_measurements(path)]
+        costs, sources = fit_costs(timed), [f"fitted to {len(timed)} measurements"]
+        if all(m.topology.hosts == 1 for m in timed) and topology.hosts > 1:
+            sources.append("no network was measured")
+        measured_cores = {m.topology.cores for m in timed}
+        if topology.cores is None and len(measured_cores) == 1:
+            topology = dataclasses.replace(topology, cores=measured_cores.pop())
+    if stated_costs:
+        costs = dataclasses.replace(costs, **stated_costs)
+        sources.append("some stated by options")
+    return Plan(topology, gradients, costs, ", ".join(sources), compute_seconds)
 
 
 def _on_grids(
@@ -224,33 +211,3 @@ def _over_nccl(gradients: Gradients, nccl: Nccl) -> list[Candidate]:
             )
         )
     return found
-
-
-def _measured_step(steps: Sequence[WeakScaling], gradients: Gradients) -> float | None:
-    for step in steps:
-        if gradients.model == step.model or gradients.parameters == step.parameters:
-            return step.compute_seconds
-    return None
-
-
-def _costs(
-    stated: Mapping[str, float],
-    timed: Sequence[Measurement],
-    fitted: bool,
-    topology: Topology,
-) -> tuple[UnitCosts, str]:
-    sources = []
-    costs = DEFAULT_COSTS
-    if fitted:
-        # NumPy takes a tenth of a second to import; help and errors do without.
-        from keras_fastnet.scaling.cost_fit import fit_costs
-
-        costs = fit_costs(timed)
-        sources.append(f"fitted to {len(timed)} measurements")
-        if all(m.topology.hosts == 1 for m in timed) and topology.hosts > 1:
-            sources.append("no network was measured")
-    else:
-        sources.append("round figures for 10 Gbit Ethernet")
-    if stated:
-        sources.append("some stated by options")
-    return dataclasses.replace(costs, **stated), ", ".join(sources)

@@ -36,18 +36,6 @@ def as_text(plan: Plan, memory: Memory | None = None) -> str:
     ]
     if plan.compute_seconds is None:
         lines += ["", "Give --compute-ms for the time of a step and the efficiency."]
-    costs = plan.costs
-    several = topology.hosts > 1 and topology.ranks_per_host > 1
-    if (
-        several
-        and isinstance(costs, UnitCosts)
-        and costs.network_byte < (costs.host_byte)
-    ):
-        lines += [
-            "",
-            "The network is faster than the host here. The model counts the network",
-            "part of a ring only, so the time of the ring is underestimated.",
-        ]
     return "\n".join([*lines, *_memory(memory)])
 
 
@@ -84,11 +72,12 @@ def _table(plan: Plan) -> list[str]:
             f"{candidate.seconds * 1e3:,.3f}",
         ]
         if plan.compute_seconds is not None:
-            apart, overlapped = plan.step_seconds(candidate.seconds)
+            compute, all_reduce = plan.compute_seconds, candidate.seconds
+            apart, overlapped = plan.step_seconds(compute, all_reduce)
             row += [
                 f"{apart * 1e3:,.1f}",
-                f"{100 * plan.compute_seconds / apart:.1f} %",
-                f"{100 * plan.compute_seconds / overlapped:.1f} %",
+                f"{100 * compute / apart:.1f} %",
+                f"{100 * compute / overlapped:.1f} %",
             ]
         rows.append((*row, "<- chosen" if candidate.chosen else ""))
     if not isinstance(plan.costs, UnitCosts):

@@ -56,6 +56,7 @@ def run_step(
     else:
         replica.totals = totals
         outputs = step(batch.data)
+    _refuse_unequal(replica.assigned)
 
     for variable in metrics:
         variable.assign(counted(variable))
@@ -98,6 +99,39 @@ def _sums(
     if wanted is None or not results:
         return all_sums()
     return tf.cond(wanted, all_sums, sums_of_changes)
+
+
+def _refuse_unequal(assigned: list[tuple[str, tf.Tensor]]) -> None:
+    """Raises an error in a step in which replicas assign other values to a weight.
+
+    Args:
+        assigned: Names of weights, and this replica's values.
+    """
+    # Not those of a branch, which are known within it only.
+    here = tf.constant(0)
+    mine = [(n, v) for n, v in assigned if _graph_of(v) is _graph_of(here)]
+    if not mine:
+        return
+    own = tf.stack([tf.reduce_sum(tf.cast(v, tf.float64) ** 2) for _, v in mine])
+    ones = tf.ones([], tf.float64)
+    total, squares, replicas = sum_over_replicas([own, own**2, ones])
+    mean = total / replicas
+    # All replicas find the same, so that none waits for another.
+    equal = tf.abs(squares / replicas - mean**2) <= 1e-12 * mean**2
+    tf.debugging.Assert(
+        tf.reduce_all(equal),
+        [
+            "Replicas must assign the same values to a trainable weight, in a step of "
+            "your own. Received: other values on each for",
+            tf.boolean_mask([name for name, _ in mine], tf.logical_not(equal)),
+            "Use optimizer.apply, or take the mean over the global batch before: "
+            "tf.distribute.get_replica_context().all_reduce('MEAN', gradients)",
+        ],
+    )
+
+
+def _graph_of(tensor: tf.Tensor) -> Any:
+    return None if tf.executing_eagerly() else tensor.graph
 
 
 class _Logs:

@@ -346,12 +346,13 @@ class FitSupport:
                 self.workers, "a call of `strategy.run`"
             )
 
-    def note_loss(self, kind: Literal["scalar", "elements"]) -> None:
+    def note_loss(self, kind: Literal["scalar", "elements", "accumulated"]) -> None:
         """Prints once how a loss is interpreted that may mean several things.
 
         Args:
-            kind: A scalar from a loss function; or a tensor that `add_loss` or the
-                gradient of a program's own step is given.
+            kind: A scalar from a loss function; a tensor that `add_loss` or the
+                gradient of a program's own step is given; or gradients that a program
+                adds up in variables.
         """
         if kind in self._noted_losses or self.strategy.rank:
             return
@@ -365,6 +366,10 @@ class FitSupport:
             "it is as long as a replica's batch, and otherwise for the same on all "
             "replicas, as a penalty on weights is. Reduce it to a scalar, such as "
             "`ops.sum(penalties)`, if it could be either.",
+            "accumulated": "gradients that a step adds up in variables are weighed by "
+            "the examples of its last batch, which is right for batches of one size. "
+            "For others use LargeBatchOptimizer(optimizer, accumulation_steps), or add "
+            "up tf.distribute.get_replica_context().all_reduce('MEAN', gradients).",
         }
         print(f"fastnet: {texts[kind]}", flush=True)
 

@@ -80,7 +80,6 @@ def test_checkpoints_of_a_fit_within_the_scope(two_workers, tmp_path):
     "options",
     [
         {"workers": 1},
-        {"workers": 2},
         {"workers": 2, "own_order": "on_epoch_begin"},
         {"workers": 2, "own_order": "on_epoch_end"},
         {"workers": 4, "max_queue_size": 3, "shuffle": True},

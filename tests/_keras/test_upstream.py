@@ -21,12 +21,6 @@ def test_the_page_lists_all_changes():
     )
 
 
-def test_every_change_gives_its_reason_and_its_end():
-    for change in CHANGES:
-        assert change.stock.endswith("."), change.path
-        assert change.until.endswith("."), change.path
-
-
 def test_a_second_wrapper_of_a_function_raises():
     first = CHANGES[0]
     with pytest.raises(ValueError, match="can be wrapped once"):
@@ -114,31 +108,14 @@ def test_nothing_is_changed_before_a_strategy_exists(environment):
     assert done.returncode == 0, done.stderr
 
 
-def sparse(variable):
-    one_row = tf.IndexedSlices(tf.ones((1, 3)), tf.constant([2]))
-    variable.scatter_add(one_row)
-
-
-def kernel(variable):
-    tf.raw_ops.ResourceApplyGradientDescent(
-        var=variable.handle, alpha=-1.0, delta=tf.ones((4, 3))
-    )
-
-
 @pytest.mark.parametrize("jit", [None, False, True], ids=["eager", "graph", "XLA"])
-@pytest.mark.parametrize(
-    "update",
-    [
-        lambda variable: variable.assign(variable + 1),
-        lambda variable: variable.assign_add(tf.ones((4, 3))),
-        sparse,
-        kernel,
-    ],
-    ids=["assign", "assign_add", "sparse", "kernel"],
-)
-def test_updates_do_not_change_a_value_that_was_read(update, jit):
+@pytest.mark.parametrize("sparse", [False, True])
+def test_updates_do_not_change_a_value_that_was_read(sparse, jit):
     def updated():
-        update(variable)
+        if sparse:
+            variable.scatter_add(tf.IndexedSlices(tf.ones((1, 3)), tf.constant([2])))
+        else:
+            variable.assign_add(tf.ones((4, 3)))
 
     variable = tf.Variable(tf.zeros((4, 3)))
     step = updated if jit is None else tf.function(updated, jit_compile=jit)

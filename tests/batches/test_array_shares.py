@@ -1,4 +1,4 @@
-"""Arrays of which each worker reads the rows of its shares, without replicas."""
+"""Arrays of which each worker gathers the rows of its shares, without replicas."""
 
 import importlib.util
 import random
@@ -17,22 +17,12 @@ from keras_fastnet.batches.shares import shares_of
 ROWS = 37
 
 
-def mapped(path, values):
-    np.save(path, values)
-    return np.load(path, mmap_mode="r")
-
-
-def arrays(folder):
+def arrays():
     generator = np.random.default_rng(0)
     images = generator.normal(size=(ROWS, 3, 2))
-    file = mapped(folder / "images.npy", images)
     x = {
-        "mapped float64": file,
-        "view of mapped": np.asarray(file)[:, ::2, 1],
-        "mapped bytes": mapped(
-            folder / "bytes.npy", generator.integers(0, 255, (ROWS, 4)).astype("uint8")
-        ),
-        "mapped numbers": mapped(folder / "numbers.npy", np.arange(ROWS)),
+        "float64": images,
+        "view": images[:, ::2, 1],
         "pair": [generator.integers(0, 9, ROWS), tf.constant(images, tf.float32)],
         "text": np.array([f"text {number}" for number in range(ROWS)], object),
         "constant": np.ones((ROWS, 2)),
@@ -73,14 +63,11 @@ def seeded(make):
         (False, 8, {}),
         (True, 5, {"class_weight": {0: 1.0, 1: 2.0, 2: 3.0}}),
         ("batch", ROWS, {}),
-        (True, 64, {"sample_weight": np.arange(ROWS)}),
     ],
     ids=lambda value: str(value)[:14],
 )
-def test_the_union_of_the_shares_is_the_batch_of_keras(
-    tmp_path, shuffle, size, options
-):
-    x, y = arrays(tmp_path)
+def test_the_union_of_the_shares_is_the_batch_of_keras(shuffle, size, options):
+    x, y = arrays()
     adapter = ArrayDataAdapter(x, y, batch_size=size, shuffle=shuffle, **options)
     expected = seeded(adapter.get_tf_dataset)
     whole = seeded(lambda: dataset_of_rows(ArrayDataAdapter.get_tf_dataset, adapter))
@@ -111,25 +98,6 @@ def test_the_union_of_the_shares_is_the_batch_of_keras(
                         assert_same(share.fingerprint, fingerprint(batch))
 
 
-class Counted(np.memmap):
-    """A mapped array that counts the rows which are read."""
-
-    rows = 0
-
-    def take(self, numbers, axis=None):
-        Counted.rows += len(numbers)
-        return np.asarray(self).take(numbers, axis)
-
-
-def test_a_worker_reads_the_rows_of_its_shares_once(tmp_path):
-    data = mapped(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(90, 64)))
-    adapter = ArrayDataAdapter(data.view(Counted), batch_size=30, shuffle=True)
-    dataset = dataset_of_rows(ArrayDataAdapter.get_tf_dataset, adapter)
-    assert len(list(shares_of(dataset, [1], 3).dataset)) == 3
-    # Of the first batch also the rows that workers compare.
-    assert Counted.rows == 30 + 30
-
-
 @pytest.mark.parametrize("shuffle", [True, "batch"])
 def test_without_a_seed_workers_agree_on_an_order_for_each_epoch(monkeypatch, shuffle):
     def epochs():
@@ -151,25 +119,6 @@ def test_without_a_seed_workers_agree_on_an_order_for_each_epoch(monkeypatch, sh
         rows = [row for batch in epoch for row in batch]
         assert sorted(rows) == list(range(ROWS))
         assert (rows == sorted(rows)) == (shuffle == "batch")
-
-
-def megabytes_of_process():
-    with open("/proc/self/status") as file:
-        (line,) = [line for line in file if line.startswith("RssAnon")]
-    return int(line.split()[1]) / 1024
-
-
-def test_a_mapped_array_is_not_copied_into_memory(tmp_path):
-    # A file with holes, of 800 MB, which Keras casts.
-    path, shape = tmp_path / "large.npy", (100_000, 1000)
-    np.lib.format.open_memmap(path, mode="w+", dtype="float64", shape=shape).flush()
-    before = megabytes_of_process()
-    adapter = ArrayDataAdapter(np.load(path, mmap_mode="r"), batch_size=1000)
-    dataset = dataset_of_rows(ArrayDataAdapter.get_tf_dataset, adapter)
-    shares = shares_of(dataset, [0], 2).dataset
-    for (share,) in shares.take(3):
-        assert share.data[0].dtype == tf.float32
-        assert megabytes_of_process() - before < 300
 
 
 @pytest.mark.parametrize(

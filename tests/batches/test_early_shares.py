@@ -40,7 +40,6 @@ def as_dict(*element):
 EXAMPLES = {
     "map": lambda data, n: data.map(double),
     "parallel map": lambda data, n: data.map(double, num_parallel_calls=n + 1),
-    "autotuned map": lambda data, n: data.map(double, tf.data.AUTOTUNE),
     "unequal shapes": lambda data, n: data.map(lengths),
     "dict": lambda data, n: data.map(as_dict),
     "shuffle": lambda data, n: data.shuffle(n + 1, seed=n),
@@ -48,7 +47,6 @@ EXAMPLES = {
         n + 1, seed=n, reshuffle_each_iteration=False
     ),
     "repeat": lambda data, n: data.repeat(n % 3),
-    "endless": lambda data, n: data.repeat(),
     "take": lambda data, n: data.take(n),
     "skip": lambda data, n: data.skip(n),
     "prefetch": lambda data, n: data.prefetch(n),
@@ -63,9 +61,6 @@ EXAMPLES = {
         lambda *element: tf.data.Dataset.from_tensors(element).repeat(2)
     ),
     "cache": lambda data, n: data.take(40).cache(),
-    "concatenate": lambda data, n: data.take(20).concatenate(data),
-    "options": lambda data, n: data.with_options(tf.data.Options()),
-    "unbatch": lambda data, n: data.map(total).batch(n + 1).unbatch(),
     "interleave": lambda data, n: data.interleave(
         lambda *element: tf.data.Dataset.from_tensors(element), cycle_length=2
     ),
@@ -74,7 +69,6 @@ EXAMPLES = {
 BATCHES = {
     "batch shuffle": lambda data, n: data.shuffle(n + 1, seed=n),
     "batch repeat": lambda data, n: data.repeat(1 + n % 3),
-    "batch take": lambda data, n: data.take(n),
     "batch skip": lambda data, n: data.skip(n % 3),
     "batch cache": lambda data, n: data.take(9).cache(),
     "batch prefetch": lambda data, n: data.prefetch(n),
@@ -163,10 +157,6 @@ def mapped(rows=20):
     return tf.data.Dataset.range(rows).map(double)
 
 
-def strings(rows=21):
-    return tf.data.Dataset.from_tensor_slices([str(10**n) for n in range(rows)])
-
-
 Pair = collections.namedtuple("Pair", "x y")
 
 
@@ -179,12 +169,11 @@ def named_pairs():
     ("make", "early"),
     [
         (lambda: mapped().map(tf.strings.as_string).map(len_of).batch(8), True),
-        (lambda: strings().map(lambda text: tf.fill([600], text)).batch(8), True),
         (lambda: rows_of(2000).map(lambda row: row[:3]).batch(4), True),
         (lambda: named_pairs().map(lambda p: Pair(2 * p.x, p.y)).batch(4), True),
         (lambda: named_pairs().batch(4), False),
     ],
-    ids=["by strings", "large", "of large rows", "structures", "structures, whole"],
+    ids=["by strings", "of large rows", "structures", "structures, whole"],
 )
 def test_the_union_of_the_shares_of_some_pipelines(make, early):
     assert shares_of(make(), [0], 2).marks_sources == early
@@ -211,26 +200,16 @@ def test_the_last_batch_may_have_any_size(batch, workers, devices):
         )
 
 
-def check_pipelines(examples):
-    @settings(
-        max_examples=examples,
-        deadline=None,
-        derandomize=True,
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(pipelines(), st.sampled_from([(2, 1), (3, 1), (5, 1), (1, 2), (2, 2)]))
-    def check(make, cluster):
-        assert_union_is_that_of_one_device(make, *cluster)
-
-    check()
-
-
-LONG = (pytest.mark.slow, pytest.mark.timeout(1200))
-
-
-@pytest.mark.parametrize("examples", [10, pytest.param(300, marks=LONG)])
-def test_the_union_of_the_shares_is_the_batch_of_one_device(examples):
-    check_pipelines(examples)
+@pytest.mark.landing
+@settings(
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
+@given(pipelines(), st.sampled_from([(2, 1), (3, 1), (1, 2), (2, 2)]))
+def test_the_union_of_the_shares_is_the_batch_of_one_device(make, cluster):
+    assert_union_is_that_of_one_device(make, *cluster)
 
 
 def test_functions_with_branches_loops_and_tables_make_several_elements_at_once():
@@ -252,16 +231,6 @@ def test_functions_with_branches_loops_and_tables_make_several_elements_at_once(
     )
 
 
-def test_an_error_in_one_of_several_elements_is_raised():
-    def checked(number):
-        tf.debugging.assert_none_equal(number, np.int64(14), message="fourteen")
-        return number
-
-    data = tf.data.Dataset.range(32).map(checked).batch(16)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="fourteen"):
-        next(iter(shares_of(data, [1], 2).dataset))
-
-
 def printed(number):
     tf.print(number)
     return number
@@ -272,13 +241,11 @@ def printed(number):
     [
         (lambda: mapped().batch(16).map(by_example(double)), 4),
         (lambda: mapped().map(as_dict).prefetch(1).batch(12), 2),
-        (lambda: mapped().batch(10), 1),
         (lambda: mapped().map(lambda x: tf.zeros([600], tf.int64)).batch(16), 1),
         (lambda: mapped().map(printed).batch(16), 1),
         (lambda: mapped().map(lambda x: tf.random.uniform([])).batch(16), 1),
-        (lambda: tf.data.Dataset.range(9).batch(16).map(by_example(double)), 1),
     ],
-    ids=["four", "two", "odd", "large", "print", "random", "only behind batch"],
+    ids=["four", "two", "large", "print", "random"],
 )
 def test_for_how_many_small_elements_a_function_is_called_at_once(make, at_once):
     assert early_shares(make(), [1], 2).at_once() == at_once
@@ -416,14 +383,6 @@ def test_examples_in_no_fixed_order_are_put_in_order(behind):
     assert shares_of(free, [1], 2).late == (behind is double)
     assert "in a fixed order" in shares_of(free, [1], 2).sharding
     assert "in a fixed order" not in shares_of(ordered, [1], 2).sharding
-
-
-def test_options_do_not_free_the_order():
-    options = tf.data.Options()
-    options.deterministic = False
-    shares = shares_of(mapped().batch(4).with_options(options), [1], 2)
-    assert "in a fixed order" in shares.sharding
-    assert shares.dataset.options().deterministic
 
 
 def test_a_function_that_is_not_by_example_raises():

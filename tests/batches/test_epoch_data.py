@@ -10,14 +10,9 @@ from keras_fastnet.batches.epoch_data import EpochData
 
 
 class Watched:
-    """Yields three batches and notes which thread lets go of it.
+    """Yields three batches, and notes which thread lets go of it."""
 
-    Args:
-        let_go: Set when that has happened.
-        threads: To which the thread is added.
-    """
-
-    def __init__(self, let_go: threading.Event, threads: list[threading.Thread]):
+    def __init__(self, let_go, threads):
         self._let_go, self._threads = let_go, threads
         self._left = 3
 
@@ -35,7 +30,7 @@ class Watched:
         self._let_go.set()
 
 
-@pytest.mark.parametrize("batches", [0, 2, 3, 4])
+@pytest.mark.parametrize("batches", [2, 4])
 def test_the_end_of_an_iterator_does_not_block_the_loop(batches):
     """It may take a minute: TensorFlow's autotuner sleeps on when it is told to end."""
     let_go, threads = threading.Event(), []

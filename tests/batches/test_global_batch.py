@@ -92,6 +92,8 @@ def test_fingerprints_differ_by_order_length_and_dtype():
     prints = {str(marks(*batch)) for batch in [*batches, (np.vstack([x, x]),)]}
     assert len(prints) == 6
     assert str(marks(x)) in prints
+    # Equal examples tell nothing about their order.
+    assert marks(np.ones(4), np.zeros((4, 3))) == [-1, -1]
 
 
 def test_fingerprints_read_more_than_one_feature():
@@ -99,12 +101,6 @@ def test_fingerprints_read_more_than_one_feature():
     images = np.zeros((64 * 8, 16, 16), "float32")
     images[:, 4:12, 4:12] = np.random.default_rng(0).normal(size=(512, 8, 8))
     assert marks(images) != marks(images[::-1])
-
-
-def test_fingerprint_of_equal_examples_is_minus_one():
-    positions = tf.tile(tf.range(5)[None], [4, 1])
-    nothing = (tf.zeros((4, 0)), tf.ones(4), positions, None, tf.zeros((4, 3)))
-    assert fingerprint(nothing).numpy().tolist() == [-1] * 5
 
 
 def test_one_tensor_with_equal_hashes_is_enough():

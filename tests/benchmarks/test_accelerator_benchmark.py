@@ -32,20 +32,12 @@ def test_update(environment):
     assert found["LARS, XLA"]["launches"] < found["LARS"]["launches"]
 
 
-@pytest.mark.parametrize("options", [[], ["--jit-compile"]])
-def test_training(environment, options):
-    fixed = ["--smoke", "--precision", "mixed_float16", "--optimizer", "LARS"]
+def test_training(environment):
+    words = ("--precision", "mixed_float16", "--optimizer", "LARS", "--jit-compile")
     ended = run(
-        environment, "training.py", *fixed, "--accumulation-steps", "2", *options
+        environment, "training.py", "--smoke", *words, "--accumulation-steps", "2"
     )
     assert ended.returncode == 0, ended.stderr
     found = json.loads(ended.stdout.splitlines()[-1])
     assert found["images_a_second"] > 0
     assert found["global_batch"] == 2 * found["batch"]
-
-
-def test_without_a_gpu_it_says_so(environment):
-    ended = run(environment, "update.py")
-    assert ended.returncode == 1
-    assert "TensorFlow sees none here" in ended.stderr
-    assert "--smoke" in ended.stderr

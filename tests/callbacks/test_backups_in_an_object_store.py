@@ -6,8 +6,8 @@ import pytest
 
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.callbacks.backups import backup_file
-from keras_fastnet.callbacks.backups.backup_files import RemoteFiles
-from keras_fastnet.callbacks.backups.backup_folder import OWNER, wait_for_backups
+from keras_fastnet.callbacks.backups.backup_folder import wait_for_backups
+from keras_fastnet.callbacks.backups.storage import ObjectStore
 from tests.callbacks.backup_trainings import assert_same_weights, fit
 
 moto = pytest.importorskip("moto.server")
@@ -36,19 +36,13 @@ def url(server, monkeypatch, request):
     return f"s3://{bucket}/some/backups"
 
 
-def opened(url):
-    files = RemoteFiles(url)
-    files.open()
-    return files
-
-
 def test_interrupted_training_ends_with_the_same_weights(url, tmp_path, capsys):
     whole, _ = fit(tmp_path)
     fit(url, stop_after=6)
     # Of the first batches of the second epoch.
     kept = [backup_file.file_name(1, batch) for batch in (1, 2)]
-    files = opened(url)
-    assert sorted(files.names()) == [*kept, OWNER]
+    files = ObjectStore(url)
+    assert sorted(files.names()) == kept
     fit(url, stop_after=1)
     assert "resuming at epoch 2, batch 3, after 6 updates, from s3://bucket-" in (
         capsys.readouterr().out
@@ -82,7 +76,7 @@ def test_training_continues_while_the_bucket_is_gone(url, capsys):
     printed = capsys.readouterr().out
     assert printed.count("WARNING: no backup could be written") == 1
     assert f"backups are written to {url} again" in printed
-    assert sorted(opened(url).names()) == [
+    assert sorted(ObjectStore(url).names()) == [
         backup_file.file_name(*position) for position in ((1, 3), (2, 0))
     ]
 

@@ -106,26 +106,18 @@ def test_growth_and_warmup_in_one_fit(capsys, device_batch, traced, steps):
 
 
 def test_fit_line_is_about_the_first_phase(capsys):
-    """A global batch that is larger than the data is named."""
     with TorusStrategy().scope():
         model = compiled(LargeBatchOptimizer(keras.optimizers.SGD(1e-4)))
     growth = BatchGrowth({0: 128, 1: 1024})
     model.fit(*data(640), batch_size=16, verbose=2, callbacks=[growth])
     printed = capsys.readouterr().out
-    line = (
-        "16 examples a step, 128 in 8 an update; 640 examples, 40 steps and 5 updates"
-    )
-    assert line in printed
-    assert (
-        "from epoch 2: global batch 1,024 = 64 x 16 (global micro-batch), 1 update an "
-        "epoch (the data are smaller than the global batch)"
-    ) in printed
+    assert "16 examples a step, 128 in 8 an update; 640 examples, 40 steps" in printed
+    assert "1 update an epoch (the data are smaller than the global batch)" in printed
 
 
 @pytest.mark.parametrize(
     ("callbacks", "words"),
     [
-        (lambda: [BatchGrowth({0: 64}), BatchGrowth({0: 128})], "one BatchGrowth"),
         (
             lambda: [LearningRateWarmup(0.1, 1), LearningRateWarmup(0.1, 2)],
             "one LearningRateWarmup",
@@ -209,19 +201,6 @@ def test_max_device_batch_that_does_not_suit_the_data_raises(form, device_batch,
         compiled(LargeBatchOptimizer(LARS(1.0))).fit(**form(*data(256)), **options)
 
 
-@pytest.mark.parametrize("warm", [True, False])
-def test_linear_scaling_multiplies_the_rate(warm):
-    watch = Watch()
-    model = compiled(LargeBatchOptimizer(keras.optimizers.SGD(1e-3)))
-    callbacks = [BatchGrowth({0: 64, 2: 256}, linear_scaling=True), watch]
-    if warm:
-        callbacks.insert(0, LearningRateWarmup(1e-3, 1e-3))
-    model.fit(*data(256), 64, epochs=4, verbose=0, callbacks=callbacks)
-    rates = [[0.0, *[1e-3] * 3] if warm else [1e-3] * 4, [1e-3] * 4, [4e-3], [4e-3]]
-    for seen, expected in zip(watch.updates, rates, strict=True):
-        np.testing.assert_allclose(seen, expected, rtol=1e-6)
-
-
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
 def test_warmup_with_data_of_unknown_length():
     dataset = tf.data.Dataset.from_tensor_slices(data(96)).batch(32)
@@ -270,20 +249,15 @@ def test_warmup_by_updates_continues_in_the_next_fit(capsys, known):
     [
         ({}, TypeError, "must be a dict"),
         ({1: 64}, ValueError, "begin with epoch 0"),
-        ({0: 64, 5: 128, 3: 256}, ValueError, "[0, 5, 3]"),
-        ({0: 64.0}, TypeError, "global batch=64.0"),
         ({0: 64, 1: 100}, ValueError, "for example, 64 and 128."),
-        ({0: 16}, ValueError, "for example, 64."),
     ],
 )
 def test_invalid_phases_raise(phases, error, words):
     model = compiled(LargeBatchOptimizer(LARS(1.0)))
-    before = model.get_weights()
     with pytest.raises(error, match="Received") as refusal:
         model.fit(*data(256), 64, verbose=0, callbacks=[BatchGrowth(phases)])
     assert words in str(refusal.value)
-    for mine, theirs in zip(model.get_weights(), before, strict=True):
-        np.testing.assert_array_equal(mine, theirs)
+    assert model.optimizer.iterations == 0
 
 
 def test_unsuitable_optimizers_raise():
@@ -301,16 +275,9 @@ def test_unsuitable_optimizers_raise():
     ("settings", "error", "words"),
     [
         ({"peak": 0.1, "start": 0.1}, ValueError, "`start` must be below `peak`"),
-        ({"peak": -1.0}, ValueError, "peak=-1.0"),
         ({"peak": 0.1, "then": "cosine"}, TypeError, "then='cosine'"),
-        ({"peak": 0.1, "steps_per_epoch": 0}, ValueError, "steps_per_epoch=0"),
         ({"peak": 0.1, "warmup_updates": 9}, ValueError, "warmup_updates=9. Pass"),
         ({"peak": 0.1, "warmup_epochs": None}, ValueError, "takes one of"),
-        (
-            {"peak": 0.1, "warmup_epochs": None, "warmup_updates": 1.5},
-            TypeError,
-            "warmup_updates=1.5",
-        ),
     ],
 )
 def test_invalid_warmups_raise(settings, error, words):

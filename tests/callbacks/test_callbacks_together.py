@@ -9,12 +9,20 @@ pytestmark = pytest.mark.distributed
 
 # Number of updates until all workers stop.
 @pytest.mark.parametrize(
-    ("when", "updates"), [("batch", 3), ("epoch", 6), ("nan", 2), ("early", 6)]
+    ("when", "updates"),
+    [
+        ("batch", 2),
+        ("lambda", 2),
+        ("unforeseen", 3),
+        ("epoch", 6),
+        ("nan", 2),
+        ("early", 6),
+    ],
 )
 @pytest.mark.parametrize("cluster", ["one_device", "two_workers"])
 def test_workers_stop_together(request, cluster, when, updates):
-    if (cluster, when) == ("one_device", "batch"):
-        updates = 2  # One device stops at once.
+    if (cluster, when) == ("one_device", "unforeseen"):
+        updates = 1  # Workers stop at the end of the epoch.
     results = request.getfixturevalue(cluster).run("fit_and_stop", when=when)
     assert {result["iterations"] for result in results} == {updates}
 

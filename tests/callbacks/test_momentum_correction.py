@@ -115,35 +115,8 @@ def test_rate_scaled_with_the_batch(name, warm):
     np.testing.assert_allclose(weight, expected, rtol=1e-5)
 
 
-def test_no_effect_without_momentum():
-    warmup = LearningRateWarmup(0.05, 1, momentum_correction=True)
-    with_it = trained(keras.optimizers.SGD(1.0), warmup)
-    without = trained(keras.optimizers.SGD(1.0), LearningRateWarmup(0.05, 1))
-    np.testing.assert_array_equal(with_it, without)
-
-
 def test_invalid_uses_raise():
     with pytest.raises(ValueError, match=r"SGD or LARS.*Received: Adam"):
         trained("adam", LearningRateWarmup(0.05, 1, momentum_correction=True))
     with pytest.raises(ValueError, match="requires `linear_scaling`"):
         BatchGrowth({0: 16}, momentum_correction=True)
-
-
-@pytest.mark.distributed
-def test_several_replicas(one_device, two_workers):
-    options = {
-        "count": 70,
-        "batch_size": 16,
-        "accumulation_steps": 1,
-        "fit_options": {
-            "callbacks": [
-                LearningRateWarmup(
-                    0.5, 1, Steps({1: 0.1}), start=0.1, momentum_correction=True
-                )
-            ]
-        },
-    }
-    (one,) = one_device.run("fit", **options)
-    for result in two_workers.run("fit", **options):
-        for mine, theirs in zip(result["weights"], one["weights"], strict=True):
-            np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5)

@@ -49,18 +49,6 @@ def test_examples_per_update():
         assert 0 <= speeds["input_wait_share"] <= 1
 
 
-@pytest.mark.parametrize("first", [False, True])
-def test_loggers_get_the_values_in_any_order(tmp_path, first):
-    logger = keras.callbacks.CSVLogger(tmp_path / "log.csv")
-    monitor = ThroughputMonitor()
-    callbacks = [monitor, logger] if first else [logger, monitor]
-    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
-    model.fit(np.ones((8, 4)), np.ones((8, 1)), verbose=0, callbacks=callbacks)
-    header, _ = (tmp_path / "log.csv").read_text().splitlines()
-    assert "updates_per_second" in header.split(",")
-
-
 def test_only_updates_are_logged_for_data_of_keras():
     history = fit(LARS(0.1), dataset())
     assert SPEEDS & set(history) == {"updates_per_second", "seconds_per_update"}

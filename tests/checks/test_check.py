@@ -1,5 +1,6 @@
 """`fastnet check` passes on a working cluster, and names what differs."""
 
+import sys
 import textwrap
 
 import numpy as np
@@ -140,21 +141,7 @@ class Sampling(keras.layers.Layer):
         shape = (keras.ops.shape(mean)[0], 2)
         return mean + keras.random.normal(shape, seed=self.seed_generator)
 
-class Autoencoder(keras.Model):
-    def __init__(self):
-        super().__init__()
-        self.augment = keras.Sequential(
-            [keras.layers.RandomFlip(), keras.layers.RandomRotation(0.2)]
-        )
-        self.encode = keras.Sequential(
-            [keras.layers.Flatten(), keras.layers.Dense(2), Sampling()]
-        )
-        self.decode = keras.layers.Dense(64)
-
-    def call(self, x, training=False):
-        decoded = self.decode(self.encode(self.augment(x, training=training)))
-        return keras.ops.reshape(decoded, keras.ops.shape(x))
-
+class Autoencoder(keras.Sequential):
     def train_step(self, x):
         with tf.GradientTape() as tape:
             loss = keras.ops.mean((self(x, training=True) - x) ** 2)
@@ -163,7 +150,10 @@ class Autoencoder(keras.Model):
         return {"loss": loss}
 
 with keras_fastnet.TorusStrategy().scope():
-    model = Autoencoder()
+    layers = [keras.layers.RandomFlip(), keras.layers.RandomRotation(0.2)]
+    layers += [keras.layers.Flatten(), keras.layers.Dense(2), Sampling()]
+    layers += [keras.layers.Dense(64), keras.layers.Reshape((8, 8, 1))]
+    model = Autoencoder(layers)
     model.compile(keras.optimizers.Adam(0.01))
 model.fit(np.random.default_rng(0).random((50, 8, 8, 1), "float32"), epochs=2)
 """
@@ -264,24 +254,32 @@ def test_models_that_cannot_be_compared(verdicts_on, change, told):
     assert told in details
 
 
-@pytest.mark.parametrize(
-    ("script", "words"),
-    [
-        pytest.param(PLAIN, "strategy = keras_fastnet.TorusStrategy()", id="plain"),
-        pytest.param("import keras\nkeras.none()\n", "AttributeError", id="error"),
-        pytest.param(
-            *("def make_model():\n    pass\n", "without a call of `fit`"),
-            id="no fit",
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
-def test_scripts_that_cannot_be_checked(fastnet, tmp_path, script, words):
-    (tmp_path / "train.py").write_text(script)
+def test_script_without_a_strategy(fastnet, tmp_path):
+    (tmp_path / "train.py").write_text(PLAIN)
     done = fastnet("check", "--workers", 1, tmp_path / "train.py", "--epochs", 2)
     assert done.returncode == 2, done.stdout + done.stderr
-    assert words in done.stderr
+    assert "strategy = keras_fastnet.TorusStrategy()" in done.stderr
     assert done.stderr.count("fastnet: error") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (None, "must be a .py file that exists"),
+        ("raise KeyError('mine')", "KeyError: 'mine'"),
+        ("raise SystemExit(3)", "exit code 3 without a call of `fit`"),
+    ],
+)
+def test_scripts_that_cannot_be_checked(monkeypatch, tmp_path, capsys, text, told):
+    script = tmp_path / "train.py"
+    if text is not None:
+        script.write_text(text)
+    monkeypatch.setenv("TF_CONFIG", "{}")
+    # The check leaves them as the script needs them.
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert cli.main(["check", str(script)]) == 2
+    assert told in capsys.readouterr().err
 
 
 def test_workers_that_wait_for_each_other_fail_after_the_timeout(fastnet, tmp_path):
@@ -294,41 +292,22 @@ def test_workers_that_wait_for_each_other_fail_after_the_timeout(fastnet, tmp_pa
     assert "fail     no end within 3 s" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["nothing.py"], "must be a .py file that exists"),
-        ([__file__, "--workers", "2"], "must stand before the script"),
-    ],
-)
-def test_wrong_words_are_errors(capsys, words, told):
-    assert cli.main(["check", *words]) == 2
-    assert told in capsys.readouterr().err
-
-
 def test_draws_are_the_same_for_all_examples():
     generator = keras.random.SeedGenerator(1)
-    x = tf.reshape(tf.range(1.0, 13.0), (4, 3))
 
     def draws(x):
         shape = (tf.shape(x)[0], 3)
         return [
             keras.random.normal(shape, seed=generator),
-            keras.random.uniform(tf.shape(x), 2.0, 5.0, seed=generator),
             keras.random.randint(shape, 0, 1000, seed=generator),
             keras.random.dropout(tf.ones_like(x), 0.5, seed=generator),
-            tf.random.normal(tf.shape(x), stddev=3.0),
             tf.random.truncated_normal(shape, 1.0, seed=5),
         ]
 
+    x = tf.ones((4, 3))
     with equal_draws():
-        eager, traced = draws(x), tf.function(draws)(x)
-        few = draws(x[:1])
-        np.testing.assert_array_equal(keras.random.shuffle(x), x)
-        assert keras.random.uniform((), 2.0, 3.0).shape == ()
-    for one, graph, part in zip(eager, traced, few, strict=True):
-        assert one.shape == (4, 3)
-        np.testing.assert_array_equal(one, graph)
-        np.testing.assert_array_equal(one, np.repeat(part, 4, axis=0))
-        assert len(np.unique(one)) > 1
+        found = zip(draws(x), tf.function(draws)(x), draws(x[:1]), strict=True)
+    for eager, traced, part in found:
+        np.testing.assert_array_equal(eager, traced)
+        np.testing.assert_array_equal(eager, np.repeat(part, 4, axis=0))
     assert len(np.unique(keras.random.normal((4, 3)))) == 12

@@ -60,28 +60,9 @@ def result(text):
 def test_ray_restarts_a_killed_worker(tmp_path):
     whole = train(tmp_path / "whole")
     metrics, weights = result(whole)
-    assert f"'epochs': {EPOCHS}" in metrics
     assert "'global_batch': 256" in metrics
     assert float(re.search(r"'accuracy': ([\d.]+)", metrics)[1]) > 0.9
     assert "grid       1 row x 2 columns" in whole
     killed = train(tmp_path / "killed", kill=True)
-    # Ray may not have noted the last checkpoint before it.
-    assert re.search(r"fastnet: resuming at epoch [56], batch 1, ", killed)
+    assert "fastnet: resuming at epoch 6, batch 1, " in killed
     assert result(killed)[1] == weights
-    # The backups are Ray's checkpoints.
-    assert list((tmp_path / "killed").glob(f"*/checkpoint_*/epoch-{EPOCHS:06}-*.npz"))
-
-
-def test_ray_backup_outside_ray_raises():
-    program = """
-import keras, numpy as np, keras_fastnet as fastnet
-model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
-model.compile(fastnet.LargeBatchOptimizer(fastnet.LARS(0.1)), "mse")
-x = np.ones([2, 1])
-model.fit(x, x, callbacks=[fastnet.callbacks.RayBackup()])
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 1
-    assert "a process that Ray Train did not start" in done.stderr

@@ -17,7 +17,7 @@ from keras_fastnet.collectives.cost_model import (
     cheapest_grid,
     work_of,
 )
-from keras_fastnet.collectives.grid import Grid, check_grid, grids_of, rows_of_ranks
+from keras_fastnet.collectives.grid import Grid, grids_of
 
 ONE_HOST = Topology(hosts=1, ranks_per_host=12)
 
@@ -32,10 +32,6 @@ def clusters(draw):
     return topology, grid, draw(st.floats(1.0, 1e10))
 
 
-def bytes_sent(topology, work):
-    return work.host_bytes + work.network_bytes
-
-
 @pytest.mark.parametrize(
     ("algorithm", "grid", "rounds", "messages", "sent", "copied", "collectives"),
     [
@@ -45,11 +41,8 @@ def bytes_sent(topology, work):
         # Quarters to 3 others at once; a ring of 3 with a quarter (300), 4 times 100;
         # quarters round the row, 3 times. The result is copied three times.
         ("torus", Grid(3, 4), 1 + 4 + 3, 3 + 4 + 3, 900 + 400 + 900, 3600, 3),
-        ("torus", Grid(1, 12), 1 + 11, 22, 2200, 3600, 2),
-        ("torus", Grid(12, 1), 22, 22, 2200, 0, 1),
         # The whole vector to 3 at once, then to 2 others.
         ("gather", Grid(3, 4), 2, 5, 5 * 1200, 3 * 1200 * (4 + 3), 2),
-        ("gather", Grid(1, 12), 1, 11, 11 * 1200, 3 * 1200 * 12, 1),
     ],
 )
 def test_work_on_one_host(algorithm, grid, rounds, messages, sent, copied, collectives):
@@ -64,13 +57,10 @@ def test_work_on_one_host(algorithm, grid, rounds, messages, sent, copied, colle
     [
         # Every round waits for the message that crosses the network.
         ("ring", Grid(3, 4), 1, Work(0, 0, 0, 22, 22, 2200, 0, 1)),
-        # Rows stay on a host. Of each column 400 bytes cross, four columns a card.
-        ("torus", Grid(3, 4), 1, Work(4, 6, 1800, 4, 4, 4 * 400, 3600, 3)),
+        # Rows stay on a host. Of each column 400 bytes cross, two columns a card.
         ("torus", Grid(3, 4), 2, Work(4, 6, 1800, 4, 4, 2 * 400, 3600, 3)),
         # Two columns: each a ring of six with half of the vector, in sixths.
         ("torus", Grid(6, 2), 1, Work(2, 2, 1200, 10, 10, 2 * 1000, 3600, 3)),
-        # One column is a ring over all.
-        ("torus", Grid(12, 1), 1, Work(0, 0, 0, 22, 22, 2200, 0, 1)),
         # Rows of six span hosts: all four ranks of a host send 5/6, twice.
         ("torus", Grid(2, 6), 1, Work(0, 0, 0, 1 + 2 + 5, 12, 4 * 2200, 3600, 3)),
         ("gather", Grid(3, 4), 1, Work(1, 3, 3600, 1, 2, 4 * 2400, 25200, 2)),
@@ -86,23 +76,16 @@ def test_no_algorithm_sends_fewer_bytes_than_the_lower_bound(cluster, algorithm)
     topology, grid, nbytes = cluster
     work = work_of(algorithm, grid, topology, nbytes)
     ranks = topology.ranks
-    # Every rank must send what the others lack and receive what it lacks (Patarasuk
-    # and Yuan 2009); a gather replicates instead, which needs N - 1 vectors in all.
+    # Patarasuk and Yuan 2009; a gather replicates instead.
     least = 2 * nbytes * (ranks - 1) / ranks
     if algorithm == "gather":
         least = nbytes * (grid.rows - 1 + grid.columns - 1)
-    assert bytes_sent(topology, work) >= least * (1 - 1e-9)
-    # With n messages received, a rank knows of n others at most, and what these
-    # knew before; they at most double what is known.
+    assert work.host_bytes + work.network_bytes >= least * (1 - 1e-9)
+    # Each message at most doubles what a rank knows.
     messages = work.host_messages + work.network_messages
     assert messages >= math.ceil(math.log2(ranks))
     rounds = work.host_rounds + work.network_rounds
     assert (ranks > 1) <= rounds <= messages
-
-
-def test_seconds_multiply_work_by_unit_costs():
-    costs = UnitCosts(1.0, 10.0, 100.0, 1e3, 1e4, 1e5, 1e6, 1e7)
-    assert costs.seconds(Work(8, 7, 6, 5, 4, 3, 2, 1)) == 12345678
 
 
 def test_shared_cores_slow_down_all_but_waiting():
@@ -147,14 +130,9 @@ def test_cheapest_algorithm_by_dominant_cost():
     assert cheapest_algorithm(Grid(4, 4), topology, starting, 100) == "ring"
 
 
-def test_grid_of_one_rank():
-    assert cheapest_grid(
-        Topology(1, 1), UnitCosts(1, 1, 1, 1, 1, 1, 1, 1), 100
-    ) == Grid(1, 1)
-
-
 def test_hosts_form_rows():
     costs = UnitCosts(1, 1, 1, 1, 1, 1, 1, 1)
+    assert cheapest_grid(Topology(1, 1), costs, 100) == Grid(1, 1)
     assert cheapest_grid(Topology(3, 4), costs, 100) == Grid(3, 4)
     sending = UnitCosts(0, 0, 0, 0, 1, 0, 0, 0)
     assert cheapest_grid(Topology(16, 1), sending, 100) == Grid(4, 4)
@@ -172,37 +150,3 @@ def test_hosts_form_rows():
 def test_topology_of_hosts(hosts, expected):
     assert Topology.of(hosts) == expected
     assert expected.ranks == len(hosts)
-
-
-def test_grids_of_twelve_ranks():
-    assert [str(grid) for grid in grids_of(12)] == [
-        *("1x12", "2x6", "3x4", "4x3", "6x2", "12x1")
-    ]
-
-
-def test_check_grid_returns_the_grid():
-    assert check_grid((2, 3), 6) == check_grid([2, 3], 6) == Grid(2, 3)
-
-
-@pytest.mark.parametrize(
-    ("grid", "message"),
-    [
-        ((2, 2), r"Received: \(2, 2\).*\(2, 3\)"),
-        ("2x3", "Received: '2x3'"),
-        ((6,), "two positive integers"),
-        ((0, 6), "two positive integers"),
-        ((True, 6), "two positive integers"),
-        ((2.0, 3), "two positive integers"),
-        (6, "two positive integers"),
-    ],
-)
-def test_invalid_grids_raise(grid, message):
-    with pytest.raises(ValueError, match=message):
-        check_grid(grid, 6)
-
-
-def test_ranks_of_one_host_share_a_row():
-    assert rows_of_ranks(Grid(2, 3), ["b", "a", "b", "a", "b", "a"]) == [
-        [0, 2, 4],
-        [1, 3, 5],
-    ]

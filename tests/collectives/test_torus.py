@@ -179,28 +179,21 @@ def test_dtype_without_a_sum_raises(two_workers):
 
 
 @pytest.mark.parametrize(
-    ("cluster", "grid"),
+    ("cluster", "grid", "algorithm"),
     [
-        ("two_workers", (1, 2)),
-        ("four_workers", (2, 2)),
-        ("four_mpi", (2, 2)),
+        ("two_workers", (1, 2), "torus"),
+        ("four_workers", (2, 2), "torus"),
+        ("four_mpi", (2, 2), "torus"),
+        ("four_workers", (2, 2), "ring"),
+        pytest.param("four_mpi", (2, 2), "gather", marks=pytest.mark.slow),
     ],
     ids=str,
 )
-def test_training_equals_one_device(request, one_device, cluster, grid):
+def test_training_equals_one_device(request, one_device, cluster, grid, algorithm):
     workers = request.getfixturevalue(cluster)
-    settings = {"grid": grid, "count": 100, "batch_size": 50, "epochs": 2}
+    settings = {"grid": grid, "algorithms": (algorithm,), "optimizer": "lars"}
     one = one_device.run("fit_on_grid", **settings)
     assert_equal(one, workers.run("fit_on_grid", **settings))
-
-
-@pytest.mark.parametrize(
-    "algorithm", [pytest.param("gather", marks=pytest.mark.slow), "ring"]
-)
-def test_training_with_gather_and_ring(one_device, four, algorithm):
-    settings = {"grid": (2, 2), "algorithms": (algorithm,), "optimizer": "lars"}
-    one = one_device.run("fit_on_grid", **settings)
-    assert_equal(one, four.run("fit_on_grid", **settings))
 
 
 def test_sparse_gradients(one_device, four):

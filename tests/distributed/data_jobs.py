@@ -13,7 +13,7 @@ import keras_fastnet
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.batches.early_shares import EarlyShares, early_shares
 from keras_fastnet.errors import ShardingError
-from tests.distributed.jobs import compiled_network, examples, state
+from tests.distributed.jobs import compiled_network, examples, network, scope, state
 
 
 def fit_pipeline(strategy: Any, *, kind: str, count: int = 70) -> dict[str, Any]:
@@ -83,6 +83,28 @@ def _records(folder: pathlib.Path, count: int) -> tf.data.Dataset:
 
 
 _PIPELINES = {"image files": _image_files, "records": _records}
+
+
+def fit_growing_pipeline(
+    strategy: Any, *, max_device_batch: int | None = None
+) -> dict[str, Any]:
+    """Grows the batch on a pipeline whose last batch has one example."""
+    x, y = examples(4 * 32 + 1)
+    dataset = tf.data.Dataset.from_tensor_slices((x / 2, y))
+    dataset = dataset.map(lambda image, label: (2 * image, label)).batch(32)
+    with scope(strategy):
+        model = network()
+        model.compile(
+            keras_fastnet.LargeBatchOptimizer(keras_fastnet.LARS(1.0)),
+            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        )
+    growth = keras_fastnet.callbacks.BatchGrowth(
+        {0: 32, 1: 64, 2: 128}, max_device_batch=max_device_batch
+    )
+    history = model.fit(
+        dataset, validation_data=dataset, epochs=3, verbose=0, callbacks=[growth]
+    )
+    return {**state(model), "history": history.history}
 
 
 def fit_unlike_sources(strategy: Any, *, order: bool, labelled: bool) -> str:

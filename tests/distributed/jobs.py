@@ -776,11 +776,14 @@ class StopOnOneWorker(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         if self.last and self.when == "batch" and batch == 1:
-            self.model.stop_training = True
+            self._stop()
 
     def on_epoch_end(self, epoch, logs=None):
         if self.last and self.when == "epoch" and epoch == 1:
-            self.model.stop_training = True
+            self._stop()
+
+    def _stop(self):
+        self.model.stop_training = True
 
 
 def fit_and_stop(strategy: Any, *, when: str) -> dict[str, Any]:
@@ -788,6 +791,23 @@ def fit_and_stop(strategy: Any, *, when: str) -> dict[str, Any]:
     x, y = examples(96)
     model = compiled_network(strategy)
     callbacks: list[Any] = [StopOnOneWorker(strategy, when)]
+    if when == "unforeseen":
+        name = "_".join(("stop", "training"))
+        callbacks = [
+            keras.callbacks.LambdaCallback(
+                on_train_batch_end=lambda batch, logs: setattr(model, name, True)
+            )
+        ]
+    if when == "lambda" and strategy is not None and strategy.rank:
+        callbacks = []
+    elif when == "lambda":
+        callbacks = [
+            keras.callbacks.LambdaCallback(
+                on_train_batch_end=lambda batch, logs: setattr(
+                    model, "stop_training", batch == 1
+                )
+            )
+        ]
     weights = np.ones(len(x), "float32")
     if when == "nan":
         weights[40] = np.nan
@@ -961,33 +981,6 @@ def fit_by_recipe(strategy: Any) -> dict[str, Any]:
     arguments = recipe.fit_arguments
     history = model.fit(x, y, shuffle=False, verbose=0, **arguments).history
     return {**state(model), "history": history}
-
-
-def fit_recipe(strategy: Any) -> dict[str, list[float]]:
-    """Trains on a few examples by a published recipe; returns the logs."""
-    generator = np.random.default_rng(0)
-    x = generator.random((130, 32, 32, 3), "float32")
-    y = generator.integers(0, 10, 130)
-    recipe = keras_fastnet.recipes.sony2018(
-        strategy,
-        (x, y),
-        epochs=4,
-        global_batch=8 * strategy.num_replicas_in_sync,
-        device_batch=8,
-    )
-    with recipe.scope():
-        model = keras_fastnet.models.cifar_resnet(8, first_strides=2)
-        recipe.compile(model, metrics=["accuracy"])
-    arguments = recipe.fit_arguments
-    callbacks = keras_fastnet.callbacks
-    arguments["callbacks"] += [
-        callbacks.TrustRatioMonitor(),
-        callbacks.ThroughputMonitor(),
-    ]
-    history = model.fit(
-        *(x, y), validation_data=(x[:50], y[:50]), verbose=0, **arguments
-    )
-    return history.history
 
 
 def tpu_of_two_hosts(strategy: Any) -> str:

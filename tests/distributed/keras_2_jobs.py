@@ -82,7 +82,6 @@ def fit_with_keras_2(
     count: int = 96,
     batch_size: int = 32,
     epochs: int = 3,
-    normalized: bool = False,
     phases: dict[int, int] | None = None,
     warmup: bool = True,
     **options: Any,
@@ -91,9 +90,8 @@ def fit_with_keras_2(
     if strategy is None and optimizer not in ("lars", "clipped", "addons"):
         strategy = keras_fastnet.TorusStrategy()
     x, y = examples(count)
-    layers = [keras.layers.BatchNormalization] if normalized else []
     made = OPTIMIZERS[optimizer]
-    model = network(strategy, made, *layers)
+    model = network(strategy, made)
     callbacks = [LearningRateWarmup(2.0, 1.5)] if warmup else []
     if phases:
         callbacks.append(BatchGrowth(phases))

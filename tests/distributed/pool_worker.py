@@ -9,7 +9,6 @@ _JOBS = (
     "backup_jobs",
     "data_jobs",
     "differing_jobs",
-    "feeding_jobs",
     "initial_jobs",
     "jobs",
     "program_jobs",

@@ -353,3 +353,77 @@ def fit_contrasted(strategy: Any, *, run_eagerly: bool) -> dict[str, Any]:
         model.compile(keras.optimizers.SGD(0.1), "mse", run_eagerly=run_eagerly)
     history = model.fit(x, y, batch_size=7, epochs=2, shuffle=False, verbose=0)
     return {**state(model), "history": history.history}
+
+
+class OwnUpdates(keras.Sequential):
+    """Uses gradients for other things than an optimizer's update."""
+
+    kind = ""
+    reduced = True
+
+    def gradients(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self(x, training=True) - y) ** 2)
+        return loss, tape.gradient(loss, self.trainable_variables)
+
+    def mean(self, gradients):
+        if not self.reduced:
+            return gradients
+        return tf.distribute.get_replica_context().all_reduce("MEAN", gradients)
+
+    def train_step(self, data):
+        weights = self.trainable_variables
+        loss, gradients = self.gradients(data)
+        gradients = self.mean(gradients)
+        if self.kind == "by hand":
+            for weight, gradient in zip(weights, gradients, strict=True):
+                weight.assign_sub(0.1 * gradient)
+        if self.kind == "sharpness-aware":
+            norm = tf.linalg.global_norm(gradients)
+            for weight, gradient in zip(weights, gradients, strict=True):
+                weight.assign_add(0.5 * gradient / norm)
+            _, again = self.gradients(data)
+            for weight, gradient in zip(weights, gradients, strict=True):
+                weight.assign_sub(0.5 * gradient / norm)
+            self.optimizer.apply(again, weights)
+        if self.kind == "added up":
+            for total, gradient in zip(self.totals, gradients, strict=True):
+                total.assign_add(gradient)
+            self.batches.assign_add(1)
+            tf.cond(self.batches % 2 == 0, self.update, lambda: None)
+        return {"loss": loss}
+
+    def update(self):
+        self.optimizer.apply([t / 2.0 for t in self.totals], self.trainable_variables)
+        for total in self.totals:
+            total.assign(tf.zeros_like(total))
+
+
+def fit_own_updates(
+    strategy: Any, *, kind: str, reduced: bool = True
+) -> dict[str, Any]:
+    """Trains without an optimizer's update, or with one of other gradients.
+
+    Args:
+        strategy: The worker's.
+        kind: What is done with gradients.
+        reduced: Whether they are means over all replicas before.
+    """
+    import contextlib
+    import io
+
+    x, y = numbers()
+    with scope(strategy):
+        model = OwnUpdates([keras.Input((4,)), keras.layers.Dense(1)])
+        model.kind, model.reduced = kind, reduced
+        model.totals = [tf.Variable(tf.zeros(w.shape)) for w in model.weights]
+        model.batches = tf.Variable(0)
+        model.compile(keras.optimizers.SGD(0.1))
+    output = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(output):
+            results = trained(model, x, y)
+    except tf.errors.InvalidArgumentError as error:
+        return {"error": str(error)}
+    return results if reduced else {**results, "printed": output.getvalue()}

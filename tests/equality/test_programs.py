@@ -6,27 +6,9 @@ import pytest
 from tests.programs import PROGRAMS
 from tests.programs.comparing import largest_difference
 
-# What others cover as well, or what takes long to compile.
-_SLOW = {
-    "adversarial",
-    "bidirectional_lstm",
-    "contrastive",
-    "distillation",
-    "miniature_gpt",
-    "segmentation",
-    "siamese_contrastive",
-    "weather",
-}
-
 
 @pytest.mark.distributed
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.slow if name in _SLOW else ())
-        for name in PROGRAMS
-    ],
-)
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_two_workers_train_as_one_device(one_device, two_workers, tmp_path, name):
     results = []
     for pool in (one_device, two_workers):

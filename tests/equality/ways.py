@@ -122,6 +122,13 @@ DATA = {
     # A worker alone takes no share early.
     "image files": _pipeline("image files"),
     "records in a cache": _pipeline("records"),
+    "a pipeline whose batch grows": Way(
+        "fit_growing_pipeline",
+        {"max_device_batch": 64},
+        {},
+        apart=("optimizer",),
+        clusters=("two_workers", "two_by_two"),
+    ),
     "train_on_batch": Way("on_batch"),
     "a custom loop": Way("custom_loop"),
 }
@@ -227,6 +234,10 @@ OWN_STEPS = {
     },
     "a contrastive loss, traced": _own("fit_contrasted", run_eagerly=False),
     "a contrastive loss, eager": _own("fit_contrasted", run_eagerly=True),
+    **{
+        f"means of gradients, {kind}": _own("fit_own_updates", kind=kind)
+        for kind in ("by hand", "sharpness-aware", "added up")
+    },
     **{
         f"{kind} made outside of the scope": _own("optimizer_outside", kind=kind)
         for kind in ("plain", "large batch")

@@ -1,13 +1,10 @@
 """`examples/imagenet.py` and `cifar10.py`, on a few generated records."""
 
 import colorsys
-import os
 import re
 import runpy
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import keras
@@ -73,43 +70,6 @@ def test_batch_grows_on_two_workers(fastnet, data_dir):
     )
     assert "epoch 2: global batch 64 = 4 x 16 (global micro-batch)" in done.stdout
     assert "Epoch 3/3" in done.stdout
-
-
-@pytest.mark.distributed
-@pytest.mark.slow
-def test_killed_run_resumes_to_the_same_result(
-    fastnet, environment, data_dir, tmp_path
-):
-    whole = fastnet("run", "--workers", 2, *words(data_dir, *SONY))
-    backups = tmp_path / "backups"
-    again = words(data_dir, *SONY, "--backup-dir", backups, "--save-freq", 1)
-    command = [sys.executable, "-m", "keras_fastnet.cli", "run", "--workers", "2"]
-    process = subprocess.Popen(
-        [*command, *map(str, again)],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    # Kills a worker after some updates of the second epoch.
-    for line in process.stdout:
-        if "Epoch 2/3" in line:
-            break
-    time.sleep(0.5)
-    found = subprocess.run(
-        ["pgrep", "-f", f"imagenet.py .*{backups}"], capture_output=True, text=True
-    )
-    workers = [int(pid) for pid in found.stdout.split() if int(pid) != process.pid]
-    os.kill(workers[-1], signal.SIGKILL)
-    process.stdout.read()
-    assert process.wait(60) != 0
-    process.stdout.close()
-    assert list(backups.iterdir())
-    rest = fastnet("run", "--workers", 2, *again)
-    assert rest.returncode == 0, rest.stdout + rest.stderr
-    assert "Epoch 1/3" not in rest.stdout
-    assert len(facts(whole.stdout)) == 3
-    assert facts(rest.stdout) == facts(whole.stdout)
 
 
 def run(*arguments):

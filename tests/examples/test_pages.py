@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-import keras_fastnet
 from keras_fastnet.cli import make_parser
 from tests.documentation import PAGES, ROOT, blocks, name_of
 
@@ -24,8 +23,6 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 EXTRAS = set(
     re.findall(r"^(\S+) = \[", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
 )
-# Packages of other environments, and those from which the pages lead away.
-FOREIGN = {"horovod", "official", "ray", "tensorflow_addons", "tf_keras"}
 
 
 def anchors(page: Path) -> set[str]:
@@ -41,7 +38,11 @@ def resolve(name: str) -> Any:
     found = importlib.import_module(first)
     for depth, part in enumerate(rest, 2):
         if not hasattr(found, part):
-            importlib.import_module(".".join(name.split(".")[:depth]))
+            module = ".".join(name.split(".")[:depth])
+            # An example is a program: importing it would run it.
+            if module.startswith("keras_fastnet.examples."):
+                return importlib.util.find_spec(module).origin
+            importlib.import_module(module)
         found = getattr(found, part)
     return found
 
@@ -132,61 +133,24 @@ def wrong_commands(page: Path) -> Iterator[str]:
             yield from (extra for extra in extras if extra and extra not in EXTRAS)
 
 
-def dotted(node: ast.AST) -> list[str]:
-    """Returns the words of `a.b.c`, or none for another expression."""
-    if isinstance(node, ast.Attribute):
-        before = dotted(node.value)
-        return [*before, node.attr] if before else []
-    return [node.id] if isinstance(node, ast.Name) else []
-
-
-def names_in(tree: ast.AST) -> dict[str, Any]:
-    """Returns what the names of a block stand for, where it is the package's."""
-    names = {"keras_fastnet": keras_fastnet, "fastnet": keras_fastnet}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and "keras_fastnet" in (node.module or ""):
-            module = importlib.import_module(node.module)
-            for alias in node.names:
-                names[alias.asname or alias.name] = getattr(module, alias.name)
-    return names
-
-
-def wrong_call(node: ast.Call, names: dict[str, Any]) -> str:
-    """Returns why a call of the package does not fit its signature, or `""`."""
-    first, *rest = dotted(node.func) or [""]
-    if first not in names:
-        return ""
-    called = names[first]
-    for name in rest:
-        called = getattr(called, name)
-    given = {word.arg: None for word in node.keywords if word.arg}
-    # The signature of a class may be its metaclass's.
-    of_class = inspect.isclass(called)
-    signature = inspect.signature(called.__init__ if of_class else called)
-    try:
-        signature.bind_partial(*[None] * of_class, *node.args, **given)
-    except TypeError as error:
-        return f"{ast.unparse(node)}: {error}"
-    return ""
-
-
-def wrong_python(page: Path) -> Iterator[str]:
-    """Yields calls that do not fit and imports that do not exist."""
+def wrong_calls(page: Path) -> Iterator[str]:
+    """Yields calls of the package, in any block, that do not fit a signature."""
     for block in blocks(page, "python"):
-        tree = ast.parse(block.text)
-        names = names_in(tree)
-        imported = set()
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and (wrong := wrong_call(node, names)):
-                yield wrong
-            elif isinstance(node, ast.Import):
-                imported |= {alias.name.split(".")[0] for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                imported.add(node.module.split(".")[0])
-        yield from (n for n in imported - FOREIGN if not importlib.util.find_spec(n))
+        for node in ast.walk(ast.parse(block.text)):
+            name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            if re.fullmatch(r"(keras_)?fastnet(\.\w+)+", name):
+                called = resolve(re.sub("^fastnet", "keras_fastnet", name))
+                # The signature of a class may be its metaclass's.
+                of_class = inspect.isclass(called)
+                signature = inspect.signature(called.__init__ if of_class else called)
+                given = {word.arg: None for word in node.keywords if word.arg}
+                try:
+                    signature.bind_partial(*[None] * of_class, *node.args, **given)
+                except TypeError as error:
+                    yield f"{ast.unparse(node)}: {error}"
 
 
-KINDS = (missing_paths, broken_links, missing_names, wrong_commands, wrong_python)
+KINDS = (missing_paths, broken_links, missing_names, wrong_commands, wrong_calls)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -197,7 +161,7 @@ def test_what_a_page_mentions_exists(page):
 @pytest.mark.parametrize(
     ("command", "page"),
     [
-        *(("run", "launcher"), ("check", "check"), ("bench", "bench")),
+        *(("run", "launcher"), ("check", "check"), ("bench", "plan")),
         *(("plan", "plan"), ("recipe", "recipes")),
     ],
 )
@@ -211,8 +175,14 @@ def test_every_option_is_on_its_page(command, page):
 def test_every_page_can_be_found():
     """From the site's contents, and but for the reference from the README."""
     pages = {path.stem for path in (ROOT / "docs").glob("*.md")} - {"index"}
-    contents = (ROOT / "docs" / "index.md").read_text("utf-8")
-    assert pages <= set(re.findall(r"^(\w+)$", contents, re.M))
+    contents = "".join(
+        path.read_text("utf-8")
+        for path in (
+            ROOT / "docs" / "index.md",
+            *(ROOT / "docs/reference").glob("*.md"),
+        )
+    )
+    assert pages <= set(re.findall(r"^(?:\.\./)?(\w+)$", contents, re.M))
     readme = (ROOT / "README.md").read_text("utf-8")
     assert pages <= set(re.findall(r"\(docs/(\w+)\.md", readme))
 

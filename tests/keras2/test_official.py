@@ -1,7 +1,6 @@
 """LARS compared with that of tf-models-official.
 
-Theirs uses the norm of `g + beta w`, where the paper has a sum of two norms, and its
-"popular" momentum is outside of the learning rate.
+Theirs uses the norm of `g + beta w`, where the paper has a sum of two norms.
 """
 
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import keras_fastnet
-from keras_fastnet import LARS, LargeBatchOptimizer
+from keras_fastnet import LARS
 from tests.distributed.keras_2_jobs import examples, network
 
 theirs = pytest.importorskip("official.modeling.optimization.lars")
@@ -32,14 +31,13 @@ def case():
     return random.normal(size=(STEPS, 5, 4)).astype("float32"), start
 
 
-def both(case, *, momentum, weight_decay, nesterov=False, classic=True):
+def both(case, *, momentum, weight_decay, nesterov=False):
     ours = LARS(3.0, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov)
     other = theirs.LARS(
         3.0,
         momentum=momentum,
         weight_decay_rate=weight_decay,
         nesterov=nesterov,
-        classic_momentum=classic,
     )
     return trained(ours, *case), trained(other, *case)
 
@@ -49,11 +47,6 @@ def test_equal_without_decay(case, nesterov):
     ours, other = both(case, momentum=0.9, weight_decay=0.0, nesterov=nesterov)
     np.testing.assert_allclose(ours, other, rtol=1e-5, atol=1e-7)
     assert np.abs(ours - case[1]).max() > 0.01
-
-
-def test_popular_momentum_is_equal_without_momentum_and_decay(case):
-    ours, other = both(case, momentum=0.0, weight_decay=0.0, classic=False)
-    np.testing.assert_allclose(ours, other, rtol=1e-5, atol=1e-7)
 
 
 def test_denominators_differ_with_decay(case):
@@ -88,23 +81,3 @@ def test_official_configures_rate_and_optimizer():
     network(None, lambda: lars).fit(*examples(96), 32, epochs=2, verbose=0)
     rate = factory.build_learning_rate()(tf.constant(5))
     np.testing.assert_allclose(lars.learning_rate, rate, rtol=1e-5)
-
-    def weights(batch_size, steps):
-        made = factory.build_optimizer(
-            factory.build_learning_rate(), postprocessor=accumulating(steps)
-        )
-        keras_fastnet.keras.utils.set_random_seed(0)
-        model = network(None, lambda: made)
-        options = {"epochs": 2, "shuffle": False, "verbose": 0}
-        model.fit(*examples(96), batch_size, **options)
-        return model.get_weights()
-
-    for parts, whole in zip(weights(16, 2), weights(32, None), strict=True):
-        np.testing.assert_allclose(parts, whole, rtol=1e-5, atol=1e-6)
-
-
-def accumulating(steps):
-    def wrapped(optimizer):
-        return optimizer if steps is None else LargeBatchOptimizer(optimizer, steps)
-
-    return wrapped

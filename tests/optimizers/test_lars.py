@@ -1,4 +1,4 @@
-"""LARS as a Keras optimizer: configuration, updates, clipping, dtypes, arguments."""
+"""LARS as a Keras optimizer: configuration, dtypes, arguments, `fit` and saving."""
 
 import numpy as np
 import pytest
@@ -7,6 +7,46 @@ import tensorflow as tf
 from keras_fastnet import LARS
 from keras_fastnet._keras.keras_api import keras
 from tests.variables import new_variable
+
+pytestmark = pytest.mark.smoke
+
+GENERATOR = np.random.default_rng(0)
+IMAGES = GENERATOR.normal(size=(32, 6, 6, 2)).astype("float32")
+TOKENS = GENERATOR.integers(0, 9, size=(32, 5))
+LABELS = GENERATOR.integers(0, 3, size=32)
+
+
+def image_model():
+    keras.utils.set_random_seed(1)
+    return keras.Sequential(
+        [
+            keras.Input((6, 6, 2)),
+            keras.layers.Conv2D(4, 3),
+            keras.layers.BatchNormalization(),
+            keras.layers.ReLU(),
+            keras.layers.Flatten(),
+            keras.layers.Dense(3, activation="softmax"),
+        ]
+    )
+
+
+def token_model():
+    """Returns a model with a sparse gradient."""
+    keras.utils.set_random_seed(1)
+    return keras.Sequential(
+        [
+            keras.Input((5,), dtype="int32"),
+            keras.layers.Embedding(9, 4),
+            keras.layers.Flatten(),
+            keras.layers.Dense(3, activation="softmax"),
+        ]
+    )
+
+
+def schedule():
+    return keras.optimizers.schedules.CosineDecay(
+        0.5, decay_steps=6, warmup_target=4.0, warmup_steps=2
+    )
 
 
 def test_config_round_trip():
@@ -29,25 +69,12 @@ def test_config_round_trip():
         name="mine",
     )
     config = optimizer.get_config()
-    assert LARS.from_config(config).get_config() == config
     assert config["exclude_from_adaptation"] == ["c"]
     copy = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
     assert type(copy) is LARS
     assert copy.get_config() == config
     config = LARS(epsilon=0.0, weight_decay=None).get_config()
     assert (config["epsilon"], config["weight_decay"]) == (0.0, 0.0)
-
-
-def test_correctness_with_golden():
-    optimizer = LARS(1.0, momentum=0.5, weight_decay=0.25, trust_coefficient=0.1)
-    variable = new_variable([[1.0]], dtype="float64")
-    seen = []
-    for _ in range(4):
-        optimizer.apply([tf.ones((1, 1), tf.float64)], [variable])
-        seen.append(variable.numpy().item())
-    # For one element with g and w of one sign, ratio * (g + beta w) is eta * w. So by
-    # hand, v = 0.5 v + 0.1 w and w = w - v, from w = 1.
-    np.testing.assert_allclose(seen, [0.9, 0.76, 0.614, 0.4796], rtol=1e-14)
 
 
 @pytest.mark.parametrize("nesterov", [False, True])
@@ -82,41 +109,16 @@ def test_variable_without_gradient_is_unchanged():
     assert second.numpy().item() == 1.0
 
 
-def test_buffers_have_keras_names():
-    variable = new_variable([[1.0]], name="kernel")
-    optimizer = LARS()
-    optimizer.build([variable])
-    assert [v.path for v in optimizer.variables] == [
-        "lars/iteration",
-        "lars/learning_rate",
-        "lars/kernel_momentum",
-    ]
-    optimizer = LARS(momentum=0.0)
-    optimizer.build([variable])
-    assert len(optimizer.variables) == 2
-
-
-def test_constraints_are_applied():
-    layer = keras.layers.Dense(1, kernel_constraint="non_neg", use_bias=False)
-    layer.build((None, 2))
-    LARS(1e6).apply([tf.ones((2, 1))], layer.trainable_variables)
-    assert layer.kernel.numpy().tolist() == [[0.0], [0.0]]
-
-
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
         ({"momentum": 1.0}, ValueError, "`momentum` must be a number at least 0"),
-        ({"momentum": "0.9"}, TypeError, "`momentum` must be a number"),
         ({"weight_decay": -1e-4}, ValueError, "`weight_decay` must be a number"),
         ({"trust_coefficient": 0.0}, ValueError, "a number above 0"),
         ({"epsilon": -1e-9}, ValueError, "`epsilon` must be a number at least 0"),
         ({"nesterov": 1}, TypeError, "`nesterov` must be a bool"),
-        ({"learning_rate": "1"}, ValueError, "learning_rate"),
         ({"learning_rate": -1.0}, ValueError, "`learning_rate` must be a number at"),
         ({"clipnorm": -1}, ValueError, "Received: clipnorm=-1"),
-        ({"clipvalue": float("nan")}, ValueError, "Received: clipvalue=nan"),
-        ({"global_clipnorm": -1.0}, ValueError, "Received: global_clipnorm=-1.0"),
         ({"eta": 0.1}, ValueError, "eta"),
     ],
     ids=str,
@@ -124,3 +126,47 @@ def test_constraints_are_applied():
 def test_invalid_arguments_raise(arguments, error, message):
     with pytest.raises(error, match=message):
         LARS(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("make", "inputs"), [(image_model, IMAGES), (token_model, TOKENS)]
+)
+@pytest.mark.parametrize(
+    "how", [{"run_eagerly": True}, {"jit_compile": True}, {"steps_per_execution": 4}]
+)
+def test_eager_xla_and_several_steps_per_execution_agree(how, make, inputs):
+    weights = []
+    for options in ({"jit_compile": False}, how):
+        model = make()
+        optimizer = LARS(schedule(), weight_decay=0.01, nesterov=make is image_model)
+        model.compile(optimizer, "sparse_categorical_crossentropy", **options)
+        model.fit(inputs, LABELS, batch_size=8, epochs=2, shuffle=False, verbose=0)
+        weights.append(model.get_weights())
+    for plain, other in zip(*weights, strict=True):
+        np.testing.assert_allclose(other, plain, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"learning_rate": schedule(), "exclude_from_adaptation": ["dense"]},
+        {"learning_rate": 2.0, "use_ema": True, "gradient_accumulation_steps": 2},
+    ],
+    ids=["schedule", "average and accumulation"],
+)
+def test_training_after_loading_is_bit_equal(tmp_path, options):
+    def epoch(model):
+        model.fit(IMAGES, LABELS, batch_size=8, shuffle=False, verbose=0)
+
+    model = image_model()
+    model.compile(LARS(**options), "sparse_categorical_crossentropy")
+    epoch(model)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    states = []
+    for trained in (model, loaded):
+        epoch(trained)
+        variables = [v.numpy() for v in trained.optimizer.variables]
+        states.append(trained.get_weights() + variables)
+    for ours, theirs in zip(*states, strict=True):
+        np.testing.assert_array_equal(ours, theirs)

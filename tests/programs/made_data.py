@@ -14,13 +14,12 @@ def images(count: int, classes: int = 4, size: int = 8, seed: int = 0):
 
 
 def sentences(count: int, length: int = 10, words: int = 20, seed: int = 0):
-    """Returns padded word numbers; the label is 1 if most are in the upper half."""
+    """Returns padded word numbers."""
     generator = np.random.default_rng(seed)
     tokens = generator.integers(1, words, (count, length))
     lengths = generator.integers(3, length + 1, count)
     valid = np.arange(length) < lengths[:, None]
-    upper = ((tokens >= words // 2) & valid).sum(1)
-    return np.where(valid, tokens, 0), (2 * upper > lengths).astype("int64")
+    return np.where(valid, tokens, 0)
 
 
 def normal(*shape: int, seed: int = 0):

@@ -40,7 +40,7 @@ class MaskedLanguageModel(keras.Model):
 
 
 def masked(count):
-    words, _ = sentences(count, words=WORDS - 1)
+    words = sentences(count, words=WORDS - 1)
     chosen = (np.random.default_rng(1).random(words.shape) < 0.3) & (words > 0)
     hidden = np.where(chosen, WORDS - 1, words)
     return hidden, words, chosen.astype("float64")

@@ -40,7 +40,7 @@ class Tagger(keras.Model):
 
 
 def tagged(count, seed):
-    tokens, _ = sentences(count, seed=seed)
+    tokens = sentences(count, seed=seed)
     tags = (tokens + 6) // 7
     return tf.data.Dataset.from_tensor_slices((tokens, tags)).batch(7)
 

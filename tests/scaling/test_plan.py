@@ -1,7 +1,6 @@
 """`fastnet plan`: its predictions against arithmetic by hand, and its errors."""
 
 import dataclasses
-import functools
 import importlib.util
 import json
 import math
@@ -28,35 +27,7 @@ COSTS = {
     "copied_byte": 1e-10,
     "collective": 30e-6,
 }
-BENCH = {
-    "format": 1,
-    "transport": "tensorflow",
-    "ranks": 4,
-    "hosts": 1,
-    "ranks_per_host": 4,
-    "cores_per_host": 2,
-    "wire_dtype": "float32",
-    "bucket_bytes": 1_000_000_000,
-    # A rank alone would take 100 us a message and 1 ns a byte: a ring of four has 6
-    # messages and 1.5 vectors. Two cores for four ranks double that.
-    "all_reduce": [
-        {"algorithm": "ring", "grid": [1, 4], "bytes": n, "seconds": 2 * seconds}
-        for n, seconds in ((1e3, 6e-4 + 1.5e-6), (1e6, 6e-4 + 1.5e-3), (1e8, 0.1506))
-    ],
-    "weak_scaling": {
-        "model": "MyNet",
-        "parameters": 1_000_000,
-        "compute_seconds": 0.01,
-        "step_seconds": 0.05,
-    },
-}
 MILLION = Gradients(1_000_000)
-
-
-@pytest.fixture
-def bench(bench_file):
-    """Writes the file above with some entries changed, and returns its path."""
-    return functools.partial(bench_file, BENCH)
 
 
 def candidate(plan, name, grid=None):
@@ -64,9 +35,15 @@ def candidate(plan, name, grid=None):
     return found
 
 
+def shown(capsys, words):
+    """Returns what `fastnet plan` prints."""
+    assert cli.main(["plan", *words.split()]) == 0
+    return capsys.readouterr().out
+
+
 def test_ring_and_torus_by_hand():
     # 2 hosts of 2; 1,000,000 float32 gradients: 4 MB.
-    plan = make_plan(Topology(2, 2), MILLION, stated_costs=COSTS, compute_seconds=0.02)
+    plan = make_plan(Topology(2, 2), MILLION, stated_costs=COSTS)
     ring = candidate(plan, "ring")
     # 6 messages of 1 MB over the network at 0.5 GB/s, each after 200 + 50 us; one
     # operation.
@@ -78,7 +55,7 @@ def test_ring_and_torus_by_hand():
     seconds = 90e-6 + 2 * 100e-6 + 0.004 + 2 * 250e-6 + 2 * 0.004 + 0.0012
     assert torus.network_mb == 2.0 and not torus.chosen
     assert torus.seconds == pytest.approx(seconds)
-    assert plan.step_seconds(ring.seconds) == pytest.approx((0.03353, 0.02))
+    assert plan.step_seconds(0.02, ring.seconds) == pytest.approx((0.03353, 0.02))
     # Half of the bytes on the wire, a card for each.
     halves = dataclasses.replace(MILLION, wire_dtype="bfloat16")
     plan = make_plan(Topology(2, 2, cards=2), halves, stated_costs=COSTS)
@@ -87,58 +64,26 @@ def test_ring_and_torus_by_hand():
     assert torus.seconds == pytest.approx(9e-5 + 2e-4 + 0.002 + 5e-4 + 0.002 + 0.0006)
 
 
-def test_gradients_travel_in_buckets():
-    whole, cut = (
-        candidate(
-            make_plan(
-                Topology(1, 4),
-                dataclasses.replace(MILLION, bucket_bytes=size),
-                stated_costs=COSTS,
-            ),
-            "ring",
-        ).seconds
-        for size in (4_000_000, 1_500_000)
-    )
-    # Three buckets: three times the start, the same bytes.
-    assert cut - whole == pytest.approx(2 * (30e-6 + 6 * 100e-6))
-
-
-def test_ranks_that_share_cores_take_longer():
-    alone, shared = (
-        make_plan(
-            Topology(1, 4, cores=cores),
-            MILLION,
-            stated_costs=COSTS,
-            compute_seconds=0.02,
-        )
-        for cores in (4, 2)
-    )
-    # Except for the six rounds of waiting, in which other ranks compute.
-    wait = 6 * 100e-6
-    ring = candidate(shared, "ring").seconds
-    assert ring - wait == pytest.approx(2 * (candidate(alone, "ring").seconds - wait))
-    assert shared.step_seconds(ring)[0] == pytest.approx(0.040 + ring)
-
-
-def test_bench_file_gives_costs_model_and_time(bench):
-    plan = make_plan(Topology(1, 2), None, bench_files=[bench()])
-    assert plan.gradients == Gradients(1_000_000, "MyNet")
+def test_bench_file_gives_costs_and_cores(bench_file):
+    bench = [bench_file()]
+    plan = make_plan(Topology(1, 2), MILLION, bench_files=bench)
     assert plan.topology.cores == 2
     ring = candidate(plan, "ring").seconds
-    # 2 messages and one vector of 4 MB, on a core each, where a step takes 5 ms.
+    # 2 messages and one vector of 4 MB, on a core each.
     assert ring == pytest.approx(2e-4 + 4e-3, rel=1e-3)
-    assert plan.step_seconds(ring)[0] == pytest.approx(9.2e-3, rel=1e-3)
-    other = make_plan(Topology(1, 2), Gradients(5), bench_files=[bench()])
-    assert other.compute_seconds is None
+    assert plan.step_seconds(0.005, ring)[0] == pytest.approx(9.2e-3, rel=1e-3)
+    # Four ranks compute on two cores.
+    plan = make_plan(Topology(1, 4), MILLION, bench_files=bench)
+    assert plan.step_seconds(0.005, 0.0)[0] == pytest.approx(0.01)
     stated = make_plan(
-        Topology(2, 4), None, bench_files=[bench()], stated_costs={"network_byte": 5.0}
+        Topology(2, 4), MILLION, bench_files=bench, stated_costs={"network_byte": 5.0}
     )
     assert stated.costs.network_byte == 5.0
     assert stated.costs.host_byte == pytest.approx(1e-9, rel=1e-3)
     assert "no network was measured" in stated.costs_from
 
 
-def test_nccl_by_hand():
+def test_nccl_by_hand(capsys):
     # 69 us; 100 MB at 250 GB/s take 400 us.
     nccl = Nccl(69e-6, 250e9)
     gradients = Gradients(25_000_000, bucket_bytes=50_000_000)
@@ -149,6 +94,11 @@ def test_nccl_by_hand():
     assert seconds["1 x 100.0 MB"] == pytest.approx(whole)
     assert seconds["2 x 50.0 MB"] == pytest.approx(halves)
     assert [c.name for c in found if c.chosen] == ["2 x 50.0 MB"]
+    words = "--ranks 16 --hosts 2 --parameters 25000000 --nccl-us 69 --nccl-gb 250"
+    text = shown(capsys, words)
+    # TorusStrategy's buckets of 64 MiB.
+    assert re.search(rf"^2 x 50.0 MB +{1e3 * halves:.3f}  <- chosen$", text, re.M)
+    assert "69.0 us, 250.0 GB/s" in text and "torus" not in text
 
 
 def benchmark(name):
@@ -163,7 +113,7 @@ def benchmark(name):
 
 
 def test_published_times_of_nccl_are_predicted():
-    """The aims of docs/plan.md: a median under 15 %, the worst under 40 %."""
+    """A median under 15 %, the worst under 40 %, as docs/plan.md states."""
     nccl = benchmark("nccl")
     systems = nccl.published()
     assert len(systems) == 6
@@ -173,8 +123,9 @@ def test_published_times_of_nccl_are_predicted():
     # The recorded results are those of this model.
     recorded = json.loads((ROOT / "benchmarks" / "plan" / "nccl.json").read_text())
     latency, bandwidth, factor = nccl.fit(systems["H100, p5, EFA"])
-    assert recorded["H100, p5, EFA"]["pipelining"] == round(factor, 2)
-    # 16 MiB, as published.
+    assert recorded["H100, p5, EFA"]["pipelining"] == round(
+        factor, 2
+    )  # 16 MiB, as published.
     predicted = nccl_all_reduce_seconds(latency, bandwidth, 2**24, factor)
     assert predicted == pytest.approx(298.1e-6, rel=0.15)
 
@@ -198,12 +149,6 @@ def test_prediction_of_facebook_by_hand():
     assert recorded == published.as_text() + "\n"
 
 
-def shown(capsys, words):
-    """Returns what `fastnet plan` prints."""
-    assert cli.main(["plan", *words.split()]) == 0
-    return capsys.readouterr().out
-
-
 def test_text(capsys):
     words = "--ranks 16 --hosts 4 --parameters 25000000 --bucket-bytes 100000000"
     lines = shown(capsys, f"{words} --compute-ms 100").splitlines()
@@ -217,35 +162,22 @@ def test_text(capsys):
     assert "Give --compute-ms" in shown(capsys, words)
 
 
-def test_text_over_nccl(capsys):
-    words = "--ranks 16 --hosts 2 --parameters 25000000 --nccl-us 69 --nccl-gb 250"
-    text = shown(capsys, words)
-    # TorusStrategy's buckets of 64 MiB.
-    assert re.search(r"^2 x 50.0 MB +0.\d+  <- chosen$", text, re.M)
-    assert "69.0 us, 250.0 GB/s" in text and "torus" not in text
-
-
-def test_ring_on_a_fast_network_is_called_underestimated(capsys):
-    words = "--ranks 8 --hosts 4 --parameters 9 --network-bandwidth-gb "
-    assert "ring is underestimated" not in shown(capsys, words + "4")
-    assert "ring is underestimated" in shown(capsys, words + "6")
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         ("--parameters 9", "Received: no --ranks"),
-        ("--ranks 10000000 --parameters 9", "Received: 10,000,000"),
         (
             "--ranks 12 --hosts 5 --parameters 9",
             "Received: --ranks 12 --hosts 5. These fit: 2, 3, 4, 6",
         ),
-        ("--ranks 2", "Received: neither"),
-        ("--ranks 2 --model A --parameters 9", "not allowed with argument --model"),
-        ("--ranks 2 --parameters 9 --latency-us -1", "--latency-us must be a fin"),
+        ("--ranks 2", "Received: no --model"),
+        (
+            "--ranks 2 --parameters 9 --nccl-us -1",
+            "--nccl-us must be a finite number above 0",
+        ),
         ("--ranks 2 --parameters 9 --nccl-us 5", "Received: only one of"),
         ("--ranks 2 --parameters 9 --device-batch 8", "Received: no --model"),
-        ("--ranks 2 --bench missing.json", "missing.json (No such file"),
+        ("--ranks 2 --parameters 9 --bench no.json", "no.json (FileNotFoundError"),
         ("--ranks 2 --model resnet5", "Received: resnet5. Close to it: ResNet50"),
     ],
 )
@@ -254,17 +186,6 @@ def test_invalid_options_are_errors(words, message, capsys, monkeypatch, tmp_pat
     assert cli.main(["plan", *words.split()]) == 2
     captured = capsys.readouterr()
     assert message in captured.err and not captured.out
-
-
-def test_help_has_examples_that_can_be_parsed(capsys):
-    with pytest.raises(SystemExit):
-        cli.main(["plan", "--help"])
-    text = capsys.readouterr().out
-    examples = text.partition("examples:\n")[2].replace("\\\n", " ")
-    commands = re.findall(r"^  fastnet (plan .*)$", examples, re.MULTILINE)
-    assert len(commands) == 4
-    for command in commands:
-        cli.make_parser().parse_args(command.split())
 
 
 def test_nothing_heavy_is_imported_for_an_answer():

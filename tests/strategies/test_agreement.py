@@ -2,11 +2,9 @@
 
 import concurrent.futures
 import functools
-import json
 import threading
 import types
 
-import keras
 import numpy as np
 import pytest
 
@@ -19,37 +17,19 @@ from tests.distributed.worker_pool import POOLS
 NAMES = {
     "regularizer": "kernel_regularizer",
     "frozen layer": "trainable",
-    "layer's dtype": "dtype",
-    "dropout": "rate",
-    "layer's class": "GaussianNoise",
-    "a layer with a seed less": "Activation",
     "a layer more": "Dense on rank 1",
     "schedule": "optimizer",
     "learning_rate": "learning rate",
-    "accumulation in Keras": "gradient_accumulation_steps",
-    "LARS": "optimizer",
     "LargeBatchOptimizer": "optimizer",
-    "loss scaling": "optimizer",
-    "loss's reduction": "loss",
     "loss_weights": "loss weights",
-    "weighted_metrics": "weighted metrics",
-    "steps_per_execution": "steps per execution",
-    "run_eagerly": "run eagerly",
     "jit_compile": "jit compile",
     "number of examples": "shape",
     "dtype of data": "float64",
     "order of data": "different first batches",
     "a dataset": "batch_size",
-    "an infinite dataset": "batch_size",
-    "no data": "shape",
     "BackupAndRestore": "callbacks",
     "LearningRateWarmup": "callbacks",
-    "TrustRatioMonitor": "callbacks",
-    "ReduceLROnPlateau": "callbacks",
-    "LearningRateScheduler": "callbacks",
     "EarlyStopping": "callbacks",
-    "TerminateOnNaN": "callbacks",
-    "evaluate for fit": "call",
     "evaluate first": "call",
     "predict of other batches": "batch_size",
     "evaluate in a callback": "the beginning of `evaluate`",
@@ -60,15 +40,12 @@ NAMES = {
     "length of a dataset": "batches",
     "shape of a dataset": "of",
     "sharding policy": "its own",
-    "warm-up": "callbacks",
-    "decay": "decay_steps",
     "trust coefficient": "trust_coefficient",
     "examples of evaluate": "shape",
 }
 ALLOWED = {
     "verbose",
     "names of layers",
-    "a callback that watches",
     "ThroughputMonitor",
     "a list for an array",
     "own data of unequal length",
@@ -77,7 +54,6 @@ ALLOWED = {
 TRAINED = (
     "units",
     "order of data",
-    "evaluate for fit",
     "evaluate first",
     "predict of other batches",
     "examples of evaluate",
@@ -169,48 +145,26 @@ def assert_same(weights, expected):
 
 
 SETTINGS = """
-import json, os, pathlib, sys
-import keras
-import numpy as np
+import json, os
 import keras_fastnet
 from keras_fastnet.errors import ClusterError
 
 task = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
-found = {}
 different = {"grid": "ring", "wire_dtype": "bfloat16", "bucket_bytes": 4096,
              "scalar_losses": "sum"}
 for name, value in different.items():
     try:
         keras_fastnet.TorusStrategy(**({name: value} if task else {}))
     except ClusterError as error:
-        found[name] = str(error)
-strategy = keras_fastnet.TorusStrategy()
-x = np.random.default_rng(0).normal(size=(12, 4)).astype("float32")
-with strategy.scope():
-    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
-    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
-if task == 0:
-    model.set_weights([np.ones((4, 3)), np.zeros(3)])
-model.fit(x, x[:, :3], batch_size=5, shuffle=False, verbose=0)
-found["weights"] = [w.tolist() for w in model.get_weights()]
-pathlib.Path(sys.argv[1], f"{task}.json").write_text(json.dumps(found))
+        assert name in str(error), error
+    else:
+        raise SystemExit(f"{name} was accepted")
+keras_fastnet.TorusStrategy()
 """
 
 
-def test_settings_of_the_strategy_and_weights_loaded_on_the_chief(fastnet, tmp_path):
-    """Unequal arguments end the start by name; the chief's weights can be taken."""
+def test_unequal_settings_of_the_strategy_end_the_start(fastnet, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(SETTINGS)
-    done = fastnet("run", "--workers", 2, script, tmp_path)
+    done = fastnet("run", "--workers", 2, script)
     assert done.returncode == 0, done.stdout + done.stderr
-    found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
-    for name in ("grid", "wire_dtype", "bucket_bytes", "scalar_losses"):
-        assert all(name in worker[name] for worker in found), found
-    assert found[0]["weights"] == found[1]["weights"]
-    x = np.random.default_rng(0).normal(size=(12, 4)).astype("float32")
-    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
-    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
-    model.set_weights([np.ones((4, 3)), np.zeros(3)])
-    model.fit(x, x[:, :3], batch_size=5, shuffle=False, verbose=0)
-    for mine, one in zip(found[0]["weights"], model.get_weights(), strict=True):
-        np.testing.assert_allclose(mine, one, rtol=1e-5, atol=1e-6)

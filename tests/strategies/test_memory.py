@@ -2,8 +2,6 @@
 
 import platform
 import resource
-import subprocess
-import sys
 
 import pytest
 
@@ -31,14 +29,3 @@ def test_workers_use_the_same_memory_again(one_device, two_workers):
 @pytest.mark.parametrize("name", ["MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"])
 def test_glibc_variables_of_the_user_are_respected(name):
     assert keep_freed_memory({name: "65536"}) is False
-
-
-def test_freed_memory_is_kept_by_default():
-    # In a process of its own, as it cannot be undone.
-    command = (
-        "from keras_fastnet.strategies.memory import keep_freed_memory as keep\n"
-        "print(keep({}))"
-    )
-    run = [sys.executable, "-c", command]
-    done = subprocess.run(run, capture_output=True, text=True, check=True)
-    assert done.stdout == "True\n"

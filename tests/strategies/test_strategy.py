@@ -36,12 +36,6 @@ for options in ({}, {"grid": "ring"}):
         print(type(error).__name__, error)
 """
 
-WORKER = """
-import keras_fastnet
-strategy = keras_fastnet.strategy()
-print(type(strategy).__name__, strategy.num_workers)
-"""
-
 
 def printed(command, environment):
     ended = subprocess.run(
@@ -82,12 +76,3 @@ def test_unreachable_tpu_raises_cluster_error(environment):
     ).splitlines()
     assert unreachable.startswith("ClusterError") and "'local'" in unreachable
     assert options.startswith("ValueError") and "grid" in options
-
-
-@pytest.mark.distributed
-def test_several_workers_get_a_torus_strategy(environment, tmp_path):
-    script = tmp_path / "worker.py"
-    script.write_text(WORKER)
-    command = [sys.executable, "-m", "keras_fastnet.cli", "run", "--workers", "2"]
-    text = printed([*command, str(script)], environment)
-    assert "TorusStrategy 2" in text

@@ -24,11 +24,6 @@ BEFORE_A_RELEASE = [
     ("fit", {"optimizer_options": {"global_clipnorm": 1e-2}}),
     ("fit", {"optimizer_options": {"gradient_accumulation_steps": 3}}),
     ("fit", {"optimizer_options": EMA}),
-    ("fit", {"compile_options": {"jit_compile": True}}),
-    ("fit", {"compile_options": {"steps_per_execution": 2}, "count": 128}),
-    ("fit", {"fit_options": {"class_weight": {0: 1.0, 1: 3.0}}}),
-    # Batches that cannot be dealt out evenly: as the last, and all.
-    ("fit", {"accumulation_steps": 1, "count": 70}),
     # A program of static shapes is made for each size of a batch.
     (
         "fit",
@@ -40,9 +35,7 @@ BEFORE_A_RELEASE = [
     ),
     ("fit_iterables", {"kind": "generator", "count": 72}),
     ("fit_loss", {"kind": "masked"}),
-    ("fit_growing", {}),
     ("on_batch", {"count": 32}),
-    ("custom_loop", {"count": 96}),
 ]
 
 
@@ -84,12 +77,6 @@ def test_dropout_differs_between_cores(one_by_two, tpu):
     np.testing.assert_array_equal(masks[:, :2], other)
 
 
-@pytest.mark.slow
-def test_the_cluster_check_passes(tpu):
-    (verdicts,) = tpu.run("checked")
-    assert {result for _, result, _ in verdicts} == {"pass", "note"}, verdicts
-
-
 def test_image_records(tmp_path, one_device, tpu):
     # 19 on 4 cores: steps of 8, 8 and 3; evaluation likewise.
     settings = {"folder": str(write_split(tmp_path, [12, 7])), "classes": 19}
@@ -100,13 +87,6 @@ def test_image_records(tmp_path, one_device, tpu):
 def test_a_custom_step_logs_the_mean_over_the_cores(one_device, tpu):
     (one,), (several,) = one_device.run("fit_own_step"), tpu.run("fit_own_step")
     np.testing.assert_allclose(several, one, rtol=1e-6)
-
-
-@pytest.mark.slow
-def test_a_recipe_with_all_its_callbacks(tpu):
-    (logs,) = tpu.run("fit_recipe")
-    assert logs["global_batch"] == [32, 64, 64, 64]
-    assert {"trust_ratio_min", "examples_per_second", "val_accuracy"} <= set(logs)
 
 
 def test_batch_growth_is_one_static_program_without_host_transfers(tpu):

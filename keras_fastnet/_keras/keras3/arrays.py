@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from keras.src import backend, tree
+from keras.src import tree
 from keras.src.trainers.data_adapters import array_slicing
 
 from keras_fastnet._keras.tensorflow import agreed_seed
@@ -68,20 +68,8 @@ def _rows_by_seed(
     return made.with_options(batches.options())
 
 
-def head(inputs: Any, rows: int) -> Any:
-    """Returns arrays of which memory-mapped ones end after the first rows.
-
-    Args:
-        inputs: A structure of arrays.
-        rows: How many of their rows are needed.
-    """
-    return tree.map_structure(
-        lambda array: array[:rows] if _is_mapped(array) else array, inputs
-    )
-
-
 class ArrayRows:
-    """Arrays in memory, or memory-mapped, and which of their rows make a batch.
+    """Arrays in memory, and which of their rows make a batch.
 
     Args:
         inputs: A structure of arrays with equally many rows.
@@ -108,57 +96,12 @@ class ArrayRows:
         )
 
 
-def _is_mapped(array: Any) -> bool:
-    """Returns whether numbers lie in a memory-mapped file."""
-    if not (isinstance(array, np.ndarray) and array.dtype.kind in "biuf"):
-        return False
-    while isinstance(array, np.ndarray):
-        if isinstance(array, np.memmap):
-            return True
-        array = array.base
-    return False
-
-
 def _reader(array: Any) -> Callable[[tf.Tensor], Any] | None:
     """Returns a function that reads some rows of an array, in a graph."""
     if array is None:
         return None
-    if _is_mapped(array):
-        return _MappedRows(array)
     made = array_slicing.convert_to_sliceable(array, target_backend="tensorflow")
     if isinstance(made, array_slicing.TensorflowSparseWrapper):
         return lambda rows: array_slicing.slice_tensorflow_sparse_wrapper(made, rows)
     table = made if tf.is_tensor(made) else tf.convert_to_tensor(made)
     return lambda rows: tf.gather(table, rows)
-
-
-# TensorFlow would copy the whole array into memory.
-class _MappedRows:
-    """Reads rows of a memory-mapped array when they are needed.
-
-    Args:
-        array: The array.
-    """
-
-    def __init__(self, array: np.ndarray):
-        self._array = array
-        # Whether `take` reads its rows alone: it copies other arrays as a whole.
-        self._plain = array.flags.c_contiguous and array.flags.aligned
-        name = backend.standardize_dtype(array.dtype)
-        # As Keras casts whole arrays.
-        self._dtype = np.dtype(
-            backend.floatx() if backend.is_float_dtype(name) else name
-        )
-
-    def __call__(self, numbers: tf.Tensor) -> tf.Tensor:
-        """Returns some rows, in a graph."""
-        read = tf.numpy_function(self._read, [numbers], self._dtype)
-        read.set_shape([numbers.shape[0], *self._array.shape[1:]])
-        return read
-
-    def _read(self, numbers: np.ndarray) -> np.ndarray:
-        if self._plain:
-            rows = self._array.take(numbers, axis=0)
-        else:
-            rows = self._array[numbers]
-        return np.ascontiguousarray(rows, self._dtype)

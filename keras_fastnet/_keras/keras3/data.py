@@ -17,12 +17,8 @@ from keras.src.trainers.data_adapters import (
 )
 
 from keras_fastnet._keras.active_strategy import FastnetStrategy
-from keras_fastnet._keras.keras3.arrays import dataset_of_rows, head
-from keras_fastnet._keras.keras3.py_datasets import (
-    dataset_of_parts,
-    first_only,
-    separate_iterators,
-)
+from keras_fastnet._keras.keras3.arrays import dataset_of_rows
+from keras_fastnet._keras.keras3.py_datasets import first_only, separate_iterators
 from keras_fastnet._keras.training import TrainingData, note_data
 from keras_fastnet._keras.wrapping import extend, extension, wrap
 
@@ -45,7 +41,7 @@ def _make_iterator(original, iterator, *args, **kwargs):
         return
     del kwargs["distribute_strategy"]
     epoch_iterator.EpochIterator.__init__(iterator, *args, **kwargs)
-    dataset = _dataset_of(iterator.data_adapter, strategy.num_workers)
+    dataset = _dataset_of(iterator.data_adapter)
     if not isinstance(dataset, tf.distribute.DistributedDataset):
         dataset = strategy.experimental_distribute_dataset(dataset)
     iterator._distribute_strategy = strategy
@@ -112,7 +108,7 @@ class WorkersEpochIterator(tf_trainer.TFEpochIterator):
             self._num_batches = self.agreed_batches
 
 
-def _dataset_of(adapter: Any, workers: int) -> Any:
+def _dataset_of(adapter: Any) -> Any:
     """Returns the dataset of global batches of what `fit` was given."""
     make = type(adapter).get_tf_dataset
     if isinstance(adapter, array_data_adapter.ArrayDataAdapter):
@@ -120,7 +116,6 @@ def _dataset_of(adapter: Any, workers: int) -> Any:
     if isinstance(adapter, py_dataset_adapter.PyDatasetAdapter):
         # First: the dataset refers to the adapter's iterators as they are now.
         separate_iterators(adapter)
-        return dataset_of_parts(make, adapter, workers)
     return make(adapter)
 
 
@@ -182,8 +177,6 @@ class IteratorData(TrainingData):
         unshuffled._shuffle = False
         # Enough to recognise them.
         unshuffled._batch_size = min(64, adapter._batch_size)
-        # Keras would cast all of it.
-        unshuffled._inputs = head(adapter._inputs, unshuffled._batch_size)
         return next(iter(unshuffled.get_numpy_iterator()))
 
     def set_batches_per_step(self, batches: int) -> None:

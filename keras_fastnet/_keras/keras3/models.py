@@ -16,7 +16,7 @@ from keras_fastnet._keras.active_strategy import MicroBatchOptimizer
 from keras_fastnet._keras.keras3 import values
 from keras_fastnet._keras.keras3.recurrent import call_with_own_rows
 from keras_fastnet._keras.keras3.trainers import TensorFlowTrainer
-from keras_fastnet._keras.replica_step import ModelStep, keras_step
+from keras_fastnet._keras.replica_step import ModelStep, holds_sums, keras_step
 from keras_fastnet._keras.tensorflow import converted, scratch_graph
 from keras_fastnet._keras.training import metric_variables, named
 from keras_fastnet._keras.wrapping import unwrapped
@@ -123,7 +123,8 @@ def _parts_of(metrics: Iterable[keras.Metric]) -> Iterator[keras.Metric]:
 def results_over_replicas(model: keras.Model) -> Iterator[None]:
     """Adapts a model's metrics and stateful layers to steps of several replicas.
 
-    Metrics return results over all replicas, where a step asks for them.
+    Metrics return results over all replicas, where a step asks for them. What a step of
+    the program's own assigns to weights is noted.
 
     Args:
         model: A compiled model, whose step is run on all replicas in this context.
@@ -148,8 +149,20 @@ def results_over_replicas(model: keras.Model) -> Iterator[None]:
         for layer in model._flatten_layers()
         if isinstance(layer, keras.layers.RNN) and layer.stateful
     ]
+    if is_overridden(model, "train_step"):
+        methods += [
+            (weight, "assign", functools.partial(_assign_noted, weight, weight.assign))
+            for weight in model.trainable_variables
+        ]
     with replaced_methods(methods):
         yield
+
+
+def _assign_noted(weight: keras.Variable, assign: Callable[[Any], Any], value: Any):
+    step = keras_step()
+    if step is not None and not holds_sums():
+        step.assigned.append((weight.path, tf.convert_to_tensor(value)))
+    return assign(value)
 
 
 @contextlib.contextmanager

@@ -1,5 +1,7 @@
 """Losses, metrics, updates and random numbers within a step of Keras 3."""
 
+from typing import Any
+
 import keras
 import tensorflow as tf
 from keras.src.losses import loss as keras_loss
@@ -131,8 +133,24 @@ def _count_by_share(original, metric, values, sample_weight=None):
 )
 def _reduce_first(original, optimizer, grads, trainable_variables=None):
     refuse_lone_update(optimizer, trainable_variables)
+    strategy = in_replica()
+    accumulated = keras_step() is not None and any(map(_is_accumulated, grads))
+    if strategy is not None and accumulated:
+        strategy.fit_support.note_loss("accumulated")
     with summed_gradients(grads) as sums:
         compiled(lambda: original(optimizer, sums, trainable_variables))()
+
+
+def _is_accumulated(gradient: Any) -> bool:
+    """Returns whether a gradient is read from a variable, perhaps divided."""
+    if isinstance(gradient, keras.Variable | tf.Variable):
+        return True
+    if not isinstance(gradient, tf.Tensor) or tf.executing_eagerly():
+        return False
+    operation = gradient.op
+    while operation.type in ("Identity", "RealDiv", "Mul", "Cast"):
+        operation = operation.inputs[0].op
+    return operation.type == "ReadVariableOp"
 
 
 @wrap(

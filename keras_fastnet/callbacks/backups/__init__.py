@@ -4,5 +4,5 @@
 - `training_state.py` reads the state of a training, and sets it.
 - `backup_file.py` is the content of a backup's file.
 - `backup_folder.py` writes files in the background and finds the newest intact one.
-- `backup_files.py` reads and writes files on disks and in object stores.
+- `storage.py` reads and writes files on disks and in object stores.
 """

@@ -1,21 +1,18 @@
 """The content and the name of a backup's file, which NumPy alone can read.
 
-It is an uncompressed `.npz` archive. Each array is an entry, named after the path of
-its variable, and `backup.json` states the rest. The archive holds a CRC-32 of every
-entry, so a damaged file is recognized.
+It is an uncompressed `.npz` archive. Each array has the path of its variable as its
+name, and `backup.json` states the rest. The archive holds a CRC-32 of every entry, so a
+damaged file is recognized.
 """
 
 import io
 import json
 import re
-import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import IO, Any
 
 import numpy as np
 
-FORMAT = 1
-"""The format that a file states. Files of other formats cannot be read."""
 _ABOUT = "backup.json"
 _NAME = re.compile(r"epoch-\d+-batch-\d+\.npz")
 # Booleans, integers, floating-point and complex numbers.
@@ -34,21 +31,20 @@ def write(
         arrays: The name of each array in the training's state, the path of its
             variable, and the array.
         about: What the backup states about itself: a JSON object with the position as
-            `"epoch"` and `"batch"`, and the states of `"callbacks"`.
+            `"epoch"` and `"batch"`, and objects as `"callbacks"` and `"parts"`.
     """
     entries: dict[str, list[str]] = {}
-    with zipfile.ZipFile(file, "w") as archive:
-        for name, path, array in arrays:
-            # Paths may repeat.
-            entry = path if f"{path}.npy" not in archive.NameToInfo else name
-            entries[name] = [entry, array.dtype.name]
-            if array.dtype.kind not in _PLAIN_KINDS:
-                # NumPy has no bfloat16, for example: the file holds its bits.
-                array = array.view(f"u{array.itemsize}")
-            with archive.open(f"{entry}.npy", "w", force_zip64=True) as content:
-                np.lib.format.write_array(content, array, allow_pickle=False)
-        text = json.dumps({"format": FORMAT, "entries": entries, **about})
-        archive.writestr(_ABOUT, text)
+    contents: dict[str, Any] = {}
+    for name, path, array in arrays:
+        # Paths may repeat.
+        entry = name if path in contents else path
+        entries[name] = [entry, array.dtype.name]
+        if array.dtype.kind not in _PLAIN_KINDS:
+            # NumPy has no bfloat16, for example: the file holds its bits.
+            array = array.view(f"u{array.itemsize}")
+        contents[entry] = array
+    contents[_ABOUT] = np.array(json.dumps({"entries": entries, **about}))
+    np.savez(file, **contents)
 
 
 def read(content: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -61,10 +57,14 @@ def read(content: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         ValueError: If it is not an intact backup.
     """
     try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            about = json.loads(archive.read(_ABOUT))
+        # Reading an entry to its end verifies its CRC-32.
+        with np.load(io.BytesIO(content), allow_pickle=False) as file:
+            about = json.loads(str(file[_ABOUT]))
             _check_about(about)
-            arrays = dict(_arrays(archive, about["entries"]))
+            arrays = {
+                name: _plain(file[entry]).view(dtype)
+                for name, (entry, dtype) in about["entries"].items()
+            }
     # Whatever NumPy, `zipfile` and `json` raise for other content than `write`'s.
     except Exception as error:
         raise ValueError(f"the file is damaged or not a backup: {error!r}") from error
@@ -72,8 +72,6 @@ def read(content: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 
 
 def _check_about(about: Any) -> None:
-    if about["format"] != FORMAT:
-        raise ValueError(f"it has format {about['format']!r} instead of {FORMAT}")
     position = about["epoch"], about["batch"]
     if any(type(number) is not int or number < 0 for number in position):
         raise ValueError(f"its position must be two integers, and is {position!r}")
@@ -81,16 +79,10 @@ def _check_about(about: Any) -> None:
         raise TypeError("the callbacks and parts must be objects")
 
 
-def _arrays(
-    archive: zipfile.ZipFile, entries: Mapping[str, Any]
-) -> Iterator[tuple[str, np.ndarray]]:
-    for name, (entry, dtype) in entries.items():
-        # Read at once, which verifies the entry's CRC-32.
-        content = io.BytesIO(archive.read(f"{entry}.npy"))
-        array = np.lib.format.read_array(content, allow_pickle=False)
-        if array.dtype.kind not in _PLAIN_KINDS:
-            raise ValueError(f"{entry} holds no numbers, but {array.dtype}")
-        yield name, array.view(dtype)
+def _plain(array: np.ndarray) -> np.ndarray:
+    if array.dtype.kind not in _PLAIN_KINDS:
+        raise ValueError(f"an entry holds no numbers, but {array.dtype}")
+    return array
 
 
 def file_name(epoch: int, batch: int) -> str:

@@ -3,8 +3,7 @@
 import hashlib
 import inspect
 import json
-import pathlib
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -25,10 +24,8 @@ from keras_fastnet.callbacks.progress import updates_of
 
 Parts = dict[str, Any]
 
-SETTINGS = ("learning rate", "accumulation steps")
-"""Parts that callbacks may set, and that are compared as they are before any update."""
-METRICS = ("metrics", "weighted metrics")
-"""Parts whose state is left out where they differ, and may."""
+# Parts that callbacks may set, and that are compared as they are before any update.
+_SETTINGS = ("learning rate", "accumulation steps")
 _OF_MODEL = (
     "model",
     "dtype policy",
@@ -36,20 +33,19 @@ _OF_MODEL = (
     "loss",
     "loss weights",
     "random seed",
-    *METRICS,
+    "metrics",
+    "weighted metrics",
+    *_SETTINGS,
 )
 # Parts that one of the trainings may not know.
-_OPTIONAL = (*SETTINGS, "batches in an epoch", "examples in an epoch", "first examples")
-NAMES = (
-    *_OF_MODEL,
-    *_OPTIONAL,
-    "first batch",
-    "batch size",
-    "elements",
-    "callbacks",
-    "number of the fit",
+_OPTIONAL = (
+    *_SETTINGS,
+    "batches in an epoch",
+    "examples in an epoch",
+    "first examples",
 )
-"""Names of the parts that must be equal."""
+# What may differ, and tells how to compare the others.
+_CONDITIONS = ("marks sources", "replicas", "workers", "sharding")
 
 
 def identity_of(
@@ -67,13 +63,13 @@ def identity_of(
     """
     described = described_model(model)
     if updates_of(model.optimizer):
-        described |= dict.fromkeys(SETTINGS)
+        described |= dict.fromkeys(_SETTINGS)
     arrays = data.first_arrays()
-    first = None if arrays is None else tf.nest.flatten(arrays)
+    digests = None if arrays is None else list(map(_digest, tf.nest.flatten(arrays)))
     strategy = model.distribute_strategy
     parts = {
-        **{name: described.get(name) for name in (*_OF_MODEL, *SETTINGS)},
-        "first examples": None if first is None else list(map(_digest, first)),
+        **{name: described.get(name) for name in _OF_MODEL},
+        "first examples": digests,
         "first batch": data.elements.fingerprint_of_first(),
         "batch size": data.examples_of_first_batch(),
         "batches in an epoch": data.batches,
@@ -85,7 +81,6 @@ def identity_of(
             if isinstance(callback, BatchGrowth | LearningRateWarmup)
         },
         "number of the fit": number,
-        # What follows may differ, and tells how to compare the others.
         "marks sources": data.elements.marks_sources,
         "replicas": strategy.num_replicas_in_sync,
         "workers": getattr(strategy, "num_workers", 1),
@@ -95,64 +90,32 @@ def identity_of(
     return json.loads(json.dumps(parts))
 
 
-def checked_settings(
-    theirs: Parts,
-    mine: Parts,
-    *,
-    exact_order: bool,
-    may_differ: Collection[str],
-    location: pathlib.Path | str,
-) -> Parts:
-    """Checks that a backup is of the same training.
-
-    Args:
-        theirs: The backup's `identity_of`.
-        mine: This training's.
-        exact_order: Whether data in another order count as other data, because the
-            backup's position is within them.
-        may_differ: Names of parts that need not be equal.
-        location: The folder of the backup, for the message.
-
-    Returns:
-        Those of `SETTINGS` that differ, and may: this training's replace the backup's.
-
-    Raises:
-        ValueError: If the backup is of another training.
-    """
-    differing = differing_parts(theirs, mine, exact_order=exact_order)
-    refused = {n: text for n, text in differing.items() if n not in may_differ}
-    if refused:
-        texts = "; ".join(f"{name}: {text}" for name, text in refused.items())
-        raise ValueError(
-            f"A backup must be of the same training. Received: {location}, where these "
-            f"parts differ: {texts}. Continue that training as it was, pass another "
-            "`backup_dir`, or, to continue it with the new settings, pass "
-            f"`may_differ={sorted(refused)}`."
-        )
-    return {name: mine[name] for name in SETTINGS if name in differing}
-
-
 def differing_parts(theirs: Parts, mine: Parts, *, exact_order: bool) -> dict[str, str]:
     """Returns a text with both values for each part that differs, by its name.
 
     Args:
         theirs: The backup's `identity_of`.
         mine: This training's.
-        exact_order: As for `checked_settings`.
+        exact_order: Whether data in another order count as other data, because the
+            backup's position is within them.
     """
-    ignored = set()
+    ignored = set(_CONDITIONS)
     if not exact_order:
         ignored.add("first batch")
         if None in (theirs["batches in an epoch"], mine["batches in an epoch"]):
             # Sequences of similar lengths, for example, come in batches of all sizes.
             ignored.add("batch size")
-    if _dealt_differently(theirs, mine):
+    if theirs["workers"] != mine["workers"] and OWN in (
+        theirs["sharding"],
+        mine["sharding"],
+    ):
+        # Each worker reads its own data.
         ignored |= {"batch size", "batches in an epoch"}
     if _same_batch(theirs, mine):
         ignored.add("first batch")
     texts = {}
-    for name in NAMES:
-        both = [theirs.get(name), mine.get(name)]
+    for name in mine:
+        both = [theirs.get(name), mine[name]]
         if name in ignored or (name in _OPTIONAL and None in both):
             continue
         if (found := first_difference(both)) is not None:
@@ -162,34 +125,6 @@ def differing_parts(theirs: Parts, mine: Parts, *, exact_order: bool) -> dict[st
                 else _text(*found)
             )
     return texts
-
-
-def remarks(theirs: Parts, mine: Parts) -> list[str]:
-    """Returns texts about numbers of workers, which a backup need not share.
-
-    Args:
-        theirs: The backup's `identity_of`.
-        mine: This training's.
-    """
-    texts = []
-    if theirs["replicas"] != mine["replicas"]:
-        texts.append(
-            f"the backup is of {theirs['replicas']} replicas, this training has "
-            f"{mine['replicas']}: sums are rounded differently, and layers such as "
-            "Dropout draw other numbers"
-        )
-    if _dealt_differently(theirs, mine):
-        texts.append(
-            "each worker reads its own data, and the number of workers has changed: "
-            "examples of the interrupted epoch may be read twice or not at all"
-        )
-    return texts
-
-
-def _dealt_differently(theirs: Parts, mine: Parts) -> bool:
-    """Returns whether workers read their own data and their number has changed."""
-    shardings = theirs["sharding"], mine["sharding"]
-    return theirs["workers"] != mine["workers"] and OWN in shardings
 
 
 def _same_batch(theirs: Parts, mine: Parts) -> bool:

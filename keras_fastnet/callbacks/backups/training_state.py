@@ -12,9 +12,7 @@ from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet._keras.adapters import models as keras_models
 from keras_fastnet._keras.adapters import values
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet.callbacks.backups.identity import SETTINGS, Parts
 from keras_fastnet.callbacks.batch_growth import BatchGrowth
-from keras_fastnet.callbacks.learning_rate import set_learning_rate
 from keras_fastnet.callbacks.learning_rate_warmup import LearningRateWarmup
 from keras_fastnet.callbacks.progress import is_chief
 
@@ -47,9 +45,10 @@ def read_state(
     """
     variables = keras_models.whole_state(model)
     if not is_chief(model):
-        for name in filter(_is_metric, variables):
-            # A sum over the workers, which all of them must compute.
-            upstream.value_of(values.tensorflow_variable(variables[name]))
+        for name in variables:
+            # Metrics are sums over the workers, which all of them must compute.
+            if name.startswith("metrics/"):
+                upstream.value_of(values.tensorflow_variable(variables[name]))
         return [], {}
     entries = [
         (name, values.path(v), upstream.value_of(values.tensorflow_variable(v)))
@@ -67,25 +66,35 @@ def read_state(
 
 
 def set_variables(
-    model: keras.Model, arrays: Mapping[str, np.ndarray], own: Parts
+    model: keras.Model,
+    arrays: Mapping[str, np.ndarray],
+    location: pathlib.Path | str,
 ) -> None:
     """Sets variables to the values of a backup. All workers must call it.
 
     Args:
-        model: The model that is being trained.
+        model: The model, with the state of its metrics and optimizer built.
         arrays: The backup's arrays, by name.
-        own: Those `SETTINGS` that are not restored, with this training's values.
+        location: The folder of the backup, for the message.
+
+    Raises:
+        ValueError: If names or shapes of the variables differ.
     """
-    for name, variable in keras_models.whole_state(model).items():
-        if name in arrays:
-            plain = values.tensorflow_variable(variable)
-            upstream.assign_total(plain, tf.cast(arrays[name], plain.dtype))
-    optimizer: Any = model.optimizer
-    rates, steps = map(own.get, SETTINGS)
-    if rates:
-        set_learning_rate(optimizer, rates[0])
-    if steps:
-        optimizer.accumulation_steps = steps
+    variables = keras_models.whole_state(model)
+    mine = {name: tuple(variable.shape) for name, variable in variables.items()}
+    theirs = {n: array.shape for n, array in arrays.items() if f"/{_WEIGHTS}/" not in n}
+    for name in {**mine, **theirs}:
+        if mine.get(name) != theirs.get(name):
+            path = values.path(variables[name]) if name in mine else name
+            raise ValueError(
+                "A backup must be of the same model and optimizer. Received: "
+                f"{path} of shape {mine.get(name)}, while {location} holds the shape "
+                f"{theirs.get(name)}. Train the same model, or pass another "
+                "`backup_dir`."
+            )
+    for name, variable in variables.items():
+        plain = values.tensorflow_variable(variable)
+        upstream.assign_total(plain, tf.cast(arrays[name], plain.dtype))
 
 
 def set_callbacks(
@@ -114,51 +123,6 @@ def set_callbacks(
         if weights := [a for n, a in arrays.items() if n.startswith(prefix)]:
             setattr(callback, _WEIGHTS, weights)
     return sorted(named.keys() ^ states.keys())
-
-
-def check_variables(
-    model: keras.Model,
-    arrays: Mapping[str, np.ndarray],
-    location: pathlib.Path | str,
-) -> None:
-    """Checks that a backup has the variables of a training.
-
-    Args:
-        model: The model, with the state of its metrics and optimizer built.
-        arrays: The backup's arrays, by name.
-        location: The folder of the backup, for the message.
-
-    Raises:
-        ValueError: If names or shapes differ.
-    """
-    variables = keras_models.whole_state(model)
-    mine = {name: (values.path(v), tuple(v.shape)) for name, v in variables.items()}
-    theirs = {n: array.shape for n, array in arrays.items() if f"/{_WEIGHTS}/" not in n}
-    if without_metrics(theirs) == theirs:
-        mine = without_metrics(mine)
-    for name in {**mine, **theirs}:
-        path, shape = mine.get(name, (name, None))
-        if shape != theirs.get(name):
-            raise ValueError(
-                "A backup must be of the same model and optimizer. Received: "
-                f"{path} of shape {shape}, while {location} holds the shape "
-                f"{theirs.get(name)}. Train the same model, or pass another "
-                "`backup_dir`."
-            )
-
-
-def without_metrics(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a part of the state without metrics.
-
-    Args:
-        state: Values by names of variables.
-    """
-    return {name: value for name, value in state.items() if not _is_metric(name)}
-
-
-def _is_metric(name: str) -> bool:
-    """Returns whether a variable is a metric's, from its name in the whole state."""
-    return name.startswith("metrics/")
 
 
 def _by_name(callbacks: Iterable[Any]) -> dict[str, Any]:
