@@ -112,12 +112,7 @@ def _refuse_unequal(assigned: list[tuple[str, tf.Tensor]]) -> None:
     mine = [(n, v) for n, v in assigned if _graph_of(v) is _graph_of(here)]
     if not mine:
         return
-    own = tf.stack([tf.reduce_sum(tf.cast(v, tf.float64) ** 2) for _, v in mine])
-    ones = tf.ones([], tf.float64)
-    total, squares, replicas = sum_over_replicas([own, own**2, ones])
-    mean = total / replicas
-    # All replicas find the same, so that none waits for another.
-    equal = tf.abs(squares / replicas - mean**2) <= 1e-12 * mean**2
+    equal = _equal_on_all([tf.reduce_sum(tf.cast(v, tf.float64) ** 2) for _, v in mine])
     tf.debugging.Assert(
         tf.reduce_all(equal),
         [
@@ -128,6 +123,43 @@ def _refuse_unequal(assigned: list[tuple[str, tf.Tensor]]) -> None:
             "tf.distribute.get_replica_context().all_reduce('MEAN', gradients)",
         ],
     )
+
+
+def _equal_on_all(own: list[tf.Tensor]) -> tf.Tensor:
+    """Returns which numbers are equal on all replicas; each replica finds the same."""
+    mine = tf.cast(tf.stack(own), tf.float64)
+    total, squares, replicas = sum_over_replicas(
+        [mine, mine**2, tf.ones([], tf.float64)]
+    )
+    mean = total / replicas
+    return tf.abs(squares / replicas - mean**2) <= 1e-12 * mean**2
+
+
+def refuse_unequal_outputs(outputs: Any) -> None:
+    """Raises an error in a step of `predict` whose outputs cannot be joined.
+
+    Args:
+        outputs: A replica's.
+    """
+    open_sizes = [
+        tf.shape(output)[axis]
+        for output in tf.nest.flatten(outputs)
+        if isinstance(output, tf.Tensor)
+        for axis, size in enumerate(output.shape[1:], 1)
+        if size is None
+    ]
+    if open_sizes:
+        tf.debugging.Assert(
+            tf.reduce_all(_equal_on_all(open_sizes)),
+            [
+                "Outputs of `predict` must have the same shape on all replicas, apart "
+                "from the number of examples. Received: sizes that depend on the "
+                "examples of a replica, here",
+                open_sizes,
+                "Give the output a fixed length, such as by `output_sequence_length`, "
+                "or predict on one device.",
+            ],
+        )
 
 
 def _graph_of(tensor: tf.Tensor) -> Any:

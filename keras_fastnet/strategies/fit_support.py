@@ -26,7 +26,11 @@ from keras_fastnet.batches.global_batch import (
 from keras_fastnet.cluster.board import Board
 from keras_fastnet.cluster.flight_recorder import FlightRecorder
 from keras_fastnet.strategies.agreement import compare_calls
-from keras_fastnet.strategies.fit_steps import differentiable_sums, run_step
+from keras_fastnet.strategies.fit_steps import (
+    differentiable_sums,
+    refuse_unequal_outputs,
+    run_step,
+)
 from keras_fastnet.strategies.fit_summary import fit_summary
 from keras_fastnet.strategies.weights_check import WeightsCheck
 from keras_fastnet.strategies.worker_exchange import WorkerExchange
@@ -421,6 +425,7 @@ class FitSupport:
     def _predictions(self, step: ModelStep, batch: GlobalBatch) -> Any:
         """Returns the predictions for a replica's share, fillers left out."""
         outputs = step(batch.data)
+        refuse_unequal_outputs(outputs)
         return tf.nest.map_structure(lambda output: output[: batch.own], outputs)
 
     def _check_fit(self, model: keras.Model, data: TrainingData) -> None:

@@ -56,6 +56,16 @@ class TorusCrossDeviceOps(upstream.CollectiveAllReduce):
         for mark in self._marks:
             watch(mark.waited)
 
+    def _batch_all_gather(self, *args, **kwargs):
+        # TensorFlow gathers within functions only, also for a program that has them
+        # run eagerly to debug it.
+        eagerly = tf.config.functions_run_eagerly()
+        tf.config.run_functions_eagerly(False)
+        try:
+            return super()._batch_all_gather(*args, **kwargs)
+        finally:
+            tf.config.run_functions_eagerly(eagerly)
+
     def _all_reduce(self, reduce_op, value, replica_id, options):
         values = tf.nest.flatten(value)
         sparse = [i for i, v in enumerate(values) if isinstance(v, tf.IndexedSlices)]

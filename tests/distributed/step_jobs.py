@@ -427,3 +427,51 @@ def fit_own_updates(
     except tf.errors.InvalidArgumentError as error:
         return {"error": str(error)}
     return results if reduced else {**results, "printed": output.getvalue()}
+
+
+def fit_by_values(strategy: Any, *, functions: bool) -> dict[str, Any]:
+    """Trains eagerly, with a loss and a metric that look at values.
+
+    Args:
+        strategy: The worker's.
+        functions: Whether TensorFlow runs all functions eagerly; else the model does.
+    """
+    x, y = numbers()
+
+    def squares(y: Any, p: Any) -> Any:
+        assert np.isfinite(p.numpy()).all()
+        return tf.reduce_mean((y - p) ** 2, axis=-1)
+
+    def larger(y: Any, p: Any) -> Any:
+        return (p.numpy() > y.numpy()).astype("float32")[:, 0]
+
+    by_values = {"loss": squares, "metrics": [larger], "run_eagerly": True}
+    options = {"loss": "mse", "metrics": ["mae"]} if functions else by_values
+    tf.config.run_functions_eagerly(functions)
+    try:
+        with scope(strategy):
+            layers = [keras.layers.Dense(3, "tanh"), keras.layers.Dense(1)]
+            model = keras.Sequential(layers)
+            model.compile(keras.optimizers.SGD(0.1), **options)
+        return {
+            **trained(model, x, y),
+            "evaluate": model.evaluate(x, y, batch_size=5, verbose=0),
+            "predict": model.predict(x, batch_size=5, verbose=0),
+        }
+    finally:
+        tf.config.run_functions_eagerly(False)
+
+
+def predict_texts(strategy: Any, *, length: int | None) -> Any:
+    """Returns predictions whose length depends on the batch, or the error's text."""
+    texts = np.array(["a b c", "a", "b c d", "a b", "c", "d e f g h i", "a", "e"])
+    vectorize = keras.layers.TextVectorization(output_sequence_length=length)
+    vectorize.adapt(texts)
+    with scope(strategy):
+        inputs = keras.Input((1,), dtype="string")
+        model = keras.Model(inputs, vectorize(inputs))
+    dataset = tf.data.Dataset.from_tensor_slices(texts[:, None]).batch(8)
+    try:
+        return model.predict(dataset, verbose=0)
+    except tf.errors.InvalidArgumentError as error:
+        return str(error)

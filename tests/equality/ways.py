@@ -234,6 +234,8 @@ OWN_STEPS = {
     },
     "a contrastive loss, traced": _own("fit_contrasted", run_eagerly=False),
     "a contrastive loss, eager": _own("fit_contrasted", run_eagerly=True),
+    "losses that look at values": _own("fit_by_values", functions=False),
+    "functions run eagerly": _own("fit_by_values", functions=True),
     **{
         f"means of gradients, {kind}": _own("fit_own_updates", kind=kind)
         for kind in ("by hand", "sharpness-aware", "added up")

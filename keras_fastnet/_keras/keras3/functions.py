@@ -25,6 +25,7 @@ from keras_fastnet._keras.keras3.data import (
 )
 from keras_fastnet._keras.keras3.models import (
     build_by_step,
+    build_optimizer,
     is_overridden,
     model_step,
     replaced_methods,
@@ -143,9 +144,9 @@ def _peek(original, model, iterator=None, data_batch=None):
         data = optimizer.epoch_data(dataset_with_own_queues(iterator))
         iterate_over(iterator, data)
         remember_data(model, iterator)
-        batch = examples = data.peek()
+        batch = share = examples = data.peek()
     elif isinstance(strategy, FastnetStrategy):
-        batch = examples = data_batch
+        batch = share = examples = data_batch
     else:
         original(model, iterator=iterator, data_batch=data_batch)
         return
@@ -154,9 +155,9 @@ def _peek(original, model, iterator=None, data_batch=None):
     support = getattr(strategy, "fit_support", None)
     if own_steps and not (support is not None and support.compiles_all):
         # Past Keras, which tracks what is set.
-        vars(model)["_fastnet_first"] = batch, examples
+        vars(model)["_fastnet_first"] = batch, share, examples
     else:
-        _build(model, examples)
+        _build(model, share, examples)
 
 
 def _of_whole_batch(share, examples):
@@ -170,20 +171,42 @@ def _of_whole_batch(share, examples):
     return tf.nest.map_structure(spec, share)
 
 
-def _build(model, examples):
+def _build(model, share, examples):
     with model.distribute_strategy.scope():
-        model._symbolic_build(data_batch=examples)
+        if model.run_eagerly:
+            _build_by_values(model, share, examples)
+        else:
+            model._symbolic_build(data_batch=examples)
+
+
+def _build_by_values(model, share, examples):
+    """Builds a model whose calls, losses and metrics may look at values."""
+
+    def whole(rows, spec):
+        if not isinstance(spec, tf.TensorSpec):
+            return rows
+        # As many as on the other workers, whose models note the shape.
+        return tf.gather(rows, tf.range(spec.shape[0]) % tf.shape(rows)[0])
+
+    batch = tf.nest.map_structure(whole, share, examples)
+    x, y, _ = keras.utils.unpack_x_y_sample_weight(batch)
+    predicted = model(x, training=False)
+    for part in (model._compile_metrics, model._compile_loss):
+        if part is not None and not part.built:
+            part.build(y, predicted)
+    if model.optimizer is not None:
+        build_optimizer(model)
 
 
 def _build_for(model, step, kind):
     first = vars(model).pop("_fastnet_first", None)
     if first is None:
         return
-    batch, examples = first
+    batch, share, examples = first
     if is_overridden(model, f"{kind}_step"):
         build_by_step(model, _step(model, step, kind), batch)
     else:
-        _build(model, examples)
+        _build(model, share, examples)
 
 
 # Micro-batches: an optimizer that adds them up has to know how many examples each

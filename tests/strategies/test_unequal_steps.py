@@ -1,5 +1,6 @@
-"""Steps that use a replica's own gradients for other things than an update."""
+"""Steps whose results would differ between replicas are refused, or named."""
 
+import numpy as np
 import pytest
 
 pytestmark = pytest.mark.distributed
@@ -17,3 +18,11 @@ def test_gradients_in_variables_are_named(two_workers):
     chief, other = two_workers.run("fit_own_updates", kind="added up", reduced=False)
     assert chief["printed"].count("adds up in variables") == 1
     assert "adds up" not in other["printed"]
+
+
+def test_outputs_of_other_lengths_are_refused(one_device, two_workers):
+    (one,) = one_device.run("predict_texts", length=6)
+    for result in two_workers.run("predict_texts", length=6):
+        np.testing.assert_array_equal(result, one)
+    for result in two_workers.run("predict_texts", length=None):
+        assert "output_sequence_length" in result
