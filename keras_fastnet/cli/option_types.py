@@ -125,21 +125,12 @@ def add_transport(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_workers(
-    parser: argparse.ArgumentParser, help: str, default: int | None = None
-) -> None:
-    """Adds the option `--workers`, or `-n`.
-
-    Args:
-        parser: The parser of a command.
-        help: What the command's `--help` says.
-        default: The number of workers without the option. Defaults to `None`.
-    """
+def add_workers(parser: argparse.ArgumentParser, help: str) -> None:
+    """Adds the option `--workers`, or `-n`."""
     parser.add_argument(
         "-n",
         "--workers",
         type=integer(at_least=1, example=2),
-        default=default,
         metavar="N",
         help=help,
     )

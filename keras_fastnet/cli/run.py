@@ -5,7 +5,6 @@ import argparse
 from keras_fastnet.cli.option_types import (
     add_transport,
     add_workers,
-    has_workers_option,
     hosts,
     integer,
 )
@@ -129,20 +128,29 @@ def execute(arguments: argparse.Namespace) -> int:
     elif command[:1] == ["--"]:
         del command[0]
     workers, machines = arguments.workers, arguments.hosts or []
+    if not machines and workers is None:
+        raise UsageError(
+            "--workers N, or --hosts, must stand before the script. Received: neither. "
+            "Write, for example, `fastnet run --workers 2 train.py`."
+        )
+    if (arguments.node_rank is not None) != bool(machines):
+        raise UsageError(
+            "--hosts and --node-rank must be passed together. Received: one of them. "
+            "Pass the same --hosts A:N,B:M on all machines, and each its own number."
+        )
     if machines:
-        _check_for_hosts(arguments)
+        if arguments.node_rank >= len(machines):
+            raise UsageError(
+                "--node-rank must be the number of this machine in --hosts, from 0. "
+                f"Received: {arguments.node_rank}, and {len(machines)} machines."
+            )
+        if workers or arguments.max_restarts or arguments.transport == "mpi":
+            raise UsageError(
+                "--workers, --max-restarts and --transport mpi must not be passed with "
+                "--hosts. Received: one of them. --hosts states the numbers, `mpiexec` "
+                "starts ranks of MPI, and a scheduler or a loop of yours restarts."
+            )
         workers = machines[arguments.node_rank].workers
-    elif arguments.node_rank is not None:
-        raise UsageError(
-            "--node-rank R is the number of this machine in --hosts. Received: no "
-            "--hosts. Pass the same --hosts A:N,B:M on all machines."
-        )
-    elif workers is None:
-        raise UsageError(
-            "--workers N must stand before the script. Received: "
-            + ("it after the script" if has_workers_option(command) else "no --workers")
-            + ". Write, for example, `fastnet run --workers 2 train.py`."
-        )
     return launcher.run(
         workers,
         command,
@@ -157,22 +165,3 @@ def execute(arguments: argparse.Namespace) -> int:
         max_restarts=arguments.max_restarts,
         log_dir=arguments.log_dir,
     )
-
-
-def _check_for_hosts(arguments: argparse.Namespace) -> None:
-    number = len(arguments.hosts)
-    if arguments.node_rank is None or arguments.node_rank >= number:
-        raise UsageError(
-            "--node-rank R must be the number of this machine in --hosts, from 0 to "
-            f"{number - 1}. Received: {arguments.node_rank}. Pass each machine its own."
-        )
-    for given, option, advice in (
-        (arguments.workers is not None, "--workers", "--hosts states the numbers"),
-        (arguments.transport == "mpi", "--transport mpi", "start them by `mpiexec`"),
-        (arguments.max_restarts > 0, "--max-restarts", "restart by a scheduler"),
-    ):
-        if given:
-            raise UsageError(
-                f"{option} must not be passed with --hosts: {advice}. Received: both. "
-                f"Leave {option} out."
-            )

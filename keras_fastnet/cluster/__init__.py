@@ -4,7 +4,7 @@ In reading order: `cluster_spec` (addresses and rank), the readers of the enviro
 (`slurm`, `kubernetes`, `mpi`, `environment`), `discovery` (the decision between them),
 `rendezvous` (all workers meet), `start` (TensorFlow's server starts), `loopback` (which
 keeps the server to this machine), `flight_recorder` (which worker is late), `board`
-(texts that the workers compare). `ports` and `gpus` choose and divide what the workers
+(texts that the workers compare). `ports` and `gpus` reserve and divide what the workers
 of a host share.
 
 Only `discovery`, `start`, `flight_recorder` and `board` import TensorFlow.

@@ -36,16 +36,12 @@ class Board:
         self._workers = workers
         self._recorder = recorder
 
-    def gather(
-        self, own: str, purpose: str, *, detail: str = "", last: bool = False
-    ) -> list[str]:
+    def gather(self, own: str, purpose: str, *, last: bool = False) -> list[str]:
         """Returns a text of each worker, by rank. All workers must call it.
 
         Args:
             own: This worker's.
             purpose: What it is for, such as "the beginning of `fit`".
-            detail: What is added to `purpose` in messages, and may differ. Defaults to
-                `""`.
             last: Whether the program may end now: the chief, without which no text can
                 be read, waits until all have read theirs. Defaults to `False`.
 
@@ -53,21 +49,18 @@ class Board:
             ClusterError: If another worker does not call it in time.
             MismatchError: If another worker calls it for another purpose.
         """
-        texts = self._meet(json.dumps([purpose, detail, own]), purpose, last)
-        seen = [json.loads(text) for text in texts]
-        if len({purpose for purpose, *_ in seen}) > 1:
-            if not last:
-                self._meet("", "the end of the program", last=True)
-            told = "; ".join(
-                f"rank {rank}: {purpose}{detail}"
-                for rank, (purpose, detail, _) in enumerate(seen)
-            )
-            raise MismatchError(
-                "All workers must make the same models and calls in the same order. "
-                f"Received: {told}. Look for code that depends on the rank, such as an "
-                "`evaluate` on one worker only."
-            )
-        return [text for *_, text in seen]
+        texts = self._meet(json.dumps([purpose, own]), purpose, last)
+        purposes, told = zip(*map(json.loads, texts), strict=True)
+        if len({*purposes}) == 1:
+            return list(told)
+        if not last:
+            self._meet("", "the end of the program", last=True)
+        found = "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(purposes))
+        raise MismatchError(
+            "All workers must make the same models and calls in the same order. "
+            f"Received: {found}. Look for code that depends on the rank, such as an "
+            "`evaluate` on one worker only."
+        )
 
     def _meet(self, own: str, purpose: str, last: bool) -> list[str]:
         texts: concurrent.futures.Future[list[str]] = concurrent.futures.Future()

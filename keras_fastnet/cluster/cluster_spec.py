@@ -42,6 +42,10 @@ class Cluster:
         """This worker's own `host:port`."""
         return self.addresses[self.rank]
 
+    def __str__(self) -> str:
+        more = f" and {self.size - 4} more" if self.size > 4 else ""
+        return f"rank {self.rank} of {', '.join(self.addresses[:4])}{more}"
+
 
 def read_tf_config(environment: Mapping[str, str] = os.environ) -> Cluster | None:
     """Reads and checks the cluster that `TF_CONFIG` describes.
@@ -68,12 +72,8 @@ def read_tf_config(environment: Mapping[str, str] = os.environ) -> Cluster | Non
     task = config.get("task", {})
     if not isinstance(jobs, dict) or not isinstance(task, dict):
         raise _malformed('"cluster" and "task" must be JSON objects', text)
-    if "sparseCluster" in config or (not jobs and task.get("index")):
-        raise _malformed(
-            '"cluster" must list all workers, which a TFJob with dynamic workers '
-            "(`enableDynamicWorker`) leaves out",
-            text,
-        )
+    if not jobs and task.get("index"):
+        raise _malformed('"cluster" must list all workers', text)
     if not jobs:
         return None
     return make_cluster(jobs, task.get("type"), task.get("index"))
@@ -96,31 +96,12 @@ def make_cluster(
         ClusterError: If a rule is broken; the message says which.
     """
     unknown = sorted(set(jobs) - {"chief", "worker"})
-    if "master" in unknown:
-        raise ClusterError(
-            "The task with rank 0 must be called `chief`. Received the job `master`, "
-            "its name in TensorFlow 1. Rename it on all tasks, or leave it out: then "
-            "worker 0 has rank 0."
-        )
     if unknown:
         raise ClusterError(
             "A synchronous cluster has only `worker` tasks and at most one `chief`. "
             f"Received the jobs {unknown}. Leave them out of `cluster`: evaluate "
             "with `validation_data` or in a process without TF_CONFIG; for parameter "
             "servers use `tf.distribute.ParameterServerStrategy`."
-        )
-    if task_type not in ("chief", "worker"):
-        raise ClusterError(
-            'The task\'s "type" must be "worker" or "chief". '
-            f"Received: {task_type!r}. Evaluators and parameter servers take no part "
-            "in synchronous training: start them without TF_CONFIG. TF_CONFIG looks "
-            f"like {_EXAMPLE}; a cluster resolver needs `task_type` and `task_id`."
-        )
-    if not isinstance(task_index, int) or isinstance(task_index, bool):
-        raise ClusterError(
-            f'The task\'s "index" must be an integer. Received: {task_index!r}. '
-            f"TF_CONFIG looks like {_EXAMPLE}; a cluster resolver needs `task_type` "
-            "and `task_id`."
         )
     chief = _addresses(jobs, "chief")
     workers = _addresses(jobs, "worker")
@@ -129,18 +110,19 @@ def make_cluster(
             f"A cluster has at most one `chief`. Received: {chief}. "
             "Make the others `worker` tasks."
         )
-    own_job = chief if task_type == "chief" else workers
+    own_job = {"chief": chief, "worker": workers}.get(str(task_type), ())
     if not own_job:
         raise ClusterError(
-            'The task\'s "type" must be a job of the cluster. Received: '
-            f"{task_type!r}, for which the cluster lists no address. TF_CONFIG looks "
-            f"like {_EXAMPLE}."
+            'The task\'s "type" must be "worker" or "chief", for which the cluster '
+            f"lists addresses. Received: {task_type!r}. Start evaluators and parameter "
+            f"servers without TF_CONFIG. TF_CONFIG looks like {_EXAMPLE}; a cluster "
+            "resolver needs `task_type` and `task_id`."
         )
-    if not 0 <= task_index < len(own_job):
+    if type(task_index) is not int or not 0 <= task_index < len(own_job):
         raise ClusterError(
-            f'The task\'s "index" must be from 0 to {len(own_job) - 1}, as the '
-            f"cluster lists {count(len(own_job), f'`{task_type}` task')}. "
-            f"Received: {task_index}. Give every process its own position."
+            f'The task\'s "index" must be an integer from 0 to {len(own_job) - 1}, as '
+            f"the cluster lists {count(len(own_job), f'`{task_type}` task')}. "
+            f"Received: {task_index!r}. Give every process its own position."
         )
     addresses = (*chief, *workers)
     seen = collections.Counter(_normalized(address) for address in addresses)
@@ -186,9 +168,6 @@ def split_address(address: str) -> tuple[str, int]:
 
     Args:
         address: The address.
-
-    Returns:
-        Host and port.
 
     Raises:
         ClusterError: If it has no host, no port, or a port out of range.

@@ -14,7 +14,6 @@ Without any of them training runs in one process.
 import dataclasses
 import os
 import socket
-from collections.abc import Mapping, MutableMapping
 
 import tensorflow as tf
 
@@ -29,7 +28,6 @@ from keras_fastnet.cluster.kubernetes import (
 )
 from keras_fastnet.cluster.mpi import (
     MpiWorld,
-    can_join,
     mpi4py_is_installed,
     mpi_rank,
     started_by_mpi,
@@ -43,7 +41,6 @@ from keras_fastnet.cluster.variables import ProcessRank
 from keras_fastnet.cluster.watchdog import killed_after
 from keras_fastnet.errors import ClusterError
 
-_RESOLVER = "the `cluster_resolver`"
 _STUCK = (
     "keras_fastnet: MPI must connect all ranks within {1:g} s. Received: rank {0} "
     "still waits, and is killed with SIGKILL. Another rank has not started, has ended "
@@ -102,21 +99,28 @@ def find_cluster(
             f"{resolver!r}. Leave it out to use TF_CONFIG, MPI, Slurm or Kubernetes."
         )
     described = _described(resolver)
+    cluster = described.cluster if described is not None else None
     ranks = scheduler_ranks(os.environ)
     if transport == "mpi" and not started_by_mpi():
         raise ClusterError(
             '`transport="mpi"` needs several processes that MPI started. '
             "Received: a process that it did not start, or started alone. Run "
-            "`mpiexec -n 4 python train.py` or `fastnet run --transport mpi "
-            "--workers 4 train.py`."
+            "`mpiexec -n 4 python train.py`, `srun --mpi=pmi2 python train.py` or "
+            "`fastnet run --transport mpi --workers 4 train.py`."
         )
-    if described is not None and described.cluster is not None:
-        cluster = described.cluster
-        _check_same(ProcessRank(described.source, cluster.rank, cluster.size), ranks)
-    elif ranks:
-        _check_same(ranks[0], ranks[1:])
-    _hide_gpus_of_other_tasks(os.environ, ranks)
-    if _uses_mpi(described, ranks, transport):
+    stated = list(ranks)
+    if described is not None and cluster is not None:
+        stated.insert(0, ProcessRank(described.source, cluster.rank, cluster.size))
+    # Under `srun`, too, MPI's variables are there for programs that do not use MPI.
+    wanted = transport == "mpi" or (transport == "auto" and mpi4py_is_installed())
+    uses_mpi = started_by_mpi() and (wanted or not stated)
+    _check_same(stated)
+    if ranks and slurm_rank(os.environ) is not None:
+        gpus = slurm_task_gpus(os.environ)
+        if gpus is not None:
+            # TensorFlow has not read it.
+            os.environ["CUDA_VISIBLE_DEVICES"] = gpus
+    if uses_mpi:
         check_nothing_ran()
         checked_number("start_timeout", start_timeout, above=0.0)
         stuck = _STUCK.format(mpi_rank(os.environ), start_timeout)
@@ -126,9 +130,21 @@ def find_cluster(
         return described
     if not ranks:
         check_workers_are_counted(os.environ)
-        _warn_of_missing_step(os.environ)
+        if (tasks := tasks_without_step(os.environ)) > 1:
+            # A common mistake in sbatch scripts.
+            print(
+                f"fastnet: one process, although Slurm's job has {tasks} tasks: start "
+                "them with `srun python train.py`",
+                flush=True,
+            )
         return Membership(None, "one process")
-    return _by_scheduler(os.environ, ranks[0])
+    own = ranks[0]
+    if slurm_rank(os.environ) is not None:
+        addresses = slurm_addresses(os.environ, own)
+    else:
+        addresses = kubernetes_addresses(os.environ, own, socket.getfqdn())
+    cluster = make_cluster({"worker": addresses}, "worker", own.rank)
+    return Membership(cluster, own.source, resolver_of(cluster))
 
 
 def _described(
@@ -137,122 +153,48 @@ def _described(
     """Returns the membership that the resolver or `TF_CONFIG` describes."""
     by_variable = read_tf_config()
     if resolver is None:
-        if by_variable is None:
-            return None
-        return Membership(by_variable, "TF_CONFIG")
+        return None if by_variable is None else Membership(by_variable, "TF_CONFIG")
     jobs = resolver.cluster_spec().as_dict()
     cluster = make_cluster(jobs, resolver.task_type, resolver.task_id) if jobs else None
     if by_variable not in (None, cluster):
         raise ClusterError(
-            f"TF_CONFIG and {_RESOLVER} must not describe different clusters. "
-            f"Received: {_named(by_variable)} in TF_CONFIG, and {_named(cluster)} from "
-            "the resolver. Unset TF_CONFIG, or leave `cluster_resolver` out."
+            "TF_CONFIG and the `cluster_resolver` must not describe different "
+            f"clusters. Received: {by_variable} in TF_CONFIG, and {cluster} from the "
+            "resolver. Unset TF_CONFIG, or leave `cluster_resolver` out."
         )
-    return Membership(cluster, _RESOLVER, resolver)
+    return Membership(cluster, "the `cluster_resolver`", resolver)
 
 
-def _named(cluster: Cluster | None) -> str:
-    if cluster is None:
-        return "one process"
-    return f"rank {cluster.rank} of {', '.join(cluster.addresses[:4])}" + (
-        f" and {cluster.size - 4} more" if cluster.size > 4 else ""
-    )
-
-
-def _check_same(first: ProcessRank, others: list[ProcessRank]) -> None:
-    for other in others:
-        if (other.rank, other.size) != (first.rank, first.size):
+def _check_same(stated: list[ProcessRank]) -> None:
+    for other in stated[1:]:
+        if (other.rank, other.size) != (stated[0].rank, stated[0].size):
             raise ClusterError(
                 "All sources that describe the cluster must agree. Received: "
-                f"{first}, and {other}. Under Slurm start the workers with `srun` "
+                f"{stated[0]}, and {other}. Under Slurm start the workers with `srun` "
                 "alone, without `fastnet run`, and under Kubernetes as the pods "
                 "themselves; or unset the variables of the source that is wrong "
                 "(TF_CONFIG, SLURM_PROCID, FASTNET_WORKERS)."
             )
 
 
-def _uses_mpi(
-    described: Membership | None, ranks: list[ProcessRank], transport: str
-) -> bool:
-    if not started_by_mpi():
-        return False
-    known = (described is not None and described.cluster is not None) or bool(ranks)
-    if transport == "tensorflow":
-        return not known
-    if not known or (transport == "auto" and not mpi4py_is_installed()):
-        # `srun` sets MPI's variables for programs that do not use MPI, too.
-        return not known
-    if can_join(os.environ):
-        return True
-    if transport == "mpi":
-        raise ClusterError(
-            "mpi4py's library must know the interface that started this process. "
-            "Received: PMIx, and MPICH without it. Start the workers with `srun "
-            "--mpi=pmi2`, or install mpi4py for the MPI library of your cluster."
-        )
-    if mpi_rank(os.environ) == 0:
-        print(
-            "fastnet: MPI is not used: Slurm offers PMIx, which the installed MPICH "
-            "does not know (`srun --mpi=pmi2` offers what it knows, `--mpi=none` is "
-            "without MPI)",
-            flush=True,
-        )
-    return False
-
-
 def _by_mpi(described: Membership | None, start_timeout: float) -> Membership:
     world = MpiWorld(start_timeout)
-    _use_gpus(world.own_gpus(len(tf.config.get_visible_devices("GPU"))))
-    cluster = described.cluster if described is not None else None
-    if described is None or cluster is None:
+    gpus = tf.config.get_visible_devices("GPU")
+    own = gpus[world.own_gpus(len(gpus))]
+    if own != gpus:
+        tf.config.set_visible_devices(own, "GPU")
+    if described is None or described.cluster is None:
         cluster = world.cluster()
         world.print_processes()
         return Membership(cluster, "MPI", resolver_of(cluster), world)
-    if (cluster.rank, cluster.size) != (world.rank, world.size):
-        raise ClusterError(
-            "MPI and TF_CONFIG, or the `cluster_resolver`, must describe the same "
-            f"cluster. Received: rank {world.rank} of {world.size} from MPI and rank "
-            f"{cluster.rank} of {cluster.size}. Unset TF_CONFIG to use MPI's "
-            "cluster, or start the processes without MPI."
-        )
+    cluster = described.cluster
+    _check_same(
+        [
+            ProcessRank("MPI", world.rank, world.size),
+            ProcessRank(described.source, cluster.rank, cluster.size),
+        ]
+    )
     return dataclasses.replace(described, mpi=world)
-
-
-def _by_scheduler(environment: Mapping[str, str], own: ProcessRank) -> Membership:
-    if slurm_rank(environment) is not None:
-        addresses = slurm_addresses(environment, own)
-    else:
-        addresses = kubernetes_addresses(environment, own, socket.getfqdn())
-    cluster = make_cluster({"worker": addresses}, "worker", own.rank)
-    return Membership(cluster, own.source, resolver_of(cluster))
-
-
-def _warn_of_missing_step(environment: Mapping[str, str]) -> None:
-    tasks = tasks_without_step(environment)
-    if tasks > 1:
-        # A common mistake in sbatch scripts.
-        print(
-            f"fastnet: one process, although Slurm's job has {tasks} tasks: start them "
-            "with `srun python train.py`",
-            flush=True,
-        )
-
-
-def _hide_gpus_of_other_tasks(
-    environment: MutableMapping[str, str], ranks: list[ProcessRank]
-) -> None:
-    """Sets `CUDA_VISIBLE_DEVICES` of a Slurm task, before TensorFlow reads it."""
-    if ranks and slurm_rank(environment) is not None:
-        gpus = slurm_task_gpus(environment)
-        if gpus is not None:
-            environment["CUDA_VISIBLE_DEVICES"] = gpus
-
-
-def _use_gpus(own: slice) -> None:
-    """Restricts TensorFlow to some of the visible GPUs, before it starts."""
-    gpus = tf.config.get_visible_devices("GPU")
-    if gpus[own] != gpus:
-        tf.config.set_visible_devices(gpus[own], "GPU")
 
 
 def resolver_of(cluster: Cluster) -> tf.distribute.cluster_resolver.ClusterResolver:

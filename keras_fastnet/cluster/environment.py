@@ -54,13 +54,10 @@ def who_started(environment: Mapping[str, str] = os.environ) -> str | None:
     return ranks[0].source if ranks else None
 
 
-def in_a_cluster(environment: Mapping[str, str] = os.environ) -> bool:
+def in_a_cluster() -> bool:
     """Returns whether this process was started as one of several.
-
-    Args:
-        environment: The environment variables.
 
     Raises:
         ClusterError: If a variable is wrong.
     """
-    return who_started(environment) is not None
+    return who_started() is not None

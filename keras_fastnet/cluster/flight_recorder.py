@@ -21,15 +21,12 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from keras_fastnet._keras import tensorflow as upstream
-from keras_fastnet.cluster import notes
 from keras_fastnet.cluster.cluster_spec import Cluster
-from keras_fastnet.cluster.notes import Note
+from keras_fastnet.cluster.notes import Note, Notes, Waits
 from keras_fastnet.cluster.watchdog import silent_ranks
 from keras_fastnet.errors import ClusterError
 
 _TICK_SECONDS = 1.0
-# How often a worker leaves what it is doing for the others.
-_POST_SECONDS = 2.0
 # A wait of this length is looked into.
 _LONG_SECONDS = 5.0
 # When a waiting worker prints for which it waits.
@@ -54,13 +51,7 @@ _OF_PEERS = (
 
 
 class _End(NamedTuple):
-    """Why a worker ends.
-
-    Attributes:
-        rank: Its rank.
-        failed: Whether by an error.
-        message: The other workers' error.
-    """
+    """Which worker ends, whether by an error, and the error of the others."""
 
     rank: int
     failed: bool
@@ -70,10 +61,9 @@ class _End(NamedTuple):
 class FlightRecorder:
     """Notes what this worker is doing, and ends waits for workers that do not come.
 
-    A thread leaves this worker's note for the others every two seconds. Another one
-    looks every second how long this worker has waited for the others. It ends the wait
-    if another worker has ended, does not answer, or waits in another call, and when the
-    limit is reached.
+    A thread looks every second how long this worker has waited for the others, and
+    leaves its note for them. It ends the wait if another worker has ended, does not
+    answer, or waits in another call, and when the limit is reached.
 
     Args:
         cluster: The workers' addresses and this worker's rank.
@@ -88,9 +78,10 @@ class FlightRecorder:
         self._clocks: list[Callable[[], float]] = []
         self._waits: list[tuple[str, float]] = []
         self._polled: tuple[float, float] = (0.0, 0.0)
-        self._seen: dict[int, Note] = {}
+        self._seen: Notes | None = None
         self._stop = threading.Event()
-        self._waiting: notes.Waits = ""
+        self._waiting: Waits = ""
+        self._posted: Note | None = None
         self.note("the start of the strategy")
 
     def note(self, text: str, *numbers: int) -> None:
@@ -142,13 +133,9 @@ class FlightRecorder:
         self._clocks.append(clock)
 
     def start(self) -> None:
-        """Starts the threads; TensorFlow's servers must be connected."""
-        threads = [
-            threading.Thread(target=target, daemon=True, name="fastnet-recorder")
-            for target in (self._post_often, self._look_often)
-        ]
-        for thread in threads:
-            thread.start()
+        """Starts the thread; TensorFlow's servers must be connected."""
+        thread = threading.Thread(target=self._look_often, daemon=True)
+        thread.start()
         hook = sys.excepthook
 
         def report(
@@ -168,8 +155,7 @@ class FlightRecorder:
             self.note("the end of the program")
             # TensorFlow must not be called while the interpreter ends.
             self._stop.set()
-            for thread in threads:
-                thread.join(2 * _TICK_SECONDS)
+            thread.join(2 * _TICK_SECONDS)
 
     @contextlib.contextmanager
     def named_errors(self) -> Iterator[None]:
@@ -184,38 +170,29 @@ class FlightRecorder:
         except ClusterError:
             raise
         except (tf.errors.OpError, RuntimeError) as error:
-            named = self.explain(error)
+            named = self._explained(error)
             if named is None:
                 raise
             raise named from error
 
-    def explain(self, error: Exception) -> ClusterError | None:
-        """Returns an error that names the worker that is the cause of another error.
-
-        Args:
-            error: The error, such as TensorFlow's or MPI's about a collective.
-
-        Returns:
-            The error, or `None` if all workers answer.
-        """
+    def _explained(self, error: Exception) -> ClusterError | None:
+        """Returns an error that names the worker that is the cause of another error."""
         other_sums = _OTHER_SUMS in str(error)
         if self.failure is None and (other_sums or isinstance(error, _OF_PEERS)):
             silent = self._silent()
             if not silent and self._waits and other_sums:
-                known = self._notes()
-                ranks, own = [self._cluster.rank], known[self._cluster.rank]
-                workers = self._cluster.size
-                self._fail(notes.unequal_steps(ranks, own, known, workers))
+                rank = self._cluster.rank
+                self._fail(self._notes().unequal_steps([rank], self._own()))
                 # Not read before: the others wait a second for it.
             elif 0 not in silent and (end := self._read_end()) is not None:
                 self._fail(end.message)
             elif silent:
                 self._fail(self._gone(silent))
-        if self.failure is not None:
-            # Not the recorder's own object, which has no traceback.
-            time.sleep(max(0.0, self._failed_at + _LINGER_SECONDS - time.monotonic()))
-            return ClusterError(str(self.failure))
-        return None
+        if self.failure is None:
+            return None
+        # Not the recorder's own object, which has no traceback.
+        time.sleep(max(0.0, self._failed_at + _LINGER_SECONDS - time.monotonic()))
+        return ClusterError(str(self.failure))
 
     def _report(
         self,
@@ -226,22 +203,17 @@ class FlightRecorder:
     ) -> None:
         """Reports the error that ends the program; in one line if it is not the first.
 
-        Args:
-            kind: The error's class.
-            error: The error.
-            traceback: Its traceback.
-            hook: The earlier `sys.excepthook`. With MPI it ends all ranks, so that it
-                is called in any case: a rank that waits for the others in MPI's own
-                end would wait without end.
+        The earlier `hook` is called in any case: with MPI it ends all ranks, which
+        would wait for this one without end.
         """
-        doing = self._own().doing
+        text, numbers, _ = self._doing
         named: BaseException = error
         if isinstance(error, tf.errors.OpError):
             # Of a program's own loop.
-            named = self.explain(error) or error
+            named = self._explained(error) or error
         told = f"{type(named).__name__}: {named}".splitlines()[0]
         rank = self._cluster.rank
-        self._post_end(f"failed in {doing}: {told}", failed=True)
+        self._post_end(f"failed in {text.format(*numbers)}: {told}", failed=True)
         first = self._read_end()
         if first is None or not first.failed or first.rank == rank:
             if named is not error:
@@ -265,39 +237,65 @@ class FlightRecorder:
         return max(waits, default=0.0)
 
     def _look_often(self) -> None:
+        """Looks how long this worker has waited, and tells the others what it does."""
         printed, look_after = False, _LONG_SECONDS
         while self.failure is None and not self._stop.wait(_TICK_SECONDS):
             waited = self._waited()
             self._waiting = ""
             if waited > _TICK_SECONDS:
                 self._waiting = "outside" if self._waits else "step"
-            if waited < min(_LONG_SECONDS, _PATIENCE_SECONDS, self._wait_timeout):
+            self._post_note()
+            if waited < min(_LONG_SECONDS, self._wait_timeout):
                 printed, look_after = False, _LONG_SECONDS
                 continue
             end = self._read_end()
-            if end is not None:
-                self._fail(end.message)
-            elif waited > self._wait_timeout:
-                self._fail(self._late())
-            elif waited > look_after:
+            message = None if end is None else end.message
+            if message is None and waited > min(look_after, self._wait_timeout):
                 # Less and less often: in a large cluster all may wait for one.
                 look_after = 2 * waited
-                # Twice: a busy machine may answer late.
-                silent = set(self._silent()) & set(self._silent())
-                found = self._gone(sorted(silent)) if silent else self._deadlock()
-                if found is not None:
-                    self._fail(found)
+                message = self._cause(at_limit=waited > self._wait_timeout)
+            if message is not None:
+                self._fail(message)
             elif waited > _PATIENCE_SECONDS and not printed:
                 printed = True
                 # The outermost says most to a reader.
                 purpose = f" {self._waits[0][0]}" if self._waits else ""
-                seen = notes.last_seen(self._notes(), self._cluster.size)
                 print(
                     f"fastnet: worker {self._cluster.rank} has waited {waited:.0f} "
-                    f"seconds{purpose}. {seen}.",
+                    f"seconds{purpose}. {self._notes().last_seen()}.",
                     file=sys.stderr,
                     flush=True,
                 )
+        self._post_note()
+
+    def _cause(self, at_limit: bool) -> str | None:
+        """Returns the message that ends a wait; `None` if it may go on."""
+        silent = self._silent()
+        if silent and not at_limit:
+            # Twice: a busy machine may answer late.
+            silent = sorted({*silent} & {*self._silent()})
+        if silent:
+            return self._gone(silent)
+        if at_limit:
+            return self._notes().late(self._wait_timeout)
+        return self._deadlock()
+
+    def _deadlock(self) -> str | None:
+        """Returns the message if some workers wait in a step, the others elsewhere.
+
+        The chief looks, for which no note is far away, and twice: notes are a second
+        old.
+        """
+        if self._cluster.rank:
+            return None
+        before, self._seen = self._seen, self._notes()
+        known = self._seen.known
+        outside = [rank for rank, note in known.items() if note.waits == "outside"]
+        inside = [rank for rank, note in known.items() if note.waits == "step"]
+        all_wait = len(outside) + len(inside) == self._cluster.size
+        if not (all_wait and outside and inside and self._seen == before):
+            return None
+        return self._seen.unequal_steps(outside, known[inside[0]])
 
     def _fail(self, message: str) -> None:
         """Ends this worker's waits, and passes the message to the other workers."""
@@ -309,93 +307,60 @@ class FlightRecorder:
     def _post_end(self, how: str, *, failed: bool) -> None:
         """Tells the other workers that this one ends, unless another one ends first."""
         rank = self._cluster.rank
-        end = _End(rank, failed, notes.ended(rank, how))
-        _post_soon(_END, json.dumps(end))
+        message = (
+            f"All workers must run until the training has ended. Received: rank {rank} "
+            f"{how}. Look at its output, and for code that depends on the rank."
+        )
+        _post_soon(_END, json.dumps(_End(rank, failed, message)))
 
     def _read_end(self) -> _End | None:
         """Returns which worker ended first; `None` if none has, or the chief has."""
-        text = self._read(_END)
+        text = upstream.text_within(_END, _READ_SECONDS)
         return None if text is None else _End(*json.loads(text))
-
-    def _late(self) -> str:
-        """Returns the message about a wait that took too long."""
-        silent = self._silent()
-        if silent:
-            return self._gone(silent)
-        return notes.late(self._notes(), self._cluster.size, self._wait_timeout)
 
     def _gone(self, silent: list[int]) -> str:
         """Returns the message about workers that do not answer."""
-        known = {self._cluster.rank: self._own()} if 0 in silent else self._notes()
-        return notes.gone(silent, known, self._cluster.size)
-
-    def _deadlock(self) -> str | None:
-        """Returns the message if some workers wait in a step, the others elsewhere.
-
-        The chief looks, for which no note is far away, and twice: notes are up to two
-        seconds old.
-        """
-        if self._cluster.rank:
-            return None
-        before, self._seen = self._seen, self._notes()
-        outside = [r for r, note in self._seen.items() if note.waits == "outside"]
-        inside = [r for r, note in self._seen.items() if note.waits == "step"]
-        all_wait = len(outside) + len(inside) == self._cluster.size
-        if not (all_wait and outside and inside and self._seen == before):
-            return None
-        step = self._seen[inside[0]]
-        return notes.unequal_steps(outside, step, self._seen, self._cluster.size)
+        own = Notes(self._cluster.size, {self._cluster.rank: self._own()})
+        return (own if 0 in silent else self._notes()).gone(silent)
 
     def _silent(self) -> list[int]:
         return silent_ranks(self._cluster.addresses, self._cluster.rank)
 
-    def _notes(self) -> dict[int, Note]:
-        """Returns what is known of the workers, by rank."""
-        found = {}
-        for rank in range(self._cluster.size):
-            if rank == self._cluster.rank:
-                found[rank] = self._own()
-            elif (text := self._read(f"{_DOING}/{rank}")) is not None:
-                found[rank] = Note(*json.loads(text))
-        return found
+    def _notes(self) -> Notes:
+        """Returns what is known of the workers."""
+        known = {self._cluster.rank: self._own()}
+        for rank in {*range(self._cluster.size)} - {*known}:
+            text = upstream.text_within(f"{_DOING}/{rank}", _READ_SECONDS)
+            if text is not None:
+                known[rank] = Note(*json.loads(text))
+        return Notes(self._cluster.size, known)
 
     def _own(self) -> Note:
         text, numbers, since = self._doing
         return Note(text, list(numbers), since, self._waiting)
 
-    def _read(self, key: str) -> str | None:
-        return upstream.text_within(key, _READ_SECONDS)
-
-    def _post_often(self) -> None:
-        key = f"{_DOING}/{self._cluster.rank}"
-        last: Note | None = None
-        while True:
-            stopped = self._stop.is_set()
-            own = self._own()
-            if own != last:
-                # Blocks while the chief is suspended, so it has a thread of its own.
-                if last is not None:
-                    upstream.remove_text(key)
-                if not _post(key, json.dumps(own)):
-                    return
-                last = own
-            if stopped:
-                return
-            self._stop.wait(_POST_SECONDS)
+    def _post_note(self) -> None:
+        """Leaves the note of what this worker is doing in place of the last one."""
+        own = self._own()
+        if own == self._posted:
+            return
+        last, self._posted = self._posted, own
+        _post_soon(f"{_DOING}/{self._cluster.rank}", json.dumps(own), last is not None)
 
 
-def _post(key: str, text: str) -> bool:
-    """Leaves a text; returns whether TensorFlow's coordination service took it."""
-    try:
-        upstream.post_text(key, text)
-    except tf.errors.OpError:
+def _post_soon(key: str, text: str, is_there: bool = False) -> None:
+    """Leaves a text, or replaces it, if the chief takes it within a second.
+
+    A chief that is suspended never takes it.
+    """
+
+    def post() -> None:
         # The chief has ended, or another worker has left a text with this key.
-        return False
-    return True
+        with contextlib.suppress(tf.errors.OpError):
+            if is_there:
+                upstream.remove_text(key)
+            upstream.post_text(key, text)
 
-
-def _post_soon(key: str, text: str) -> None:
-    """Leaves a text if the chief, which may be suspended, takes it within a second."""
-    post = threading.Thread(target=_post, args=(key, text), daemon=True)
-    post.start()
-    post.join(_READ_SECONDS)
+    thread = threading.Thread(target=post, daemon=True)
+    thread.start()
+    thread.join(_READ_SECONDS)

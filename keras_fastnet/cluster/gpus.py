@@ -26,24 +26,18 @@ def divide_gpus(
     Raises:
         UsageError: If the GPUs are not a multiple of the workers, or too few.
     """
-    if per_worker is None:
-        if len(gpus) % workers:
-            raise UsageError(
-                "The number of visible GPUs must be a multiple of the number of "
-                f"workers. Received: {len(gpus)} GPUs ({','.join(gpus)}) and "
-                f"{workers} workers. Change --workers, or pass --gpus-per-worker "
-                "(0 trains on the CPU), or list fewer GPUs in CUDA_VISIBLE_DEVICES."
-            )
-        per_worker = len(gpus) // workers
-    elif per_worker * workers > len(gpus):
+    own = len(gpus) // workers if per_worker is None else per_worker
+    if (per_worker is None and len(gpus) % workers) or own * workers > len(gpus):
         raise UsageError(
-            "--gpus-per-worker times --workers must not exceed the number of visible "
-            f"GPUs. Received: {per_worker} x {workers} with {len(gpus)} visible GPUs. "
-            "Lower one of the two, or list more GPUs in CUDA_VISIBLE_DEVICES."
+            "The visible GPUs must be a multiple of the workers, and not fewer than "
+            f"--gpus-per-worker times --workers. Received: {len(gpus)} visible GPUs "
+            f"({','.join(gpus)}), {workers} workers, {per_worker or 'all'} for each. "
+            "Change --workers or --gpus-per-worker (0 trains on the CPU), or the GPUs "
+            "in CUDA_VISIBLE_DEVICES."
         )
     if not gpus:
         return None
-    return [list(gpus[_block(per_worker, rank)]) for rank in range(workers)]
+    return [list(gpus[rank * own : (rank + 1) * own]) for rank in range(workers)]
 
 
 def slurm_task_gpus(environment: Mapping[str, str]) -> str | None:
@@ -68,14 +62,8 @@ def slurm_task_gpus(environment: Mapping[str, str]) -> str | None:
     on_node = environment.get("SLURM_GPUS_ON_NODE")
     if tasks < 2 or not visible or str(len(visible)) != on_node:
         return None
-    if len(visible) % tasks:
-        raise ClusterError(
-            "The GPUs that a node's tasks share must be a multiple of the tasks. "
-            f"Received: {count(len(visible), 'GPU')} and {tasks} tasks. Start as many "
-            "tasks as there are GPUs, each with its own: `srun --gpus-per-task=1`."
-        )
     local = int(environment.get("SLURM_LOCALID", "0"))
-    return ",".join(visible[_block(len(visible) // tasks, local)])
+    return ",".join(visible[_own_block(len(visible), tasks, local)])
 
 
 def mpi_process_gpus(seen: Sequence[tuple[str | None, int]], local: int) -> slice:
@@ -96,17 +84,17 @@ def mpi_process_gpus(seen: Sequence[tuple[str | None, int]], local: int) -> slic
     >>> [range(4)[mpi_process_gpus([(None, 4)] * 2, local)] for local in range(2)]
     [range(0, 2), range(2, 4)]
     """
-    variable, count = seen[local]
     sharing = [other for other, what in enumerate(seen) if what == seen[local]]
-    if count % len(sharing):
+    return _own_block(seen[local][1], len(sharing), sharing.index(local))
+
+
+def _own_block(gpus: int, processes: int, index: int) -> slice:
+    if gpus % processes:
         raise ClusterError(
-            "The processes of a host must be able to divide its GPUs. Received: "
-            f"{count} GPUs (CUDA_VISIBLE_DEVICES={variable or 'not set'}) and "
-            f"{len(sharing)} processes. Start as many processes as there are GPUs, "
-            "or give each its own with CUDA_VISIBLE_DEVICES; -1 trains on the CPU."
+            "The GPUs that processes of a host share must be a multiple of these. "
+            f"Received: {count(gpus, 'GPU')} and {processes} processes. Start as many "
+            "as there are GPUs, or give each its own (`srun --gpus-per-task=1`, "
+            "CUDA_VISIBLE_DEVICES); CUDA_VISIBLE_DEVICES=-1 trains on the CPU."
         )
-    return _block(count // len(sharing), sharing.index(local))
-
-
-def _block(length: int, index: int) -> slice:
-    return slice(index * length, (index + 1) * length)
+    each = gpus // processes
+    return slice(index * each, (index + 1) * each)

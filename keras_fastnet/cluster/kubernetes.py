@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from keras_fastnet.cluster.variables import ProcessRank, integer_variable
 from keras_fastnet.errors import ClusterError
 
-INDEX = "JOB_COMPLETION_INDEX"
-WORKERS = "FASTNET_WORKERS"
+_INDEX = "JOB_COMPLETION_INDEX"
+_WORKERS = "FASTNET_WORKERS"
 # All pods can use the same port: each has its own IP address.
 _PORT = 20_000
 
@@ -22,14 +22,14 @@ def kubernetes_rank(environment: Mapping[str, str]) -> ProcessRank | None:
     Raises:
         ClusterError: If `FASTNET_WORKERS` is not a number, or not above the index.
     """
-    index = environment.get(INDEX, "")
-    size = integer_variable(environment, WORKERS, 1, 1 << 20, 4)
+    index = environment.get(_INDEX, "")
+    size = integer_variable(environment, _WORKERS, 1 << 20, 4)
     if not index.isdecimal() or size is None or size == 1:
         return None
     if int(index) >= size:
         raise ClusterError(
-            f"{WORKERS} must be the Job's `completions` and `parallelism`. Received: "
-            f"{size}, in the pod with {INDEX}={index}. Make the three numbers equal."
+            f"{_WORKERS} must be the Job's `completions` and `parallelism`. Received: "
+            f"{size}, in the pod with {_INDEX}={index}. Make the three numbers equal."
         )
     return ProcessRank("a Kubernetes Indexed Job", int(index), size)
 
@@ -43,10 +43,10 @@ def check_workers_are_counted(environment: Mapping[str, str]) -> None:
     Raises:
         ClusterError: If it does not.
     """
-    if INDEX in environment and WORKERS not in environment:
+    if _INDEX in environment and _WORKERS not in environment:
         raise ClusterError(
             "The pods of an Indexed Job must be told how many they are. Received: "
-            f"{INDEX}={environment[INDEX]} without {WORKERS}. Set it in the pod's "
+            f"{_INDEX}={environment[_INDEX]} without {_WORKERS}. Set it in the pod's "
             "`env` to the Job's `completions`, or to 1 if every pod trains alone."
         )
 
@@ -73,5 +73,5 @@ def kubernetes_addresses(
             "`subdomain` in the pod's template to the name of a headless Service "
             "(`clusterIP: None`) that selects the pods, and leave `hostname` out."
         )
-    port = integer_variable(environment, "FASTNET_PORT", 1, 65_535, _PORT) or _PORT
+    port = integer_variable(environment, "FASTNET_PORT", 65_535, _PORT) or _PORT
     return [f"{job}-{rank}.{domain}:{port}" for rank in range(own.size)]

@@ -40,6 +40,7 @@ def kept_to_loopback(cluster: Cluster) -> Iterator[None]:
         yield
         return
     port = split_address(cluster.address)[1]
+    previous = os.environ.get(_SHARE_PORT)
     with contextlib.ExitStack() as stack:
         guards = []
         for _, interface in socket.if_nameindex():
@@ -47,8 +48,13 @@ def kept_to_loopback(cluster: Cluster) -> Iterator[None]:
                 with contextlib.suppress(OSError):
                     guards.append(stack.enter_context(_guard(interface, port)))
         if guards:
-            stack.enter_context(_port_is_shared())
-        yield
+            os.environ[_SHARE_PORT] = "1"
+        try:
+            yield
+        finally:
+            os.environ.pop(_SHARE_PORT, None)
+            if previous is not None:
+                os.environ[_SHARE_PORT] = previous
         try:
             _keep_server_to_loopback(port, guards)
         except OSError as error:
@@ -71,19 +77,6 @@ def _guard(interface: str, port: int) -> Iterator[socket.socket]:
         guard.bind(("", port))
         guard.listen(0)
         yield guard
-
-
-@contextlib.contextmanager
-def _port_is_shared() -> Iterator[None]:
-    previous = os.environ.get(_SHARE_PORT)
-    os.environ[_SHARE_PORT] = "1"
-    try:
-        yield
-    finally:
-        if previous is None:
-            del os.environ[_SHARE_PORT]
-        else:
-            os.environ[_SHARE_PORT] = previous
 
 
 def _keep_server_to_loopback(port: int, guards: list[socket.socket]) -> None:

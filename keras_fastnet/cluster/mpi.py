@@ -1,10 +1,7 @@
 """MPI: its environment variables, and the processes that it started together."""
 
-import array
 import contextlib
 import importlib.util
-import itertools
-import json
 import os
 import socket
 import sys
@@ -19,9 +16,9 @@ from keras_fastnet.cluster.ports import port_socket, reserve_any_port
 from keras_fastnet.errors import ClusterError
 from keras_fastnet.text import listed
 
-# MPICH, Intel MPI and Slurm's PMI; Open MPI; PMIx, which Slurm sets for one task, too.
-_RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK")
-_SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+# MPICH, Intel MPI and Slurm's PMI-2; Open MPI. Not PMIx, which MPICH's wheel lacks.
+_RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK")
+_SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 _PRESENT = 1
 _LOOK_SECONDS = 0.01
 _PATIENCE_SECONDS = 2.0
@@ -49,7 +46,8 @@ def mpi_rank(environment: Mapping[str, str]) -> int | None:
     Args:
         environment: The environment variables.
     """
-    return _first_number(environment, _RANKS)
+    stated = [environment.get(name, "") for name in _RANKS]
+    return next((int(text) for text in stated if text.isdecimal()), None)
 
 
 def mpi_size(environment: Mapping[str, str]) -> int | None:
@@ -58,48 +56,8 @@ def mpi_size(environment: Mapping[str, str]) -> int | None:
     Args:
         environment: The environment variables.
     """
-    return _first_number(environment, _SIZES)
-
-
-def _first_number(environment: Mapping[str, str], names: tuple[str, ...]) -> int | None:
-    for name in names:
-        if environment.get(name, "").isdecimal():
-            return int(environment[name])
-    return None
-
-
-def can_join(environment: Mapping[str, str]) -> bool:
-    """Returns whether mpi4py's library knows the interface that started this process.
-
-    Slurm offers PMI-2 or PMIx (`srun --mpi`). MPICH, as the `[mpi]` extra installs it,
-    is built without PMIx, and would start alone or end the process.
-
-    Args:
-        environment: The environment variables.
-    """
-    interfaces = [name for name in _RANKS if name in environment]
-    if interfaces != ["PMIX_RANK"] or "mpi4py.MPI" in sys.modules:
-        return True
-    import mpi4py
-
-    # Loaded, and not started.
-    mpi4py.rc.initialize = False
-    from mpi4py import MPI
-
-    text = MPI.Get_library_version().lower()
-    if "mpich" in text and "pmix" not in text:
-        return False
-    mpi4py.rc.finalize = True
-    MPI.Init_thread()
-    return True
-
-
-def _keep_to_this_machine(environment: Mapping[str, str]) -> None:
-    """Has MPI listen on the loopback interface if all ranks are on one machine."""
-    near = environment.get("MPI_LOCALNRANKS")  # Of MPICH's `mpiexec`.
-    if near is not None and near == environment.get("PMI_SIZE"):
-        # Read by UCX, by which MPICH connects.
-        os.environ.setdefault("UCX_NET_DEVICES", "lo")
+    stated = [environment.get(name, "") for name in _SIZES]
+    return next((int(text) for text in stated if text.isdecimal()), None)
 
 
 class MpiWorld:
@@ -123,7 +81,10 @@ class MpiWorld:
     """
 
     def __init__(self, start_timeout: float = 300.0) -> None:
-        _keep_to_this_machine(os.environ)
+        # Of MPICH's `mpiexec`.
+        if os.environ.get("MPI_LOCALNRANKS", "") == os.environ.get("PMI_SIZE"):
+            # All are on this machine. Read by UCX, by which MPICH connects.
+            os.environ.setdefault("UCX_NET_DEVICES", "lo")
         try:
             from mpi4py import MPI
         except (ImportError, RuntimeError) as error:
@@ -183,7 +144,7 @@ class MpiWorld:
         # Held until TensorFlow listens.
         self._port = port_socket()
         address = f"{host}:{reserve_any_port(self._port)}"
-        addresses = _gathered(self.communicator, address)
+        addresses = self.communicator.allgather(address)
         return Cluster(addresses=tuple(addresses), rank=self.rank)
 
     def own_gpus(self, count: int) -> slice:
@@ -196,8 +157,8 @@ class MpiWorld:
             ClusterError: If the processes of this host cannot divide them.
         """
         with self._host() as near:
-            seen = _gathered(near, [os.environ.get("CUDA_VISIBLE_DEVICES"), count])
-            return mpi_process_gpus([tuple(own) for own in seen], near.rank)
+            own = os.environ.get("CUDA_VISIBLE_DEVICES"), count
+            return mpi_process_gpus(near.allgather(own), near.rank)
 
     @contextlib.contextmanager
     def _host(self) -> Iterator[Any]:
@@ -214,7 +175,7 @@ class MpiWorld:
         If the system kills a process, `mpiexec` reports only its process number.
         """
         process = f"{self.rank} (process {os.getpid()} on {socket.gethostname()})"
-        processes = _gathered(self.communicator, process)
+        processes = self.communicator.allgather(process)
         if self.rank == 0:
             print(f"keras_fastnet: MPI ranks {', '.join(processes)}", flush=True)
 
@@ -237,20 +198,3 @@ class MpiWorld:
             time.sleep(_PATIENCE_SECONDS)
         # Otherwise MPI waits for the other ranks, and they wait for this one.
         self.communicator.Abort(1)
-
-
-def _gathered(communicator: Any, own: Any) -> list[Any]:
-    """Returns a JSON value of each rank. Collective.
-
-    mpi4py's own function for objects would unpickle what the other ranks send.
-    """
-    text = json.dumps(own).encode()
-    sizes = array.array("i", [0] * communicator.size)
-    communicator.Allgather(array.array("i", [len(text)]), sizes)
-    texts = bytearray(sum(sizes))
-    communicator.Allgatherv(text, [texts, sizes])
-    ends = list(itertools.accumulate(sizes))
-    return [
-        json.loads(texts[end - size : end])
-        for size, end in zip(sizes, ends, strict=True)
-    ]

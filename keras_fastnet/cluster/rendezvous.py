@@ -17,7 +17,6 @@ bytes close the connection that they came from, and have no other effect.
 import contextlib
 import json
 import logging
-import math
 import reprlib
 import secrets
 import selectors
@@ -29,6 +28,7 @@ from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
+from keras_fastnet.arguments import checked_number
 from keras_fastnet.cluster.cluster_spec import Cluster, split_address
 from keras_fastnet.cluster.ports import listen
 from keras_fastnet.errors import ClusterError
@@ -89,13 +89,10 @@ def meet(
         ClusterError: If a port is in use, a worker does not start in time, an address
             leads to another worker, or workers differ in their cluster or facts. All
             connected workers raise it, at most 20 seconds after `timeout`.
-        ValueError: If `timeout` is not a positive, finite number.
+        TypeError: If `timeout` is not a number.
+        ValueError: If it is not positive and finite.
     """
-    if not isinstance(timeout, int | float) or not 0 < timeout < math.inf:
-        raise ValueError(
-            "`start_timeout` must be a positive, finite number of seconds. "
-            f"Received: {timeout!r}."
-        )
+    checked_number("start_timeout", timeout, above=0.0)
     facts = {"workers": list(cluster.addresses), **facts}
     own = _Hello(cluster.rank, secrets.token_hex(16), facts, node, timeout)
     over = threading.Event()
@@ -118,13 +115,7 @@ def meet(
 def _messages(
     listener: socket.socket, own: _Hello, is_over: Callable[[], bool]
 ) -> Generator[Any, None, None]:
-    """Says hello to all that connect; yields their messages, and `None` at times.
-
-    Args:
-        listener: A socket at the worker's address.
-        own: The hello.
-        is_over: Ends the iterator.
-    """
+    """Says hello to all that connect; yields their messages, and `None` at times."""
     deadline = time.monotonic() + own.patience
     with contextlib.ExitStack() as stack:
         selector = stack.enter_context(selectors.DefaultSelector())
@@ -203,10 +194,11 @@ def _lead(cluster: Cluster, own: _Hello, proposal: Any) -> tuple[Any, list[str]]
                 waits = f"{_named(cluster, missing, problems)}. {end - now:.0f} s"
                 _LOG.warning("Rank 0 waits for %s are left.", waits)
             found = pool.map(_call, (cluster.addresses[rank] for rank in calls))
-            for rank, (line, hello, problem) in zip(calls, found, strict=True):
-                if line is None or hello is None:
-                    problems[rank] = problem
+            for rank, answer in zip(calls, found, strict=True):
+                if isinstance(answer, str):
+                    problems[rank] = answer
                     continue
+                line, hello = answer
                 lines[rank] = stack.enter_context(line)
                 nodes[rank] = hello.node
                 # No worker waits longer than its own time.
@@ -223,30 +215,29 @@ def _lead(cluster: Cluster, own: _Hello, proposal: Any) -> tuple[Any, list[str]]
                 "logs, and check that these addresses lead to them; a larger "
                 "`start_timeout` allows more time."
             )
-        agreed = (proposal, [nodes[rank] for rank in sorted(nodes)])
-        answer = {"agreed": proposal, "nodes": agreed[1]}
+        by_rank = [nodes[rank] for rank in sorted(nodes)]
+        verdict: dict[str, Any] = {"agreed": proposal, "nodes": by_rank}
         for line in lines.values():
             line.settimeout(ANSWER_SECONDS)
             with contextlib.suppress(OSError):
-                _send(line, {"error": error} if error else answer)
+                _send(line, {"error": error} if error else verdict)
     if error:
         raise ClusterError(error)
-    return agreed
+    return proposal, by_rank
 
 
-def _call(address: str) -> tuple[socket.socket | None, _Hello | None, str]:
+def _call(address: str) -> tuple[socket.socket, _Hello] | str:
     """Connects to an address; returns the connection and its hello, or the problem."""
     line = None
     try:
         line = socket.create_connection(split_address(address), ANSWER_SECONDS)
-        return line, _read_hello(line), ""
-    except TimeoutError:
-        problem = "no answer" if line is None else "it accepts, but does not answer"
+        return line, _read_hello(line)
     except (OSError, ValueError) as error:
-        problem = str(error)
-    if line is not None:
+        if line is None:
+            return str(error)
         line.close()
-    return None, None, problem
+        is_late = isinstance(error, TimeoutError)
+        return "it accepts, but does not answer" if is_late else str(error)
 
 
 def _read_hello(line: socket.socket) -> _Hello:

@@ -9,8 +9,7 @@ import itertools
 import re
 from collections.abc import Mapping, Sequence
 
-from keras_fastnet.cluster.ports import slurm_ports
-from keras_fastnet.cluster.variables import ProcessRank
+from keras_fastnet.cluster.variables import ProcessRank, integer_variable
 from keras_fastnet.errors import ClusterError
 
 # Commas within brackets belong to the host.
@@ -20,6 +19,12 @@ _RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
 _COUNT = re.compile(r"([0-9]+)(?:\(x([0-9]+)\))?")
 # Above Slurm's own limit.
 _MOST = 1 << 20
+# Linux uses no port from 20,000 to 32,767 for outgoing connections. The number of slots
+# is prime; a slot has as many ports as most nodes have tasks.
+_FIRST_PORT, _HIGHEST_PORT = 20_000, 65_535
+_SLOTS, _WIDTH = 199, 64
+# About half the slots, so that step 1 of a job is far from step 0 of the next job.
+_STEP = 100
 
 
 def slurm_rank(environment: Mapping[str, str]) -> ProcessRank | None:
@@ -61,13 +66,12 @@ def slurm_addresses(environment: Mapping[str, str], own: ProcessRank) -> list[st
     Raises:
         ClusterError: If the variables do not say where the tasks run.
     """
-    hosts = expand_hosts(environment.get("SLURM_STEP_NODELIST", ""))
+    hosts = _expand_hosts(environment.get("SLURM_STEP_NODELIST", ""))
     counts = expand_counts(environment.get("SLURM_STEP_TASKS_PER_NODE", ""))
-    plane = environment.get("SLURM_DIST_PLANESIZE", "")
-    nodes = nodes_of_tasks(
+    nodes = _nodes_of_tasks(
         counts,
         environment.get("SLURM_DISTRIBUTION", ""),
-        int(plane) if plane.isdecimal() else None,
+        environment.get("SLURM_DIST_PLANESIZE", ""),
     )
     if len(nodes) != own.size or len(hosts) != len(counts):
         raise ClusterError(
@@ -79,48 +83,46 @@ def slurm_addresses(environment: Mapping[str, str], own: ProcessRank) -> list[st
         )
     on_node = [itertools.count() for _ in hosts]
     local = [next(on_node[node]) for node in nodes]
-    _check_own_task(environment, own.rank, hosts, nodes, local)
-    ports = slurm_ports(environment, max(counts))
-    return [
-        f"{hosts[node]}:{ports[index]}"
-        for node, index in zip(nodes, local, strict=True)
-    ]
-
-
-def _check_own_task(
-    environment: Mapping[str, str],
-    rank: int,
-    hosts: list[str],
-    nodes: list[int],
-    local: list[int],
-) -> None:
-    """Checks the computed layout against what Slurm states of this task."""
-    computed = (str(nodes[rank]), str(local[rank]))
+    computed = str(nodes[own.rank]), str(local[own.rank])
     stated = tuple(environment.get(f"SLURM_{n}", "?") for n in ("NODEID", "LOCALID"))
     if computed != stated:
         raise ClusterError(
             "Slurm's variables must tell where each task runs. Received: task "
-            f"{stated[1]} of node {stated[0]} for rank {rank}, which by "
+            f"{stated[1]} of node {stated[0]} for rank {own.rank}, which by "
             "SLURM_STEP_TASKS_PER_NODE and SLURM_DISTRIBUTION is task "
-            f"{computed[1]} of node {computed[0]} ({hosts[nodes[rank]]}). Start the "
-            "workers with `srun --distribution=block`."
+            f"{computed[1]} of node {computed[0]}. Start the workers with `srun "
+            "--distribution=block`."
         )
+    first = _first_port(environment, max(counts))
+    return [
+        f"{hosts[node]}:{first + index}"
+        for node, index in zip(nodes, local, strict=True)
+    ]
 
 
-def expand_hosts(text: str) -> list[str]:
+def _first_port(environment: Mapping[str, str], tasks: int) -> int:
+    """Returns the port of each node's first task in a Slurm step.
+
+    It is `FASTNET_PORT` if that is set, otherwise computed from the numbers of job and
+    step: 199 consecutive jobs have different ports.
+    """
+    most = _HIGHEST_PORT + 1 - tasks
+    first = integer_variable(environment, "FASTNET_PORT", most, _FIRST_PORT)
+    if first is not None:
+        return first
+    job, step = (
+        int(environment.get(name, "0")) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID")
+    )
+    return _FIRST_PORT + (job + _STEP * step) % _SLOTS * _WIDTH
+
+
+def _expand_hosts(text: str) -> list[str]:
     """Returns the hosts of a list such as `n[1-2,07],gpu[1-2]-[3-4]`, in its order.
 
     TensorFlow's own function does not support several brackets in one name.
-
-    Args:
-        text: The list.
-
-    Raises:
-        ClusterError: If `text` is not such a list.
     """
-    items = _split(text, _HOST, "a list of hosts")
     hosts: list[str] = []
-    for item in items:
+    for item in _split(text, _HOST):
         choices = [
             _expand_ranges(piece[1], text) if piece[1] is not None else [piece[2]]
             for piece in _PIECE.finditer(item)
@@ -139,36 +141,22 @@ def expand_counts(text: str) -> list[int]:
         ClusterError: If `text` is not such a list.
     """
     counts: list[int] = []
-    for item in _split(text, _COUNT, "a list of counts"):
+    for item in _split(text, _COUNT):
         found = _COUNT.fullmatch(item)
         if found is None or int(found[2] or 1) > _MOST:
-            raise _unreadable("a list of counts", text)
+            raise _unreadable(text)
         counts += [int(found[1])] * int(found[2] or 1)
     return counts
 
 
-def nodes_of_tasks(
-    counts: Sequence[int], distribution: str, plane: int | None = None
-) -> list[int]:
-    """Returns the node of each task, by rank.
-
-    Args:
-        counts: The number of tasks of each node.
-        distribution: Slurm's `--distribution`; empty for its default.
-        plane: The number of consecutive tasks that a node gets with `plane`.
-
-    Raises:
-        ClusterError: If the distribution is another, such as `arbitrary`.
-    """
+def _nodes_of_tasks(counts: Sequence[int], distribution: str, plane: str) -> list[int]:
+    """Returns the node of each task, by rank, from the number of tasks of each node."""
     # The part after the first colon or comma is about sockets and cores.
     kind = re.split("[:,]", distribution.lower())[0]
-    if kind in ("", "*", "block"):
-        together = max(counts)
-    elif kind == "cyclic":
-        together = 1
-    elif kind == "plane" and plane is not None and plane > 0:
-        together = plane
-    else:
+    together = {"": max(counts), "*": max(counts), "block": max(counts), "cyclic": 1}
+    if plane.isdecimal() and int(plane):
+        together["plane"] = int(plane)
+    if kind not in together:
         raise ClusterError(
             "Slurm must distribute the tasks by `block`, `cyclic` or `plane`. "
             f"Received: SLURM_DISTRIBUTION={distribution!r}. Start them with "
@@ -178,16 +166,16 @@ def nodes_of_tasks(
     nodes: list[int] = []
     while any(left):
         for node, tasks in enumerate(left):
-            taken = min(tasks, together)
+            taken = min(tasks, together[kind])
             nodes += [node] * taken
             left[node] -= taken
     return nodes
 
 
-def _split(text: str, item: re.Pattern[str], kind: str) -> list[str]:
+def _split(text: str, item: re.Pattern[str]) -> list[str]:
     items = [found[0] for found in item.finditer(text)]
     if not items or ",".join(items) != text:
-        raise _unreadable(kind, text)
+        raise _unreadable(text)
     return items
 
 
@@ -197,13 +185,14 @@ def _expand_ranges(ranges: str, text: str) -> list[str]:
         found = _RANGE.fullmatch(part)
         first, last = (found[1], found[2] or found[1]) if found else ("1", "0")
         if not 0 <= int(last) - int(first) < _MOST:
-            raise _unreadable("a list of hosts", text)
+            raise _unreadable(text)
         numbers += [str(n).zfill(len(first)) for n in range(int(first), int(last) + 1)]
     return numbers
 
 
-def _unreadable(kind: str, text: str) -> ClusterError:
+def _unreadable(text: str) -> ClusterError:
     return ClusterError(
-        f"Slurm's variables must hold {kind}. Received: {text!r}. Start the workers "
-        "with `srun`; if `srun` set this value, describe the cluster by TF_CONFIG."
+        "Slurm's variables must hold lists of hosts and of numbers of tasks. Received: "
+        f"{text!r}. Start the workers with `srun`; if `srun` set this value, describe "
+        "the cluster by TF_CONFIG."
     )

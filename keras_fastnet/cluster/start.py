@@ -29,6 +29,11 @@ from keras_fastnet.version import __version__
 
 # TensorFlow's servers connect within seconds; setting up GPUs may take longer.
 _LEAST_CONNECT_SECONDS = 60.0
+_STUCK = (
+    "keras_fastnet: TensorFlow's servers must connect within {:g} s after all workers "
+    "have met. Received: rank {} ({}) still waits, and is killed with SIGKILL. Another "
+    "worker may have died: look at its log. A larger `start_timeout` allows more time."
+)
 # Ranks with the same value share a machine, whatever their addresses: pods, containers.
 _NODE = "FASTNET_NODE"
 
@@ -66,18 +71,11 @@ def meet_workers(
     node = os.environ.get(_NODE) or hosts_of(cluster)[cluster.rank]
     agreed, nodes = meet(cluster, facts, proposal, start_timeout, node)
     if cluster.rank == 0 and cluster.size > 1:
+        how = f"found by {membership.source}"
+        if "FASTNET_RUN" in os.environ:  # The launcher sets it, and TF_CONFIG.
+            how = "started by `fastnet run`"
         hosts = count(len(set(nodes)), "host")
-        # The launcher sets the variable, and TF_CONFIG.
-        by_launcher = "FASTNET_RUN" in os.environ
-        how = (
-            "started by `fastnet run`"
-            if by_launcher
-            else f"found by {membership.source}"
-        )
-        print(
-            f"fastnet: {len(nodes)} workers on {hosts}, {how}",
-            flush=True,
-        )
+        print(f"fastnet: {len(nodes)} workers on {hosts}, {how}", flush=True)
     if seed is None and cluster.size > 1:
         # Unseeded shuffles and initial weights must not differ between workers.
         keras.utils.set_random_seed(agreed)
@@ -109,7 +107,7 @@ def server_start(cluster: Cluster | None, start_timeout: float) -> Iterator[None
     # A short `start_timeout` means that workers start together, not that they are fast.
     seconds = max(start_timeout, _LEAST_CONNECT_SECONDS)
     try:
-        stuck = _stuck(cluster, seconds)
+        stuck = _STUCK.format(seconds, cluster.rank, cluster.address)
         with (
             killed_after(seconds, stuck, cluster.addresses, cluster.rank),
             kept_to_loopback(cluster),
@@ -128,17 +126,7 @@ def _pass_proxies_by(cluster: Cluster) -> None:
     variables = ("grpc_proxy", "https_proxy", "http_proxy")
     if any(os.environ.get(name) for name in variables):
         # gRPC reads the first that is set.
-        names = ("no_grpc_proxy", "no_proxy")
-        others = next((os.environ[name] for name in names if name in os.environ), "")
-        hosts = dict.fromkeys([*others.split(","), *hosts_of(cluster)])
-        os.environ[names[0]] = ",".join(host for host in hosts if host)
-
-
-def _stuck(cluster: Cluster, seconds: float) -> str:
-    return (
-        f"keras_fastnet: TensorFlow's servers must connect within {seconds:g} s after "
-        f"all workers have met. Received: rank {cluster.rank} ({cluster.address}) "
-        "still waits, and is killed with SIGKILL. A worker may have died in the "
-        "meantime: look at the other workers' logs. A larger `start_timeout` allows "
-        "more time."
-    )
+        first, second = "no_grpc_proxy", "no_proxy"
+        others = os.environ.get(first, os.environ.get(second, ""))
+        hosts = [*filter(None, others.split(",")), *hosts_of(cluster)]
+        os.environ[first] = ",".join(dict.fromkeys(hosts))

@@ -1,13 +1,12 @@
 """Values that environment variables state: ranks, and integers."""
 
-import dataclasses
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from keras_fastnet.errors import ClusterError
 
 
-@dataclasses.dataclass(frozen=True)
-class ProcessRank:
+class ProcessRank(NamedTuple):
     """The rank and world size of this process, as one source states them.
 
     Attributes:
@@ -25,14 +24,13 @@ class ProcessRank:
 
 
 def integer_variable(
-    environment: Mapping[str, str], name: str, least: int, most: int, example: int
+    environment: Mapping[str, str], name: str, most: int, example: int
 ) -> int | None:
-    """Returns the integer in a variable that users set; `None` if it is not set.
+    """Returns the positive integer that users set a variable to; `None` if not set.
 
     Args:
         environment: The environment variables.
         name: The variable.
-        least: The smallest allowed value.
         most: The largest allowed value.
         example: A value for the error message to propose.
 
@@ -44,10 +42,10 @@ def integer_variable(
     if text is None or text.startswith(("tcp://", "udp://")):
         return None
     # `isdigit` accepts digits that `int` rejects.
-    number = int(text) if text.isdecimal() and len(text) < 10 else -1
-    if not least <= number <= most:
+    number = int(text) if text.isdecimal() and len(text) < 10 else 0
+    if not 1 <= number <= most:
         raise ClusterError(
-            f"{name} must be an integer from {least} to {most}. Received: {text!r}. "
+            f"{name} must be an integer from 1 to {most}. Received: {text!r}. "
             f"Set it on all workers, for example {name}={example}, or unset it."
         )
     return number

@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import json
 import os
-import selectors
+import select
 import shutil
 import socket
 import subprocess
@@ -111,11 +111,8 @@ def mpi_ranks(workers: int) -> Iterator[list[MpiRank]]:
         stack.callback(process.terminate)
         ranks: dict[int, MpiRank] = {}
         while len(ranks) < workers:
-            connection = _accepted(listener, process)
-            received = None
-            if connection is not None:
-                received = _received(stack.enter_context(connection))
-            if received is None:
+            found = _next_rank(listener, process, stack)
+            if found is None:
                 lines = Path(log.name).read_text(errors="replace").strip()
                 raise UsageError(
                     "mpiexec must start processes on this machine, and tell each its "
@@ -123,30 +120,23 @@ def mpi_ranks(workers: int) -> Iterator[list[MpiRank]]:
                     f"{lines or 'no message'}. Start the script with it directly: "
                     f"`mpiexec -n {workers} python train.py`."
                 )
-            number, rank = received
-            ranks[number] = rank
-            for descriptor in rank.descriptors:
-                stack.callback(os.close, descriptor)
+            ranks[found[0]] = found[1]
         yield [ranks[number] for number in range(workers)]
 
 
-def _accepted(
-    listener: socket.socket, process: subprocess.Popen
-) -> socket.socket | None:
-    """Returns the next connection of a rank; `None` if none comes."""
-    end = time.monotonic() + _START_SECONDS
-    with selectors.DefaultSelector() as selector:
-        selector.register(listener, selectors.EVENT_READ)
-        while not selector.select(0.2):
-            if process.poll() is not None or time.monotonic() > end:
-                return None
-    return listener.accept()[0]
-
-
-def _received(connection: socket.socket) -> tuple[int, MpiRank] | None:
+def _next_rank(
+    listener: socket.socket, process: subprocess.Popen, stack: contextlib.ExitStack
+) -> tuple[int, MpiRank] | None:
     """Returns the number of a rank, and what makes a process that rank."""
+    end = time.monotonic() + _START_SECONDS
+    while not select.select([listener], [], [], 0.2)[0]:
+        if process.poll() is not None or time.monotonic() > end:
+            return None
+    connection = stack.enter_context(listener.accept()[0])
     connection.settimeout(_START_SECONDS)
     message, descriptors, _, _ = socket.recv_fds(connection, _ONE_MESSAGE, 1)
+    for descriptor in descriptors:
+        stack.callback(os.close, descriptor)
     theirs = json.loads(message or b"{}")
     rank = mpi_rank(theirs)
     if rank is None:

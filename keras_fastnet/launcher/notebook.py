@@ -99,15 +99,13 @@ def notebook_launcher(
 def _task(function: Callable[..., Any], args: Sequence[Any]) -> bytes:
     """Returns what `notebook_worker` reads."""
     try:
-        import cloudpickle  # noqa: F401
-    except ImportError:
+        call = copied((function, tuple(args)))
+    except ImportError as error:
         raise ImportError(
             "`notebook_launcher` needs cloudpickle, which copies a notebook's "
-            "functions to the workers. Received: an environment without it. Run "
-            "`pip install cloudpickle`."
-        ) from None
-    try:
-        call = copied((function, tuple(args)))
+            f"functions to the workers. Received: {error}. Run `pip install "
+            "cloudpickle`."
+        ) from error
     except Exception as error:
         raise TypeError(
             "The function and all that it uses must be of kinds that can be copied to "

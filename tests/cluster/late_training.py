@@ -25,8 +25,8 @@ def act(place: str, rank: int) -> None:
     print("the victim", os.getpid(), flush=True)
     if ACTION == "raise":
         raise ValueError("on purpose")
-    # What it is doing is left for the others every two seconds.
-    time.sleep(5.0)
+    # What it is doing is left for the others every second.
+    time.sleep(3.0)
     if ACTION == "suspend":
         os.kill(os.getpid(), signal.SIGSTOP)
     elif ACTION == "kill":

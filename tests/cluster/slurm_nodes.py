@@ -53,39 +53,26 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE OverSubscribe=FORCE:4
 
 
 class Slurm:
-    """A running Slurm of two nodes.
-
-    Attributes:
-        folder: Its files and logs.
-    """
+    """A running Slurm of two nodes, whose files and logs are in `folder`."""
 
     def __init__(self, folder: Path, hosts: NamedHosts):
         self.folder = folder
         self._hosts = hosts
 
-    def _command(self, *words: str, **variables: str) -> list[str]:
-        """Returns the words that run one of Slurm's commands where jobs are sent from.
-
-        Args:
-            *words: The command.
-            **variables: Environment variables for it.
-        """
-        pairs = {"SLURM_CONF": str(self.folder / "slurm.conf"), **variables}
-        set_variables = ["env", *(f"{k}={v}" for k, v in pairs.items())]
-        return [*self._hosts.wrapper(_CONTROL), *set_variables, *words]
-
     def run(
         self, *words: str, timeout: float = 60.0, **variables: str
     ) -> subprocess.CompletedProcess:
-        """Runs one of Slurm's commands.
+        """Runs one of Slurm's commands where jobs are sent from.
 
         Args:
             *words: The command.
             timeout: Seconds that it may take.
             **variables: Environment variables for it.
         """
+        pairs = {"SLURM_CONF": str(self.folder / "slurm.conf"), **variables}
+        set_variables = ["env", *(f"{k}={v}" for k, v in pairs.items())]
         return subprocess.run(
-            self._command(*words, **variables),
+            [*self._hosts.wrapper(_CONTROL), *set_variables, *words],
             env=_environment(),
             capture_output=True,
             text=True,

@@ -39,9 +39,9 @@ def test_the_chief_has_rank_0(task, index, rank):
     assert cluster == Cluster(addresses=("boss:1", *TWO), rank=rank)
 
 
-@pytest.mark.parametrize("text", ["{}", '{"task": {"type": "worker", "index": 0}}'])
-def test_configuration_without_a_cluster_is_none(text):
-    assert read(text) is None
+def test_configuration_without_a_cluster_is_none():
+    assert read("{}") is None
+    assert read('{"task": {"type": "worker", "index": 0}}') is None
 
 
 @pytest.mark.parametrize(
@@ -84,16 +84,9 @@ def test_broken_rules_raise_and_name_the_rule(jobs, task, index, message):
         make_cluster(jobs, task, index)
 
 
-@pytest.mark.parametrize(
-    ("address", "parts"),
-    [
-        ("10.0.0.1:65535", ("10.0.0.1", 65535)),
-        ("trainer-0.trainer.ns.svc:8080", ("trainer-0.trainer.ns.svc", 8080)),
-        ("[::1]:80", ("::1", 80)),
-    ],
-)
-def test_addresses_are_split_into_host_and_port(address, parts):
-    assert split_address(address) == parts
+def test_addresses_are_split_into_host_and_port():
+    assert split_address("trainer-0.ns.svc:65535") == ("trainer-0.ns.svc", 65535)
+    assert split_address("[::1]:80") == ("::1", 80)
 
 
 @pytest.mark.parametrize(
@@ -108,17 +101,11 @@ def test_malformed_addresses_raise(address):
         split_address(address)
 
 
+NAMES = st.sampled_from(["cluster", "task", "worker", "chief", "type", "index", "x"])
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(
-                ["cluster", "task", "worker", "chief", "type", "index", "x"]
-            ),
-            inner,
-            max_size=3,
-        )
+        st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3)
     ),
     max_leaves=12,
 )
@@ -135,16 +122,14 @@ def test_arbitrary_json_gives_a_cluster_or_a_cluster_error(text):
 
 
 @pytest.mark.parametrize(
-    ("addresses", "expected"),
+    ("address", "expected"),
     [
-        (["127.0.0.1:1", "localhost:2", "[::1]:3", "127.9.9.9:4"], True),
-        (["127.0.0.1:1", "10.0.0.1:2"], False),
-        (["localhost.example.com:1"], False),
-        (["0.0.0.0:1"], False),
+        *(("localhost:2", True), ("[::1]:3", True), ("127.9.9.9:4", True)),
+        *(("10.0.0.1:2", False), ("localhost.example.com:1", False)),
     ],
 )
-def test_loopback_addresses_are_recognized(addresses, expected):
-    assert is_loopback(Cluster(tuple(addresses), 0)) is expected
+def test_loopback_addresses_are_recognized(address, expected):
+    assert is_loopback(Cluster(("127.0.0.1:1", address), 0)) is expected
 
 
 def test_server_of_a_loopback_cluster_is_kept_to_the_loopback_interface(caplog):

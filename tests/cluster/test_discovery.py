@@ -5,8 +5,6 @@ import sys
 
 import pytest
 import tensorflow as tf
-from hypothesis import given
-from hypothesis import strategies as st
 
 from keras_fastnet.cluster.cluster_spec import Cluster
 from keras_fastnet.cluster.discovery import resolver_of
@@ -16,13 +14,10 @@ from keras_fastnet.cluster.kubernetes import (
     kubernetes_addresses,
     kubernetes_rank,
 )
-from keras_fastnet.cluster.ports import slurm_ports
 from keras_fastnet.cluster.slurm import (
-    expand_counts,
-    expand_hosts,
-    nodes_of_tasks,
     slurm_addresses,
     slurm_rank,
+    tasks_without_step,
 )
 from keras_fastnet.cluster.variables import ProcessRank
 from keras_fastnet.errors import ClusterError
@@ -44,6 +39,26 @@ BATCH = {"SLURM_JOB_ID": "2", "SLURM_PROCID": "0", "SLURM_NTASKS": "4"}
 POD = {"JOB_COMPLETION_INDEX": "1", "FASTNET_WORKERS": "3"}
 
 
+def step(hosts, counts, nodes=(), rank=0, **more):
+    """Returns the variables of a task of a Slurm step, of whose tasks `nodes` tells."""
+    node = nodes[rank] if nodes else 0
+    return {
+        **STEP,
+        "SLURM_PROCID": str(rank),
+        "SLURM_NODEID": str(node),
+        "SLURM_LOCALID": str(nodes[:rank].count(node) if nodes else 0),
+        "SLURM_STEP_NUM_TASKS": str(len(nodes) or 2),
+        "SLURM_STEP_NODELIST": hosts,
+        "SLURM_STEP_TASKS_PER_NODE": counts,
+        **{f"SLURM_{name}": str(text) for name, text in more.items()},
+    }
+
+
+def hosts_in(environment):
+    addresses = slurm_addresses(environment, slurm_rank(environment))
+    return [address.split(":")[0] for address in addresses]
+
+
 @pytest.mark.parametrize(
     ("text", "hosts"),
     [
@@ -54,49 +69,51 @@ POD = {"JOB_COMPLETION_INDEX": "1", "FASTNET_WORKERS": "3"}
     ],
 )
 def test_slurm_host_lists_are_expanded(text, hosts):
-    assert expand_hosts(text) == hosts
+    nodes = list(range(len(hosts)))
+    assert hosts_in(step(text, f"1(x{len(hosts)})", nodes)) == hosts
 
 
 @pytest.mark.parametrize("text", ["", "n[1-", "n[2-1]", "n[a-b]", "n1,,n2", "n[1]]"])
 def test_malformed_host_lists_raise(text):
     with pytest.raises(ClusterError, match=r"Received: "):
-        expand_hosts(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "counts"), [("2", [2]), ("3,1", [3, 1]), ("4(x2),1", [4, 4, 1])]
-)
-def test_slurm_task_counts_are_expanded(text, counts):
-    assert expand_counts(text) == counts
+        hosts_in(step(text, "2"))
 
 
 @pytest.mark.parametrize("text", ["", "a", "2(x", "2,", "2(x999999999)"])
 def test_malformed_task_counts_raise(text):
     with pytest.raises(ClusterError, match=r"Received: "):
-        expand_counts(text)
+        hosts_in(step("n1", text))
 
 
 @pytest.mark.parametrize(
     ("counts", "distribution", "plane", "nodes"),
     [
         # All seen in Slurm 22.05.
-        ([3, 1], "", None, [0, 0, 0, 1]),
-        ([3, 1], "cyclic", None, [0, 1, 0, 0]),
-        ([2, 2], "plane", 1, [0, 1, 0, 1]),
+        ("3,1", "", "", [0, 0, 0, 1]),
+        ("3,1", "cyclic", "", [0, 1, 0, 0]),
+        ("2(x2)", "plane", "1", [0, 1, 0, 1]),
         # As its manual has them.
-        ([4, 4], "plane", 2, [0, 0, 1, 1, 0, 0, 1, 1]),
-        ([2, 2], "cyclic:block", None, [0, 1, 0, 1]),
-        ([2, 2], "block:cyclic,NoPack", None, [0, 0, 1, 1]),
+        ("4(x2)", "plane", "2", [0, 0, 1, 1, 0, 0, 1, 1]),
+        ("2(x2)", "cyclic:block", "", [0, 1, 0, 1]),
+        ("2(x2)", "block:cyclic,NoPack", "", [0, 0, 1, 1]),
     ],
 )
 def test_slurm_tasks_are_assigned_to_nodes(counts, distribution, plane, nodes):
-    assert nodes_of_tasks(counts, distribution, plane) == nodes
+    known = set()
+    for rank in range(len(nodes)):
+        more = {"DISTRIBUTION": distribution, "DIST_PLANESIZE": plane}
+        environment = step("n[1-2]", counts, nodes, rank, **more)
+        assert hosts_in(environment) == [f"n{node + 1}" for node in nodes]
+        known.add(tuple(slurm_addresses(environment, slurm_rank(environment))))
+    # All compute the same addresses, and each has its own.
+    assert len(known) == 1
+    assert len(set(*known)) == len(nodes)
 
 
 @pytest.mark.parametrize("distribution", ["arbitrary", "plane"])
 def test_unsupported_distributions_raise(distribution):
     with pytest.raises(ClusterError, match=f"Received.*{distribution}.*srun --dist"):
-        nodes_of_tasks([2, 2], distribution)
+        hosts_in({**STEP, "SLURM_DISTRIBUTION": distribution})
 
 
 def test_slurm_step_gives_rank_and_addresses():
@@ -121,58 +138,35 @@ def test_contradictory_slurm_variables_raise(changes, message):
         slurm_addresses(environment, slurm_rank(environment))
 
 
-@given(
-    st.lists(st.integers(1, 6), min_size=1, max_size=5).filter(lambda n: sum(n) > 1),
-    st.sampled_from(["", "block", "cyclic", "plane"]),
-    st.integers(1, 4),
-)
-def test_all_slurm_tasks_compute_the_same_addresses(counts, distribution, plane):
-    nodes = nodes_of_tasks(counts, distribution, plane)
-    assert [nodes.count(node) for node in range(len(counts))] == counts
-    known = set()
-    for rank, node in enumerate(nodes):
-        environment = {
-            **STEP,
-            "SLURM_PROCID": str(rank),
-            "SLURM_NODEID": str(node),
-            "SLURM_LOCALID": str(nodes[:rank].count(node)),
-            "SLURM_STEP_NUM_TASKS": str(len(nodes)),
-            "SLURM_STEP_NODELIST": f"n[8-{7 + len(counts)}]",
-            "SLURM_STEP_TASKS_PER_NODE": ",".join(map(str, counts)),
-            "SLURM_DISTRIBUTION": distribution,
-            "SLURM_DIST_PLANESIZE": str(plane),
-        }
-        addresses = slurm_addresses(environment, slurm_rank(environment))
-        assert addresses[rank].startswith(f"n{8 + node}:")
-        known.add(tuple(addresses))
-    assert len(known) == 1
-    assert len(set(*known)) == len(nodes)
-
-
-def job(number, step=0):
-    ids = {"SLURM_JOB_ID": str(number), "SLURM_STEP_ID": str(step)}
-    return slurm_ports(ids, 64)
+def ports(number, step_number=0, tasks=64):
+    """Returns the ports that a job's step with so many tasks on a node has."""
+    environment = step("n1", str(tasks), [0] * tasks)
+    environment |= {"SLURM_JOB_ID": str(number), "SLURM_STEP_ID": str(step_number)}
+    addresses = slurm_addresses(environment, slurm_rank(environment))
+    return [int(address.split(":")[1]) for address in addresses]
 
 
 def test_consecutive_slurm_jobs_have_different_ports():
-    neighbours = [set(job(1000 + number)) for number in range(199)]
-    neighbours_and_a_step = [*neighbours[:50], set(job(1000, 1)), set(job(1010, 1))]
-    for ports in (neighbours, neighbours_and_a_step):
-        assert sum(map(len, ports)) == len(set().union(*ports))
+    neighbours = [set(ports(1000 + number)) for number in range(199)]
+    steps = [*neighbours[:50], set(ports(1000, 1)), set(ports(1010, 1))]
+    for jobs in (neighbours, steps):
+        assert sum(map(len, jobs)) == len(set().union(*jobs))
     assert min(map(min, neighbours)) == 20_000
     assert max(map(max, neighbours)) < 32_768
 
 
 def test_ports_of_the_user_take_precedence():
-    assert slurm_ports({"FASTNET_PORT": "7000"}, 2) == [7000, 7001]
+    environment = {**STEP, "FASTNET_PORT": "7000"}
+    assert slurm_addresses(environment, slurm_rank(STEP))[2] == "fast1:7002"
     # As Kubernetes sets it for a Service with the name `fastnet`.
-    assert slurm_ports({"FASTNET_PORT": "tcp://10.0.0.1:80"}, 1) == [20_000]
+    environment = {**STEP, "FASTNET_PORT": "tcp://10.0.0.1:80"}
+    assert slurm_addresses(environment, slurm_rank(STEP))[2] == "fast1:20130"
 
 
 @pytest.mark.parametrize("text", ["", "http", "0", "-1", "65535"])
 def test_malformed_fastnet_port_raises(text):
-    with pytest.raises(ClusterError, match=r"FASTNET_PORT must be .*1 to 65534"):
-        slurm_ports({"FASTNET_PORT": text}, 2)
+    with pytest.raises(ClusterError, match=r"FASTNET_PORT must be .*1 to 65533"):
+        slurm_addresses({**STEP, "FASTNET_PORT": text}, slurm_rank(STEP))
 
 
 def test_pod_of_an_indexed_job_gives_rank_and_addresses():
@@ -237,6 +231,11 @@ def test_inherited_scheduler_variables_are_ignored():
 )
 def test_who_started(variables, expected):
     assert who_started(variables) == expected
+
+
+def test_tasks_of_a_batch_script_are_counted_outside_a_step():
+    assert tasks_without_step(BATCH) == 4
+    assert tasks_without_step(STEP) == 0
 
 
 def test_environment_readers_and_the_rendezvous_do_not_import_tensorflow():

@@ -117,9 +117,9 @@ def test_many_workers_meet_again_on_the_same_ports_with_rank_0_last():
             assert outcomes(*workers) == [turn] * 24
 
 
-@pytest.mark.parametrize("timeout", [0, float("nan"), float("inf"), "5"])
+@pytest.mark.parametrize("timeout", [0, float("nan"), float("inf")])
 def test_timeout_must_be_positive_and_finite(addresses, timeout):
-    with pytest.raises(ValueError, match="`start_timeout` must be a positive"):
+    with pytest.raises(ValueError, match="`start_timeout` must be a number above 0"):
         rendezvous.meet(Cluster(addresses, 0), FACTS, 0, timeout, "a")
 
 

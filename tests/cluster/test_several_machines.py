@@ -42,14 +42,15 @@ BatchMode yes
 """
 
 
-class SshHosts:
+class SshHosts(NamedHosts):
     """Hosts `a` and `b`, on each of which an sshd runs."""
 
     def __init__(self, folder):
-        self.folder = folder
         server = shutil.which("sshd", path=f"/usr/sbin:{os.environ['PATH']}")
         if server is None:
             raise OSError("`sshd` is missing: install openssh-server")
+        super().__init__(["a", "b"], folder)
+        self.folder = folder
         for name in ("host_key", "user_key"):
             command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", ""]
             subprocess.run([*command, "-f", folder / name], check=True)
@@ -63,21 +64,16 @@ class SshHosts:
         )
         ssh.chmod(0o755)
         Path("/run/sshd").mkdir(exist_ok=True)
-        self.hosts = NamedHosts(["a", "b"], folder)
+        command = [server, "-D", "-e", "-f", f"{folder}/sshd_config"]
+        logs = [folder / f"sshd-{host}.log" for host in range(2)]
         self.servers = [
-            self.hosts.start(
-                host,
-                [server, "-D", "-e", "-f", f"{folder}/sshd_config"],
-                dict(os.environ),
-                folder / f"sshd-{host}.log",
-            )
-            for host in range(2)
+            self.start(host, command, dict(os.environ), log)
+            for host, log in enumerate(logs)
         ]
-        for host in range(2):
-            log = folder / f"sshd-{host}.log"
+        for log in logs:
             wait_until(lambda log=log: "listening" in log.read_text(), log.read_text)
 
-    def start(self, words, log, host=0):
+    def run(self, words, log, host=0):
         """Starts a command on a host, in a new session."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith("TF_")}
         environment = {
@@ -87,19 +83,43 @@ class SshHosts:
             "TF_CPP_MIN_LOG_LEVEL": "3",
             **{f"TF_NUM_{pool}_THREADS": "1" for pool in ("INTRAOP", "INTEROP")},
         }
-        return self.hosts.start(host, list(map(str, words)), environment, log)
+        return self.start(host, list(map(str, words)), environment, log)
 
     def remove(self):
         # A client that has lost its host and its `mpiexec`.
         mark = f"{self.folder}/ssh_config".encode()
-        for entry in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                if mark in (entry / "cmdline").read_bytes().split(b"\0"):
-                    os.kill(int(entry.name), signal.SIGKILL)
+        for pid, words, _ in processes():
+            if mark in words:
+                os.kill(pid, signal.SIGKILL)
         for server in self.servers:
             os.killpg(server.pid, signal.SIGKILL)
             server.wait()
-        self.hosts.remove()
+        super().remove()
+
+
+def processes():
+    """Yields the id, the words and the variables of each process."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            files = (entry / name for name in ("cmdline", "environ"))
+            yield int(entry.name), *(file.read_bytes().split(b"\0") for file in files)
+
+
+def workers_of(folder):
+    """Returns the ids of the workers of a training, by rank."""
+    found = {}
+    for pid, words, variables in processes():
+        if SCRIPT.encode() in words[:2] and str(folder).encode() in words:
+            (rank,) = [v for v in variables if v.startswith((b"PMI_RANK=", b"TF_CONF"))]
+            found[int(re.findall(rb"\d+", rank)[-1])] = pid
+    return found
+
+
+def wait_until(condition, what, seconds=PATIENCE):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, what()
+        time.sleep(0.1)
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +143,7 @@ def whole(tmp_path_factory):
 def mpiexec(hosts, folder, carrier, epochs=3):
     words = [MPIEXEC, "-launcher", "ssh", "-hosts", "a,b", "-ppn", "1", "-n", "2"]
     words += [sys.executable, SCRIPT, folder, epochs, "0", carrier]
-    return hosts.start(words, folder / "output")
+    return hosts.run(words, folder / "output")
 
 
 def check_weights(folder, whole):
@@ -131,28 +151,6 @@ def check_weights(folder, whole):
     for name in whole.files:
         np.testing.assert_array_equal(ranks[0][name], ranks[1][name])
         np.testing.assert_allclose(ranks[0][name], whole[name], rtol=1e-4, atol=1e-5)
-
-
-def processes(folder):
-    """Returns the ids of the workers of a training, by rank."""
-    found = {}
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (entry / "cmdline").read_bytes().split(b"\0")
-            variables = (entry / "environ").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if SCRIPT.encode() in words[:2] and str(folder).encode() in words:
-            (rank,) = [v for v in variables if v.startswith((b"PMI_RANK=", b"TF_CONF"))]
-            found[int(re.findall(rb"\d+", rank)[-1])] = int(entry.name)
-    return found
-
-
-def wait_until(condition, what, seconds=PATIENCE):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, what()
-        time.sleep(0.1)
 
 
 @pytest.mark.parametrize(("carrier", "name"), [("auto", "MPI"), ("tensorflow", "gRPC")])
@@ -166,12 +164,12 @@ def test_mpiexec_over_ssh_equals_one_process(hosts, whole, tmp_path, carrier, na
 
 
 def test_launchers_without_ssh_equal_one_process(hosts, whole, tmp_path):
-    processes = []
+    started = []
     for rank in (1, 0):
         words = [sys.executable, "-m", "keras_fastnet.cli", "run", "--hosts", "a:1,b:1"]
         words += ["--node-rank", rank, SCRIPT, tmp_path, "3", "0"]
-        processes.append(hosts.start(words, tmp_path / f"output-{rank}", host=rank))
-    for process, rank in zip(processes, (1, 0), strict=True):
+        started.append(hosts.run(words, tmp_path / f"output-{rank}", host=rank))
+    for process, rank in zip(started, (1, 0), strict=True):
         assert process.wait(PATIENCE) == 0, (tmp_path / f"output-{rank}").read_text()
     assert "2 workers on 2 hosts" in (tmp_path / "output-0").read_text()
     check_weights(tmp_path, whole)
@@ -187,12 +185,12 @@ def training(hosts, tmp_path):
         started.append(process)
         output = tmp_path / "output"
         wait_until(lambda: "Epoch 3/" in output.read_text(), output.read_text)
-        workers = processes(tmp_path)
+        workers = workers_of(tmp_path)
         assert set(workers) == {0, 1}
         return process, workers, output
 
     yield start
-    for pid in processes(tmp_path).values():
+    for pid in workers_of(tmp_path).values():
         os.kill(pid, signal.SIGKILL)
     for process in started:
         if process.poll() is None:
@@ -214,7 +212,7 @@ def test_all_workers_end_together(training, tmp_path, carrier, way):
     else:
         os.kill(workers[int(way[-1])], signal.SIGKILL)
     process.wait(END_SECONDS)
-    wait_until(lambda: not processes(tmp_path), output.read_text, END_SECONDS)
+    wait_until(lambda: not workers_of(tmp_path), output.read_text, END_SECONDS)
     if way != "Ctrl-C":
         text = output.read_text()
         killed = re.search(r"PID (\d+) RUNNING AT", text)
@@ -225,11 +223,11 @@ def test_all_workers_end_together(training, tmp_path, carrier, way):
 def test_workers_end_when_a_link_is_unplugged(hosts, training, tmp_path, carrier):
     """`mpiexec` itself goes on waiting for the host that it does not reach."""
     _, _, output = training(carrier)
-    hosts.hosts.cut(1)
+    hosts.cut(1)
     try:
-        wait_until(lambda: not processes(tmp_path), output.read_text, LOST_SECONDS)
+        wait_until(lambda: not workers_of(tmp_path), output.read_text, LOST_SECONDS)
     finally:
-        hosts.hosts.mend(1)
+        hosts.mend(1)
     assert "rank 1 does not answer" in output.read_text()
 
 

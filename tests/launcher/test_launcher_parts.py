@@ -122,8 +122,7 @@ def script(tmp_path, monkeypatch):
     [
         ("--workers 0 S", "integer >= 1. Received: 0"),
         ("-n 0 S", "--workers must be an integer >= 1. Received: 0"),
-        ("S --workers 2", "Received: it after the script"),
-        ("S -n 2", "Received: it after the script"),
+        ("S --workers 2", "must stand before the script"),
         ("--workers 2 -m", "a script or a module"),
         ("--workers 2 missing.py", "Received: missing.py"),
         ("--workers 2 --threads-per-worker 0 S", "--threads-per-worker"),
@@ -133,11 +132,14 @@ def script(tmp_path, monkeypatch):
         ("--workers 2 --transport tcp S", "See `fastnet run --help`"),
         ("--hosts a:2,b S", "Received: 'a:2,b'. Pass, for example, a:4,b:4"),
         ("--hosts user@a:2 S", "must be addresses of machines"),
-        ("--hosts a:2,b:2 S", "from 0 to 1. Received: None"),
-        ("--hosts a:2,b:2 --node-rank 2 S", "from 0 to 1. Received: 2"),
-        ("--hosts a:2,b:2 --node-rank 1 --workers 2 S", "Leave --workers out"),
-        ("--hosts a:2,b:2 --node-rank 1 --max-restarts 2 S", "Leave --max-restarts"),
-        ("--node-rank 1 --workers 2 S", "no --hosts"),
+        ("--hosts a:2,b:2 S", "must be passed together"),
+        ("--hosts a:2,b:2 --node-rank 2 S", "Received: 2, and 2 machines"),
+        (
+            "--hosts a:2,b:2 --node-rank 1 --workers 2 S",
+            "must not be passed with --hosts",
+        ),
+        ("--hosts a:2,b:2 --node-rank 1 --max-restarts 2 S", "must not be passed with"),
+        ("--node-rank 1 --workers 2 S", "must be passed together"),
     ],
 )
 def test_invalid_options_are_errors(script, capsys, words, message):

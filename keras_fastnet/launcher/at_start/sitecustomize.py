@@ -19,13 +19,9 @@ import sys
 import time
 import traceback
 from types import TracebackType
+from typing import Any
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
-_WATCH = os.path.join(
-    os.path.dirname(os.path.dirname(_FOLDER)), "_keras", "lone_fit.py"
-)
-
-
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
@@ -49,11 +45,17 @@ def _leave_path() -> None:
 
 def _refuse_lone_fit() -> None:
     # Loaded by its path, so that the script can import another keras_fastnet, or none.
-    spec = importlib.util.spec_from_file_location("_fastnet_lone_fit", _WATCH)
-    if spec is not None and spec.loader is not None:
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        module.watch("`fastnet run`")
+    path = os.path.join(_FOLDER, "..", "..", "_keras", "lone_fit.py")
+    spec = importlib.util.spec_from_file_location("_fastnet_lone_fit", path)
+    _loaded(spec).watch("`fastnet run`")
+
+
+def _loaded(spec: Any, name: str | None = None) -> Any:
+    module = importlib.util.module_from_spec(spec)
+    if name is not None:
+        sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 def _record_failure(path: str, is_shown: bool) -> None:
@@ -107,14 +109,6 @@ def _updates(trace: TracebackType | None) -> int | None:
     return None
 
 
-def _run_the_next() -> None:
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
-    if spec is not None and spec.loader is not None:
-        module = importlib.util.module_from_spec(spec)
-        sys.modules["sitecustomize"] = module
-        spec.loader.exec_module(module)
-
-
 _leave_path()
 # Variables of the launcher, which are not for child processes.
 if "FASTNET_LAUNCHER" in os.environ:
@@ -126,4 +120,6 @@ if "FASTNET_FAILURE" in os.environ:
         os.environ.pop("FASTNET_FAILURE"),
         is_shown=bool(os.environ.pop("FASTNET_IS_SHOWN", None)),
     )
-_run_the_next()
+_next = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
+if _next is not None and _next.loader is not None:
+    _loaded(_next, "sitecustomize")
