@@ -11,13 +11,10 @@ PROGRAMS = (
     "ctc_endpoint",
     "custom_loop",
     "custom_train_step",
-    "diffusion",
-    "distributed_guide",
     "gan",
     "image_folder",
     "masked_language_model",
     "multi_worker_keras",
     "named_entities",
-    "recommender",
     "structured_data",
 )
