@@ -1,29 +1,20 @@
 """The pages of the documentation, and the code in them."""
 
-import dataclasses
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")),
-    *(
-        path
-        for folder in ("docs", "examples", "benchmarks")
-        for path in sorted((ROOT / folder).rglob("*.md"))
+    *sorted(
+        p for f in ("docs", "examples", "benchmarks") for p in (ROOT / f).rglob("*.md")
     ),
 ]
 
 
-@dataclasses.dataclass(frozen=True)
-class Block:
-    """A block of code in a page.
-
-    Attributes:
-        language: That of its fence; empty if it has none.
-        text: What stands in it.
-        not_run: Why no test runs it, from a comment above it; `None` without one.
-    """
+class Block(NamedTuple):
+    """A block of code in a page; `not_run` is why no test runs it, from a comment."""
 
     language: str
     text: str

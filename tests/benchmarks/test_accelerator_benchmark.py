@@ -3,29 +3,23 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+from tests.documentation import ROOT
+
 pytestmark = pytest.mark.slow
 
-FOLDER = Path(__file__).parents[2] / "benchmarks" / "accelerator"
 
-
-def run(environment, script, *options):
-    return subprocess.run(
-        [sys.executable, str(FOLDER / script), *options],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=250,
-    )
+def results(environment, script, *options):
+    path = ROOT / "benchmarks" / "accelerator" / script
+    command = [sys.executable, path, "--smoke", *options]
+    printed = subprocess.check_output(command, env=environment, text=True, timeout=250)
+    return json.loads(printed.splitlines()[-1])
 
 
 def test_update(environment):
-    ended = run(environment, "update.py", "--smoke")
-    assert ended.returncode == 0, ended.stderr
-    found = json.loads(ended.stdout.splitlines()[-1])
+    found = results(environment, "update.py")
     for name in ("SGD", "SGD, XLA", "LARS", "LARS, XLA"):
         assert found[name]["seconds"] > 0
         assert found[name]["launches"] > found["tensors"]
@@ -33,11 +27,7 @@ def test_update(environment):
 
 
 def test_training(environment):
-    words = ("--precision", "mixed_float16", "--optimizer", "LARS", "--jit-compile")
-    ended = run(
-        environment, "training.py", "--smoke", *words, "--accumulation-steps", "2"
-    )
-    assert ended.returncode == 0, ended.stderr
-    found = json.loads(ended.stdout.splitlines()[-1])
+    words = ["--precision", "mixed_float16", "--optimizer", "LARS", "--jit-compile"]
+    found = results(environment, "training.py", *words, "--accumulation-steps", "2")
     assert found["images_a_second"] > 0
     assert found["global_batch"] == 2 * found["batch"]

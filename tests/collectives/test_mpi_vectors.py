@@ -12,11 +12,7 @@ DTYPES = [np.dtype(name) for name in ("float32", "int64", ml_dtypes.bfloat16)]
 
 @hypothesis.given(
     st.lists(
-        st.tuples(
-            st.integers(0, 3000),
-            st.sampled_from(DTYPES),
-            st.booleans(),
-        ),
+        st.tuples(st.integers(0, 3000), st.sampled_from(DTYPES), st.booleans()),
         max_size=30,
     )
 )
@@ -44,10 +40,8 @@ def test_freed_memory_is_reused():
 
 def test_number_of_buffers_is_bounded():
     pool = VectorPool()
-    places = {
-        pool.vector(length, np.dtype("float32")).ctypes.data
-        for length in range(1000, 2000)
-    }
+    dtype = np.dtype("float32")
+    places = {pool.vector(n, dtype).ctypes.data for n in range(1000, 2000)}
     assert len(places) <= 20
 
 

@@ -28,13 +28,6 @@ RUN_PAGES = [page for page in PAGES if "benchmarks" not in page.parts]
 LANGUAGES = {"python", "diff", "bash", "console", "text", "json", "yaml"}
 OF_SPHINX = re.compile(r"\{[\w-]+\}.*")
 
-SCRIPTS = [
-    (page, name)
-    for page in RUN_PAGES
-    for name, text in scripts(page).items()
-    # A script for one process; `test_commands` runs it.
-    if "TorusStrategy" in text or not name
-]
 # What the first screen takes for granted.
 GIVEN = {"README.md": "import numpy\nx, y = numpy.ones((64, 8)), numpy.ones(64)"}
 ACCURACY = {
@@ -42,6 +35,18 @@ ACCURACY = {
     ("docs/migrating.md", "after.py"): 0.8,
 }
 LONG = {("docs/recipes.md", "")}
+SCRIPTS = [
+    pytest.param(
+        page,
+        name,
+        id=f"{page.stem}-{name}",
+        marks=[pytest.mark.slow] * ((name_of(page), name) in LONG),
+    )
+    for page in RUN_PAGES
+    for name, text in scripts(page).items()
+    # Otherwise a script for one process; `test_commands` runs it.
+    if "TorusStrategy" in text or not name
+]
 # Pages whose commands start no workers.
 PRINTED = ("docs/plan.md", "docs/recipes.md")
 
@@ -65,18 +70,7 @@ def test_every_block_has_a_language(page):
     assert {of for of in languages - LANGUAGES if not OF_SPHINX.fullmatch(of)} == set()
 
 
-@pytest.mark.parametrize(
-    ("page", "name"),
-    [
-        pytest.param(
-            page,
-            name,
-            id=f"{page.stem}-{name}",
-            marks=[pytest.mark.slow] if (name_of(page), name) in LONG else [],
-        )
-        for page, name in SCRIPTS
-    ],
-)
+@pytest.mark.parametrize(("page", "name"), SCRIPTS)
 def test_script(two_workers, tmp_path, page, name):
     write_files(page, tmp_path)
     script = tmp_path / (name or "script.py")

@@ -5,18 +5,18 @@ import re
 import runpy
 import subprocess
 import sys
-from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 
 from keras_fastnet.datasets import ImageRecords
+from tests.documentation import ROOT
 from tests.image_record_files import example, jpeg, write
 
 pytestmark = pytest.mark.landing
 
-SCRIPT = Path(__file__).parents[2] / "examples" / "imagenet.py"
+SCRIPT = ROOT / "examples" / "imagenet.py"
 CLASSES = 10
 
 
@@ -46,39 +46,21 @@ def words(data_dir, *others):
     return (SCRIPT, "--data-dir", data_dir, *small, *others)
 
 
-SONY = (
-    *("--recipe", "sony2018", "--epochs", 3, "--precision", "float32"),
-    *("--device-batch", 8, "--global-batch", 32, "--augmentation", "pad"),
-)
-
-
-def facts(output):
-    """Returns the values that the chief prints at the end."""
-    return dict(re.findall(r"^(updates|top-1|weights)  +(\S+)$", output, re.M))
-
-
 @pytest.mark.distributed
 def test_batch_grows_on_two_workers(fastnet, data_dir):
-    done = fastnet("run", "--workers", 2, *words(data_dir, *SONY))
+    sony = ("--recipe", "sony2018", "--epochs", 3, "--precision", "float32")
+    sizes = ("--device-batch", 8, "--global-batch", 32, "--augmentation", "pad")
+    done = fastnet("run", "--workers", 2, *words(data_dir, *sony, *sizes))
     assert done.returncode == 0, done.stdout + done.stderr
     # 160 images: 5 updates of 32, then twice 3 of up to 64.
-    assert facts(done.stdout)["updates"] == "11"
-    assert "32 from 0, 64 from 1" in done.stdout
-    assert "16 examples a step (up to 8 a replica), 32 in 2 an update" in done.stdout
-    assert "10 steps and 5 updates an epoch; each worker reads its own data" in (
-        done.stdout
-    )
+    assert re.findall(r"^updates  +(\S+)$", done.stdout, re.M) == ["11"]
+    assert "10 steps and 5 updates an epoch; each worker reads its own" in done.stdout
     assert "epoch 2: global batch 64 = 4 x 16 (global micro-batch)" in done.stdout
-    assert "Epoch 3/3" in done.stdout
 
 
 def run(*arguments):
-    return subprocess.run(
-        [sys.executable, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
 def test_show_prints_the_recipe_without_training(data_dir):
@@ -101,8 +83,7 @@ def test_invalid_arguments_print_one_line(data_dir, arguments, message):
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     last = done.stderr.splitlines()[-1]
-    assert last.startswith("imagenet.py: error: ")
-    assert message in last
+    assert last.startswith("imagenet.py: error: ") and message in last
 
 
 def test_cifar10_is_written_as_records(monkeypatch, tmp_path):

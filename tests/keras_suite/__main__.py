@@ -63,11 +63,7 @@ _PROCESS_LIMIT = 1800
 
 
 def main() -> int:
-    """Runs the command.
-
-    Returns:
-        The exit status: 0 if the list of known failures is exactly right.
-    """
+    """Returns 0 if the list of known failures is exactly right."""
     options = _arguments()
     source = pathlib.Path(metadata.distribution("keras").locate_file("keras/src"))
     known = read_known(_HERE / "known.json")
@@ -80,11 +76,12 @@ def main() -> int:
         outcomes = run.modes(files, ("two",))
         comparison = Comparison(outcomes, known)
         # Plain Keras runs only the tests that failed.
-        run.again("plain", comparison.failed_unlisted(), outcomes)
+        outcomes["plain"] = run.tests(
+            "plain-again", "plain", comparison.failed_unlisted()
+        )
     else:
         modes = MODES if options.mirrored else MODES[:-1]
         comparison = Comparison(run.modes(files, modes), known)
-    if not options.smoke:
         table = comparison.table(files)
         print(table)
         if options.write_docs:
@@ -100,25 +97,14 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.keras_suite")
-    parser.add_argument(
-        "--smoke",
-        action="store_true",
-        help="run a subset; plain Keras runs only the tests that failed",
-    )
-    parser.add_argument(
-        "--mirrored", action="store_true", help="also run under MirroredStrategy"
-    )
-    parser.add_argument(
-        "--write-docs",
-        action="store_true",
-        help="write the table to docs/keras_tests.md",
-    )
-    parser.add_argument(
-        "--processes",
-        type=int,
-        default=2,
-        help="processes at a time (default: %(default)d)",
-    )
+    for flag, text in (
+        ("--smoke", "run a subset; plain Keras runs only the tests that failed"),
+        ("--mirrored", "also run under MirroredStrategy"),
+        ("--write-docs", "write the table to docs/keras_tests.md"),
+    ):
+        parser.add_argument(flag, action="store_true", help=text)
+    text = "processes at a time (default: %(default)d)"
+    parser.add_argument("--processes", type=int, default=2, help=text)
     parser.add_argument("--results", type=pathlib.Path, help="folder for the results")
     parser.add_argument(
         "files", nargs="*", help="run only files whose path contains this text"
@@ -140,21 +126,13 @@ def _files(
 def _write_docs(table: str) -> None:
     before, rest = _DOCS.read_text().split(_BEGIN)
     after = rest.split(_END)[1]
-    versions = ", ".join(
-        f"{name} {metadata.version(package)}"
-        for name, package in (("Keras", "keras"), ("TensorFlow", "tensorflow"))
-    )
+    keras, tensorflow = map(metadata.version, ("keras", "tensorflow"))
+    versions = f"Keras {keras}, TensorFlow {tensorflow}"
     _DOCS.write_text(f"{before}{_BEGIN}{versions}\n\n{table}\n{_END}{after}")
 
 
 class _Run:
-    """Runs tests in separate processes.
-
-    Args:
-        source: The path of `keras/src`.
-        processes: The number of processes at a time.
-        folder: The folder for results. Defaults to `None`: a new folder.
-    """
+    """Runs tests of `source`, in a number of processes at a time."""
 
     def __init__(
         self, source: pathlib.Path, processes: int, folder: pathlib.Path | None
@@ -167,19 +145,11 @@ class _Run:
     def modes(
         self, files: dict[str, list[str]], modes: tuple[str, ...]
     ) -> dict[str, Outcomes]:
-        """Runs files in several modes.
-
-        Args:
-            files: The files of each group, relative to the source.
-            modes: Of `MODES`.
-
-        Returns:
-            The outcomes by mode.
-        """
+        """Runs the files of each group; returns the outcomes by mode."""
         outcomes = {mode: Outcomes() for mode in modes}
         with ThreadPoolExecutor(self._processes) as pool:
             runs = [
-                (mode, pool.submit(self._process, f"{mode}-{number}", mode, group))
+                (mode, pool.submit(self.tests, f"{mode}-{number}", mode, group))
                 for number, group in enumerate(files.values())
                 if group
                 for mode in modes
@@ -188,28 +158,18 @@ class _Run:
                 outcomes[mode].update(run.result())
         return outcomes
 
-    def again(self, mode: str, tests: list[str], outcomes: dict[str, Outcomes]) -> None:
-        """Runs single tests in one more mode.
-
-        Args:
-            mode: Of `MODES`.
-            tests: Their ids.
-            outcomes: The dict to which the outcomes are added.
-        """
-        outcomes[mode] = (
-            self._process(f"{mode}-again", mode, tests) if tests else Outcomes()
-        )
-
-    def _process(self, name: str, mode: str, tests: list[str]) -> Outcomes:
+    def tests(self, name: str, mode: str, tests: list[str]) -> Outcomes:
         """Runs files or tests; if a test ends its process, a new one continues."""
         results = self.folder / f"{name}.jsonl"
         results.unlink(missing_ok=True)
         done = self.folder / f"{name}.done"
         outcomes = Outcomes()
-        while True:
+        while tests:
             done.write_text("\n".join(outcomes.texts))
             began = len(outcomes.texts)
-            ended = self._pytest(name, mode, tests, results, done)
+            words = ["--keras-mode", mode, "--keras-results", results]
+            words += ["--keras-skip", done, *(self._source / test for test in tests)]
+            ended = self._pytest(name, words)
             records = results.read_text().splitlines() if results.exists() else []
             outcomes.read([json.loads(line) for line in records])
             # Passed, failed, import errors, no tests left.
@@ -222,26 +182,18 @@ class _Run:
                     f"pytest must run tests. Received: none, for {tests}. Look at "
                     f"{self.folder / name}.log."
                 )
+        return outcomes
 
-    def _pytest(
-        self,
-        name: str,
-        mode: str,
-        tests: list[str],
-        results: pathlib.Path,
-        done: pathlib.Path,
-    ) -> int:
-        site = self._source.parents[1]
+    def _pytest(self, name: str, words: list[str | pathlib.Path]) -> int:
         path = os.environ.get("PYTHONPATH", "")
         with (self.folder / f"{name}.log").open("a") as log:
             try:
                 return subprocess.run(
                     [
                         *(sys.executable, "-m", "pytest"),
-                        *("-c", _HERE / "pytest.ini", f"--rootdir={site}"),
-                        *("-p", "tests.keras_suite.plugin", "--keras-mode", mode),
-                        *("--keras-results", results, "--keras-skip", done),
-                        *(self._source / test for test in tests),
+                        *("-c", _HERE / "pytest.ini"),
+                        f"--rootdir={self._source.parents[1]}",
+                        *("-p", "tests.keras_suite.plugin", *words),
                     ],
                     cwd=self.folder,
                     env={

@@ -2,37 +2,25 @@
 
 import json
 import pathlib
-from typing import Any, NamedTuple
+from typing import Any
 
 
-class Known(NamedTuple):
-    """A test that is known to fail under a strategy of keras_fastnet.
+def read_known(path: pathlib.Path) -> dict[str, list[str]]:
+    """Returns the ids of the tests that are known to fail, by mode.
 
-    Attributes:
-        reason: Why it fails.
-        mirrored: The test's outcome under `MirroredStrategy`.
+    The file lists causes, each with `reason`, `mirrored` (the outcome under
+    `MirroredStrategy`), `modes` and `tests`.
     """
-
-    reason: str
-    mirrored: str
-
-
-def read_known(path: pathlib.Path) -> dict[str, dict[str, Known]]:
-    """Reads the list of known failures.
-
-    Args:
-        path: A JSON file: a list of causes, each with `reason`, `mirrored`, `modes`
-            and `tests`.
-
-    Returns:
-        The tests of each mode, by their ids.
-    """
-    known: dict[str, dict[str, Known]] = {"one": {}, "two": {}}
-    for cause in json.loads(path.read_text()):
-        for mode in cause["modes"]:
-            for test in cause["tests"]:
-                known[mode][test] = Known(cause["reason"], cause["mirrored"])
-    return known
+    causes = json.loads(path.read_text())
+    return {
+        mode: [
+            test
+            for cause in causes
+            if mode in cause["modes"]
+            for test in cause["tests"]
+        ]
+        for mode in ("one", "two")
+    }
 
 
 class Outcomes:
@@ -49,11 +37,7 @@ class Outcomes:
         self.unfinished: list[str] = []
 
     def read(self, records: list[dict[str, Any]]) -> None:
-        """Reads the records that the plugin wrote.
-
-        Args:
-            records: The records, in their order.
-        """
+        """Reads the records that the plugin wrote, in their order."""
         began = {record["id"] for record in records if record["outcome"] == "began"}
         for record in records:
             test, outcome = record["id"], record["outcome"]
@@ -65,32 +49,19 @@ class Outcomes:
         self.unfinished = sorted(began - set(self.texts))
 
     def give_up_unfinished(self, error: str) -> None:
-        """Marks tests that began and have no outcome as failed.
-
-        Args:
-            error: The reason.
-        """
+        """Marks tests that began and have no outcome as failed."""
         for test in self.unfinished:
             self.texts[test] = "failed"
             self.errors[test] = error
         self.unfinished = []
 
     def update(self, others: "Outcomes") -> None:
-        """Adds the outcomes of other tests.
-
-        Args:
-            others: The outcomes to add.
-        """
+        """Adds the outcomes of other tests."""
         self.texts.update(others.texts)
         self.errors.update(others.errors)
 
     def of(self, outcome: str, files: list[str]) -> set[str]:
-        """Returns the tests of some files that have an outcome.
-
-        Args:
-            outcome: The outcome.
-            files: The files.
-        """
+        """Returns the tests of some files that have an outcome."""
         return {
             test
             for test, text in self.texts.items()
@@ -103,12 +74,10 @@ class Comparison:
 
     Args:
         outcomes: By mode.
-        known: The list of known failures of each mode.
+        known: The ids of known failures, by mode.
     """
 
-    def __init__(
-        self, outcomes: dict[str, Outcomes], known: dict[str, dict[str, Known]]
-    ):
+    def __init__(self, outcomes: dict[str, Outcomes], known: dict[str, list[str]]):
         self._outcomes = outcomes
         self._known = {mode: known[mode] for mode in outcomes if mode in known}
 
@@ -153,11 +122,7 @@ class Comparison:
         return lines
 
     def table(self, files: dict[str, list[str]]) -> str:
-        """Returns the numbers of tests by group, in Markdown.
-
-        Args:
-            files: The files of each group.
-        """
+        """Returns the numbers of tests by group of files, in Markdown."""
         plain = self._outcomes["plain"]
         rows = [
             ("group", "run", "plain", "one device", "two devices", "MirroredStrategy")

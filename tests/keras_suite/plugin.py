@@ -9,6 +9,7 @@ import contextlib
 import inspect
 import json
 import pathlib
+import re
 import sys
 import time
 import types
@@ -53,10 +54,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list) -> None:
 
 
 def _add_conftest() -> None:
-    """Provides what some tests import from Keras's `conftest.py`.
-
-    The wheel lacks that file.
-    """
+    """Provides what some tests import from `conftest.py`, which the wheel lacks."""
 
     def skip_if_backend(given_backend: str, reason: str) -> pytest.MarkDecorator:
         return pytest.mark.skipif(given_backend == "tensorflow", reason=reason)
@@ -77,17 +75,11 @@ def makes_strategy(item: pytest.Item) -> bool:
     if getattr(item, "cls", None) is not None:
         parts.append(vars(item.cls).get("setUp"))
     sources = [inspect.getsource(inspect.unwrap(part)) for part in parts if part]
-    return any("MirroredStrategy(" in source for source in sources) or any(
-        "_reset_context(" in source for source in sources
-    )
+    return bool(re.search(r"MirroredStrategy\(|_reset_context\(", "".join(sources)))
 
 
 class _Suite:
-    """Enters the strategy's scope around each test.
-
-    Args:
-        mode: One of `MODES`.
-    """
+    """Enters the strategy's scope around each test."""
 
     def __init__(self, mode: str):
         import tensorflow as tf
@@ -182,11 +174,7 @@ def _torus_for_mirrored() -> Iterator[None]:
 
 
 class _Recorder:
-    """Writes one line when a test begins, and one for its outcome.
-
-    Args:
-        path: The file to append to.
-    """
+    """Writes one line when a test begins, and one for its outcome."""
 
     def __init__(self, path: pathlib.Path):
         self._path = path

@@ -4,6 +4,7 @@ The times are those of the cost model, which tests/collectives compares with a t
 """
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -24,18 +25,12 @@ from keras_fastnet.scaling.cost_fit import _non_negative_least_squares, fit_cost
 
 def timed(topology, grids, costs):
     """Returns measurements by all algorithms that take what the model predicts."""
-    return [
-        Measurement(
-            name,
-            grid,
-            topology,
-            nbytes,
-            all_reduce_seconds(name, grid, topology, costs, nbytes),
-        )
-        for nbytes in (1e3, 3e4, 1e6, 3e7, 1e9)
-        for grid in grids
-        for name in ALGORITHMS
-    ]
+    found = []
+    for way in itertools.product(ALGORITHMS, grids, [topology]):
+        for nbytes in (1e3, 3e4, 1e6, 3e7, 1e9):
+            seconds = all_reduce_seconds(*way, costs, nbytes)
+            found.append(Measurement(*way, nbytes, seconds))
+    return found
 
 
 ONE_HOST = [Grid(6, 2), Grid(3, 4)]

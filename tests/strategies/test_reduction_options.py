@@ -24,32 +24,25 @@ BUCKET = 2**22
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"grid": "torus"}, ['"auto", "ring"', "'torus'"]),
-        ({"grid": (2, 2)}, ["rows x columns = 1", "(2, 2)", "Pass one of (1, 1)"]),
-        ({"grid": (0, 1)}, ["two positive integers", "(0, 1)"]),
-        ({"grid": 3}, ["two positive integers", "3"]),
-        ({"wire_dtype": tf.int8}, ['"bfloat16" or "float16"', "tf.int8"]),
-        ({"cluster_resolver": "x"}, ["cluster_resolver.ClusterResolver`", "'x'"]),
-        ({"bucket_bytes": 0}, ["integer >= 1", "0"]),
+        ({"grid": "torus"}, '"auto", "ring".* Received: .*\'torus\''),
+        ({"grid": (2, 2)}, r"Received: .*\(2, 2\).* Pass one of \(1, 1\)"),
+        ({"grid": (0, 1)}, r"two positive integers.* Received: .*\(0, 1\)"),
+        ({"grid": 3}, "two positive integers.* Received: .*3"),
+        ({"wire_dtype": tf.int8}, '"bfloat16" or "float16".* Received: .*int8'),
+        ({"cluster_resolver": "x"}, "ClusterResolver`.* Received: .*'x'"),
+        ({"bucket_bytes": 0}, "integer >= 1.* Received: .*0"),
     ],
 )
 def test_wrong_options_raise_value_error(options, words, monkeypatch):
     # As in a process in which no other test has made one.
     monkeypatch.setattr(TorusStrategy, "_made", None)
-    with pytest.raises(ValueError) as info:
+    with pytest.raises(ValueError, match=f"(?s){words}"):
         TorusStrategy(**options)
-    for word in ["Received: ", *words]:
-        assert word in str(info.value)
 
 
 @pytest.mark.parametrize(
     ("given", "dtype"),
-    [
-        (None, None),
-        ("bfloat16", tf.bfloat16),
-        (tf.bfloat16, tf.bfloat16),
-        (np.float16, tf.float16),
-    ],
+    [("bfloat16", tf.bfloat16), (tf.bfloat16, tf.bfloat16), (np.float16, tf.float16)],
 )
 def test_wire_dtype_may_be_a_name_or_a_dtype(given, dtype):
     assert check_options("auto", given, None, "auto").wire_dtype == dtype
@@ -57,12 +50,7 @@ def test_wire_dtype_may_be_a_name_or_a_dtype(given, dtype):
 
 @pytest.mark.parametrize(
     ("given", "engine", "nbytes"),
-    [
-        (None, "gRPC", 2**24),
-        (None, "MPI", 2**24),
-        (None, "NCCL", 2**26),
-        (5000, "NCCL", 5000),
-    ],
+    [(None, "gRPC", 2**24), (None, "NCCL", 2**26), (5000, "NCCL", 5000)],
 )
 def test_default_size_of_buckets_depends_on_the_engine(given, engine, nbytes):
     options = check_options("auto", None, given, "auto")
@@ -106,9 +94,7 @@ def test_auto_chooses_nearly_the_fastest_measured_on_two_hosts():
             assert chosen <= 1.1 * min(by_algorithm.values()), (file, nbytes)
 
 
-@pytest.mark.parametrize(
-    ("ranks", "grid"), [(2, (1, 2)), (4, (1, 4)), (9, (3, 3)), (16, (4, 4))]
-)
+@pytest.mark.parametrize(("ranks", "grid"), [(4, (1, 4)), (16, (4, 4))])
 def test_auto_grid_over_mpi_is_the_fastest_measured(ranks, grid):
     """What benchmarks/all_reduce found to be the fastest, or nearly so."""
     choice = choose_grid("auto", ["a"] * ranks, BUCKET, engine="MPI")
