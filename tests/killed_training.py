@@ -54,14 +54,14 @@ class Batches(keras.utils.Sequence):
 
     def __init__(self, count: int):
         super().__init__()
-        self.count = count
+        self.parts = examples(count)
 
     def __len__(self) -> int:
-        return -(-self.count // MICRO_BATCH)
+        return -(-len(self.parts[0]) // MICRO_BATCH)
 
     def __getitem__(self, index: int) -> Any:
         rows = slice(index * MICRO_BATCH, (index + 1) * MICRO_BATCH)
-        return tuple(part[rows] for part in examples(self.count))
+        return tuple(part[rows] for part in self.parts)
 
 
 def data(kind: str, count: int) -> dict[str, Any]:

@@ -27,14 +27,8 @@ class Network:
     """Hosts that reach each other through a switch, each over its own link.
 
     Nothing of it is in the machine's own network: the switch is a namespace too. The
-    hosts' clocks and disks are the machine's.
-
-    Args:
-        hosts: Number of hosts.
-        megabits: What each link carries in a second, in each direction.
-
-    Raises:
-        OSError: If the machine does not allow it; the message says what is missing.
+    hosts' clocks and disks are the machine's. An `OSError` says what is missing where
+    the machine does not allow it. `megabits` is what each link carries in a second.
     """
 
     def __init__(self, hosts: int, megabits: int):
@@ -52,7 +46,6 @@ class Network:
             raise
 
     def address(self, host: int) -> str:
-        """Returns the host's IP address."""
         return f"{_SUBNET}.{host + 1}"
 
     def wrapper(self, host: int) -> list[str]:
@@ -61,11 +54,13 @@ class Network:
 
     def cut(self, host: int) -> None:
         """Takes the host's link out of the switch's side, as if it were unplugged."""
-        _command("ip", "-n", self._switch, "link", "set", "dev", f"port{host}", "down")
+        self._set_link(host, "down")
 
     def mend(self, host: int) -> None:
-        """Puts the link back."""
-        _command("ip", "-n", self._switch, "link", "set", "dev", f"port{host}", "up")
+        self._set_link(host, "up")
+
+    def _set_link(self, host: int, state: str) -> None:
+        _command(f"ip -n {self._switch} link set dev port{host} {state}")
 
     def remove(self) -> None:
         """Removes the network. Processes that still run there keep running."""
@@ -100,38 +95,31 @@ class Network:
         return keeper
 
     def _build(self) -> None:
-        switch = ["ip", "-n", self._switch]
-        _command(*switch, "link", "add", "name", "bridge", "type", "bridge")
-        _command(*switch, "link", "set", "dev", "bridge", "up")
+        switch = f"ip -n {self._switch}"
+        _command(f"{switch} link add name bridge type bridge")
+        _command(f"{switch} link set dev bridge up")
         for host in range(self._size):
-            inside = ["ip", "-n", self._host(host)]
-            port = f"port{host}"
-            ends = ["name", "uplink", "type", "veth", "peer", "name", port]
-            _command(*inside, "link", "add", *ends, "netns", self._switch)
-            _command(*switch, "link", "set", "dev", port, "master", "bridge", "up")
-            _command(*inside, "link", "set", "dev", "lo", "up")
-            _command(*inside, "link", "set", "dev", "uplink", "up")
-            _command(
-                *inside, "address", "add", f"{self.address(host)}/24", "dev", "uplink"
-            )
+            inside, port = f"ip -n {self._host(host)}", f"port{host}"
+            ends = f"name uplink type veth peer name {port} netns {self._switch}"
+            _command(f"{inside} link add {ends}")
+            _command(f"{switch} link set dev {port} master bridge up")
+            _command(f"{inside} link set dev lo up")
+            _command(f"{inside} link set dev uplink up")
+            _command(f"{inside} address add {self.address(host)}/24 dev uplink")
             self._limit(self._host(host), "uplink")
             self._limit(self._switch, port)
 
     def _limit(self, namespace: str, device: str) -> None:
         # The bucket holds the largest packet that a veth hands on in one piece.
         limit = f"tbf rate {self._megabits}mbit burst 64kb latency 100ms"
-        _command(
-            *["tc", "-n", namespace, "qdisc", "add", "dev", device, "root"],
-            *limit.split(),
-        )
+        _command(f"tc -n {namespace} qdisc add dev {device} root {limit}")
 
 
 class NamedHosts(Network):
     """Hosts that resolve each other's names, for schedulers and their jobs.
 
-    Args:
-        names: Each host's name, and after it other names, separated by spaces.
-        folder: Where their list of names is written.
+    Each of `names` may be several, separated by spaces: the last is the host's own.
+    Their list is written in `folder`.
     """
 
     def __init__(self, names: Sequence[str], folder: Path):
@@ -142,7 +130,6 @@ class NamedHosts(Network):
         self._file.write_text("\n".join(["127.0.0.1 localhost", *lines, ""]))
 
     def wrapper(self, host: int) -> list[str]:
-        """Returns the prefix that runs a command on the host."""
         return [
             *super().wrapper(host),
             *("unshare", "--uts", "--mount", "sh", "-c", _ENTER, "sh"),
@@ -156,14 +143,7 @@ class NamedHosts(Network):
         environment: Mapping[str, str],
         log: Path,
     ) -> subprocess.Popen:
-        """Starts a command on a host, in a new session.
-
-        Args:
-            host: The host.
-            command: The command.
-            environment: All its variables.
-            log: Where its output goes.
-        """
+        """Starts a command on a host, in a new session; its output goes to `log`."""
         with log.open("wb") as file:
             return subprocess.Popen(
                 [*self.wrapper(host), *command],
@@ -175,7 +155,7 @@ class NamedHosts(Network):
             )
 
 
-def _command(*words: str) -> None:
-    done = subprocess.run(words, capture_output=True, text=True)
+def _command(text: str) -> None:
+    done = subprocess.run(text.split(), capture_output=True, text=True)
     if done.returncode:
-        raise OSError(f"`{' '.join(words)}` failed: {done.stderr.strip()}")
+        raise OSError(f"`{text}` failed: {done.stderr.strip()}")

@@ -1,13 +1,15 @@
-"""Trains a small model on the workers that a scheduler starts.
+"""Trains a small model on the workers that a scheduler or `fastnet run` starts.
 
-    python tests/cluster/scheduled_training.py FOLDER EPOCHS SECONDS [TRANSPORT]
+    scheduled_training.py FOLDER EPOCHS SECONDS [TRANSPORT [RANK:UPDATE:ACTION…]]
 
 writes the weights to FOLDER/rank-N.npz and prints the cluster on rank 0. Every step
-takes SECONDS longer, so that a test can interrupt it.
+takes SECONDS longer, so that a test can interrupt it. After so many updates the rank
+does an action, `kill`, `stop` or `raise`: once, or with `always-` in every start.
 """
 
 import os
 import pathlib
+import signal
 import sys
 import time
 
@@ -20,8 +22,27 @@ FOLDER = pathlib.Path(sys.argv[1])
 EPOCHS, SECONDS = int(sys.argv[2]), float(sys.argv[3])
 
 TRANSPORT = sys.argv[4] if sys.argv[4:] else "auto"
+ORDERS = [order.split(":") for order in sys.argv[5:]]
 
-strategy = fastnet.TorusStrategy(transport=TRANSPORT, start_timeout=120.0)
+
+def act(batch, logs=None):
+    time.sleep(SECONDS)
+    done = int(model.optimizer.iterations.numpy())
+    for rank, update, action in ORDERS:
+        mark = FOLDER / f"done-{rank}-{update}"
+        always, _, what = action.rpartition("-")
+        if (int(rank), int(update)) != (strategy.rank, done):
+            continue
+        if mark.exists() and not always:
+            continue
+        mark.touch()
+        if what == "raise":
+            raise RuntimeError("no data")
+        os.kill(os.getpid(), getattr(signal, f"SIG{what.upper()}"))
+
+
+limits = {"wait_timeout": 10.0} if ORDERS else {}
+strategy = fastnet.TorusStrategy(transport=TRANSPORT, start_timeout=120.0, **limits)
 keras.utils.set_random_seed(1)
 with strategy.scope():
     model = keras.Sequential(
@@ -43,10 +64,10 @@ model.fit(
     epochs=EPOCHS,
     callbacks=[
         fastnet.callbacks.BatchGrowth({0: 16, 1: 32}),
-        keras.callbacks.LambdaCallback(
-            on_train_batch_end=lambda batch, logs: time.sleep(SECONDS)
+        keras.callbacks.LambdaCallback(on_train_batch_end=act),
+        fastnet.callbacks.BackupAndRestore(
+            FOLDER / "backups", save_freq=1 if ORDERS else "epoch"
         ),
-        fastnet.callbacks.BackupAndRestore(FOLDER / "backups"),
     ],
     verbose=2 if strategy.rank == 0 else 0,
 )

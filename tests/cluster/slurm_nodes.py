@@ -1,9 +1,7 @@
 """Sets up a real Slurm of two nodes on this machine, and takes it down.
 
-Jobs are sent from a third host. Debian's packages
-`slurm-wlm` and `munge`, `iproute2` and root are needed. Nodes are network namespaces
-with their own host names: the machine's network, names and services, and the
-configuration of an installed Slurm, do not change.
+It needs Debian's packages `slurm-wlm` and `munge`, `iproute2` and root. Nodes, and the
+host that sends jobs, are network namespaces: the machine and its Slurm do not change.
 """
 
 import contextlib
@@ -62,13 +60,7 @@ class Slurm:
     def run(
         self, *words: str, timeout: float = 60.0, **variables: str
     ) -> subprocess.CompletedProcess:
-        """Runs one of Slurm's commands where jobs are sent from.
-
-        Args:
-            *words: The command.
-            timeout: Seconds that it may take.
-            **variables: Environment variables for it.
-        """
+        """Runs one of Slurm's commands, with variables, where jobs are sent from."""
         pairs = {"SLURM_CONF": str(self.folder / "slurm.conf"), **variables}
         set_variables = ["env", *(f"{k}={v}" for k, v in pairs.items())]
         return subprocess.run(
@@ -86,13 +78,9 @@ class Slurm:
 
 @contextlib.contextmanager
 def slurm() -> Iterator[Slurm]:
-    """Sets Slurm up, and takes it down with all its jobs.
+    """Sets Slurm up with idle nodes, and takes it down with all its jobs.
 
-    Yields:
-        It, with idle nodes.
-
-    Raises:
-        OSError: If it cannot be set up here; the message says what is missing.
+    An `OSError` says what is missing where it cannot be set up.
     """
     for tool in ("slurmctld", "slurmd", "munged"):
         if shutil.which(tool) is None:
@@ -124,13 +112,10 @@ def _configure(folder: Path, hosts: NamedHosts) -> None:
         f"NodeName={name} NodeAddr={hosts.address(i)} CPUs=8 Gres=gpu:{GPUS_ON_A_NODE}"
         for i, name in enumerate(NODES)
     ]
-    (folder / "slurm.conf").write_text(
-        _CONFIGURATION.format(
-            control=hosts.address(_CONTROL),
-            folder=folder,
-            nodes="\n".join(nodes),
-        )
+    configuration = _CONFIGURATION.format(
+        control=hosts.address(_CONTROL), folder=folder, nodes="\n".join(nodes)
     )
+    (folder / "slurm.conf").write_text(configuration)
     # It insists on cgroups of the machine otherwise.
     (folder / "cgroup.conf").write_text("CgroupAutomount=no\nCgroupPlugin=cgroup/v1\n")
     (folder / "gres.conf").write_text(

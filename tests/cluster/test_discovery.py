@@ -1,8 +1,5 @@
 """Clusters are read from the variables of Slurm, Kubernetes and MPI."""
 
-import subprocess
-import sys
-
 import pytest
 import tensorflow as tf
 
@@ -65,7 +62,6 @@ def hosts_in(environment):
         ("n[9-11]", ["n9", "n10", "n11"]),
         ("n[08-10,2],m5", ["n08", "n09", "n10", "n2", "m5"]),
         ("r[1-2]n[3-4]-ib", ["r1n3-ib", "r1n4-ib", "r2n3-ib", "r2n4-ib"]),
-        ("10.0.0.[1-2]", ["10.0.0.1", "10.0.0.2"]),
     ],
 )
 def test_slurm_host_lists_are_expanded(text, hosts):
@@ -73,26 +69,26 @@ def test_slurm_host_lists_are_expanded(text, hosts):
     assert hosts_in(step(text, f"1(x{len(hosts)})", nodes)) == hosts
 
 
-@pytest.mark.parametrize("text", ["", "n[1-", "n[2-1]", "n[a-b]", "n1,,n2", "n[1]]"])
-def test_malformed_host_lists_raise(text):
+@pytest.mark.parametrize(
+    ("hosts", "counts"),
+    [
+        *(
+            (hosts, "2")
+            for hosts in ("", "n[1-", "n[2-1]", "n[a-b]", "n1,,n2", "n[1]]")
+        ),
+        *(("n1", counts) for counts in ("", "a", "2(x", "2,", "2(x999999999)")),
+    ],
+)
+def test_malformed_slurm_lists_raise(hosts, counts):
     with pytest.raises(ClusterError, match=r"Received: "):
-        hosts_in(step(text, "2"))
-
-
-@pytest.mark.parametrize("text", ["", "a", "2(x", "2,", "2(x999999999)"])
-def test_malformed_task_counts_raise(text):
-    with pytest.raises(ClusterError, match=r"Received: "):
-        hosts_in(step("n1", text))
+        hosts_in(step(hosts, counts))
 
 
 @pytest.mark.parametrize(
     ("counts", "distribution", "plane", "nodes"),
     [
-        # All seen in Slurm 22.05.
         ("3,1", "", "", [0, 0, 0, 1]),
         ("3,1", "cyclic", "", [0, 1, 0, 0]),
-        ("2(x2)", "plane", "1", [0, 1, 0, 1]),
-        # As its manual has them.
         ("4(x2)", "plane", "2", [0, 0, 1, 1, 0, 0, 1, 1]),
         ("2(x2)", "cyclic:block", "", [0, 1, 0, 1]),
         ("2(x2)", "block:cyclic,NoPack", "", [0, 0, 1, 1]),
@@ -110,12 +106,6 @@ def test_slurm_tasks_are_assigned_to_nodes(counts, distribution, plane, nodes):
     assert len(set(*known)) == len(nodes)
 
 
-@pytest.mark.parametrize("distribution", ["arbitrary", "plane"])
-def test_unsupported_distributions_raise(distribution):
-    with pytest.raises(ClusterError, match=f"Received.*{distribution}.*srun --dist"):
-        hosts_in({**STEP, "SLURM_DISTRIBUTION": distribution})
-
-
 def test_slurm_step_gives_rank_and_addresses():
     place = slurm_rank(STEP)
     assert place == ProcessRank("Slurm (job 2, step 0)", 3, 4)
@@ -127,6 +117,8 @@ def test_slurm_step_gives_rank_and_addresses():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"SLURM_DISTRIBUTION": "arbitrary"}, "arbitrary.*srun --dist"),
+        ({"SLURM_DISTRIBUTION": "plane"}, "plane.*srun --dist"),
         ({"SLURM_DISTRIBUTION": "cyclic"}, "task 0 of node 1.*is task 2 of node 0"),
         ({"SLURM_STEP_NUM_TASKS": "5"}, "=5, but 4 tasks"),
         ({"SLURM_STEP_NODELIST": "fast1"}, "1 hosts for 2"),
@@ -172,16 +164,14 @@ def test_malformed_fastnet_port_raises(text):
 def test_pod_of_an_indexed_job_gives_rank_and_addresses():
     place = kubernetes_rank(POD)
     assert place == ProcessRank("a Kubernetes Indexed Job", 1, 3)
-    name = "train-1.workers.default.svc.cluster.local"
-    assert kubernetes_addresses(POD, place, name) == [
-        f"train-{rank}.workers.default.svc.cluster.local:20000" for rank in range(3)
+    domain = "workers.default.svc.cluster.local"
+    assert kubernetes_addresses(POD, place, f"train-1.{domain}") == [
+        f"train-{rank}.{domain}:20000" for rank in range(3)
     ]
     # A TrainJob's, as JobSet names its pods.
-    name = "digits-node-0-1.digits"
-    environment = {**POD, "FASTNET_PORT": "8000"}
-    assert kubernetes_addresses(environment, place, name)[2] == (
-        "digits-node-0-2.digits:8000"
-    )
+    pod = {**POD, "FASTNET_PORT": "8000"}
+    addresses = kubernetes_addresses(pod, place, "digits-node-0-1.digits")
+    assert addresses[2] == "digits-node-0-2.digits:8000"
 
 
 @pytest.mark.parametrize("name", ["train-1", "train-2.workers", "train.workers", ""])
@@ -199,8 +189,6 @@ def test_indexed_job_without_a_number_of_workers_raises():
         check_workers_are_counted({"JOB_COMPLETION_INDEX": "1"})
     with pytest.raises(ClusterError, match=r"Received: 3, in the pod with .*INDEX=3"):
         kubernetes_rank({**POD, "JOB_COMPLETION_INDEX": "3"})
-    with pytest.raises(ClusterError, match="FASTNET_WORKERS must be an integer"):
-        kubernetes_rank({**POD, "FASTNET_WORKERS": "four"})
 
 
 def test_inherited_scheduler_variables_are_ignored():
@@ -218,12 +206,10 @@ def test_inherited_scheduler_variables_are_ignored():
     [
         ({}, None),
         (BATCH, None),
-        ({**STEP, "SLURM_STEP_NUM_TASKS": "1"}, None),
         # As in an interactive `srun --pty bash`.
         ({"PMIX_RANK": "0", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, None),
         ({"TF_CONFIG": "{}"}, "TF_CONFIG"),
         ({"PMI_RANK": "0", "PMI_SIZE": "2"}, "MPI"),
-        ({"PMI_RANK": "0", "PMI_SIZE": "1"}, None),
         (STEP, "Slurm (job 2, step 0)"),
         (POD, "a Kubernetes Indexed Job"),
     ],
@@ -236,14 +222,6 @@ def test_who_started(variables, expected):
 def test_tasks_of_a_batch_script_are_counted_outside_a_step():
     assert tasks_without_step(BATCH) == 4
     assert tasks_without_step(STEP) == 0
-
-
-def test_environment_readers_and_the_rendezvous_do_not_import_tensorflow():
-    names = ("environment", "gpus", "mpi", "ports", "rendezvous")
-    program = "import sys; from keras_fastnet.cluster import {}; {}".format(
-        ", ".join(names), "sys.exit('tensorflow' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", program]).returncode == 0
 
 
 def test_resolver_states_the_number_of_gpus(monkeypatch):

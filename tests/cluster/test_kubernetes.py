@@ -3,18 +3,15 @@
 import os
 import re
 import sys
-from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
 from kubeflow_trainer_api import models
 
 from tests.cluster.network import NamedHosts
+from tests.cluster.processes import PATIENCE, QUIET, ROOT, TRAIN, check_weights
 
-ROOT = Path(__file__).parents[2]
 MANIFEST = ROOT / "examples" / "clusters" / "kubernetes.yaml"
-SCRIPT = str(ROOT / "tests" / "cluster" / "scheduled_training.py")
 SCHEMAS = {"Service": models.IoK8sApiCoreV1Service, "Job": models.IoK8sApiBatchV1Job}
 NODES = ["node-a", "node-b", "node-a", "node-b"]
 
@@ -80,15 +77,14 @@ def test_pods_find_each_other(tmp_path, documents):
     except OSError as error:
         pytest.skip(str(error))
     # What an image has.
-    image = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
-    image |= {f"TF_NUM_{pool}_THREADS": "1" for pool in ("INTRAOP", "INTEROP")}
+    image = {**QUIET, "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
     logs = [tmp_path / f"{index}.log" for index in range(len(names))]
-    command = [sys.executable, SCRIPT, str(tmp_path), "1", "0"]
+    command = [sys.executable, TRAIN, str(tmp_path), "1", "0"]
     started = []
     try:
         for index, own in enumerate(variables):
             started.append(hosts.start(index, command, {**image, **own}, logs[index]))
-        codes = [process.wait(240) for process in started]
+        codes = [process.wait(PATIENCE) for process in started]
     finally:
         for process in started:
             process.kill()
@@ -99,9 +95,4 @@ def test_pods_find_each_other(tmp_path, documents):
     assert "fastnet: 4 workers on 2 hosts, found by a Kubernetes Indexed Job" in output
     assert re.search(r"^ +0 \(node-a\)  2 \(node-a\)$", output, re.M)
     assert re.search(r"^ +1 \(node-b\)  3 \(node-b\)$", output, re.M)
-    with (
-        np.load(tmp_path / "rank-0.npz") as one,
-        np.load(tmp_path / "rank-3.npz") as other,
-    ):
-        for name in one:
-            np.testing.assert_array_equal(one[name], other[name])
+    check_weights(tmp_path / "rank-0.npz", tmp_path / "rank-3.npz")

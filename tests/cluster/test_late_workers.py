@@ -12,15 +12,13 @@ from pathlib import Path
 import pytest
 
 from keras_fastnet.cluster.ports import reserved_ports
+from tests.cluster.processes import ACT, MPIEXEC, PATIENCE, QUIET
 
 pytestmark = [
     pytest.mark.distributed,
     pytest.mark.skipif(sys.platform != "linux", reason="needs Linux"),
 ]
 
-SCRIPT = str(Path(__file__).with_name("late_training.py"))
-MPIEXEC = str(Path(sys.executable).with_name("mpiexec"))
-PATIENCE = 240.0  # against hangs only
 LIMITS = {"wait_timeout": 20.0, "start_timeout": 30.0}
 
 
@@ -34,7 +32,7 @@ def ended(process, log):
         process.wait()
         for pid in re.findall(r"the victim (\d+)", log.read_text(errors="replace")):
             command = Path(f"/proc/{pid}/cmdline")
-            if command.exists() and SCRIPT in command.read_text():
+            if command.exists() and ACT in command.read_text():
                 os.kill(int(pid), signal.SIGKILL)
 
 
@@ -44,8 +42,7 @@ def reports(environment, tmp_path):
 
     def run(transport, action, place, victim, count=2, **options):
         words = [action, place, str(victim), json.dumps({**LIMITS, **options})]
-        command = [sys.executable, SCRIPT, *words]
-        threads = {f"TF_NUM_{pool}_THREADS": "1" for pool in ("INTRAOP", "INTEROP")}
+        command = [sys.executable, ACT, *words]
         with contextlib.ExitStack() as stack:
             ports = stack.enter_context(reserved_ports(count))
             cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
@@ -60,7 +57,7 @@ def reports(environment, tmp_path):
                 with log.open("wb") as file:
                     process = subprocess.Popen(
                         words,
-                        env={**environment, **threads, **variables},
+                        env={**environment, **QUIET, **variables},
                         stdout=file,
                         stderr=file,
                     )
@@ -77,11 +74,10 @@ def reports(environment, tmp_path):
     return run
 
 
+PLACES = ("meeting", "servers", "building", "training", "validation")
 QUICK = (
-    ("grpc", "training", 0),
-    ("mpi", "training", 0),
-    ("grpc", "building", 1),
-    ("mpi", "validation", 1),
+    *(("grpc", "training", 0), ("mpi", "training", 0)),
+    *(("grpc", "building", 1), ("mpi", "validation", 1)),
 )
 
 
@@ -92,9 +88,7 @@ QUICK = (
         # Every place over every carrier, and each rank over one of them.
         *(
             pytest.param(transport, place, victim, marks=pytest.mark.slow)
-            for number, place in enumerate(
-                ("meeting", "servers", "building", "training", "validation")
-            )
+            for number, place in enumerate(PLACES)
             for transport, victim in (("grpc", number % 2), ("mpi", 1 - number % 2))
             if (transport, place, victim) not in QUICK
         ),

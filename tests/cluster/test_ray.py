@@ -5,14 +5,15 @@ import re
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+
+from tests.cluster.processes import QUIET, ROOT
 
 pytestmark = [pytest.mark.distributed, pytest.mark.clusters, pytest.mark.slow]
 pytest.importorskip("ray", reason="Ray is not installed: `make test-clusters`")
 
-SCRIPT = str(Path(__file__).parents[2] / "examples" / "clusters" / "ray_train.py")
+SCRIPT = str(ROOT / "examples" / "clusters" / "ray_train.py")
 EPOCHS = 8
 
 
@@ -24,30 +25,28 @@ def train(storage, kill=False):
             **os.environ,
             "CUDA_VISIBLE_DEVICES": "",
             "RAY_DEDUP_LOGS": "0",
-            "TF_CPP_MIN_LOG_LEVEL": "3",
-            **{f"TF_NUM_{pool}_THREADS": "1" for pool in ("INTRAOP", "INTEROP")},
+            **QUIET,
         },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
     )
-    lines = []
+    text = ""
     try:
         for line in process.stdout:
-            lines.append(line)
+            text += line
             if kill and f"Epoch 6/{EPOCHS}" in line:
                 chief = re.search(r"RayTrainWorker pid=(\d+)", line)[1]
-                pids = set(re.findall(r"RayTrainWorker pid=(\d+)", "".join(lines)))
-                (other,) = pids - {chief}
+                (other,) = {*re.findall(r"RayTrainWorker pid=(\d+)", text)} - {chief}
                 os.kill(int(other), signal.SIGKILL)
                 kill = False
-        assert process.wait(60) == 0, "".join(lines)
+        assert process.wait(60) == 0, text
     finally:
         process.kill()
         process.wait()
         process.stdout.close()
-    return "".join(lines)
+    return text
 
 
 def result(text):

@@ -14,9 +14,9 @@ import pytest
 from keras_fastnet.cluster import ports, rendezvous
 from keras_fastnet.cluster.cluster_spec import Cluster
 from keras_fastnet.errors import ClusterError
+from tests.cluster.processes import PATIENCE
 
 FACTS = {"tensorflow": "2.21"}
-PATIENCE = 240.0  # against hangs only
 LONG = 60.0
 
 
@@ -33,9 +33,8 @@ def short_waits(monkeypatch):
         monkeypatch.setattr(rendezvous, name, 0.1)
     before = set(threading.enumerate())
     yield
-    end = time.monotonic() + PATIENCE
-    while set(threading.enumerate()) - before and time.monotonic() < end:
-        time.sleep(0.02)
+    for thread in set(threading.enumerate()) - before:
+        thread.join(PATIENCE)
     assert set(threading.enumerate()) <= before
 
 
@@ -83,19 +82,6 @@ def connected(address):
         yield opened, lines
 
 
-@pytest.fixture
-def at_other_ports(monkeypatch):
-    """Lets workers listen at other ports than their addresses have."""
-    listen = ports.listening_socket
-
-    def move(moved):
-        monkeypatch.setattr(
-            ports, "listening_socket", lambda port: listen(moved.get(port, port))
-        )
-
-    return move
-
-
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_all_ranks_get_the_proposal_and_all_nodes(addresses, size):
     proposals = [[1, "a"], "b", None, 3]
@@ -108,15 +94,6 @@ def test_all_ranks_get_the_proposal_and_all_nodes(addresses, size):
     assert [worker.nodes for worker in workers] == [nodes] * size
 
 
-def test_many_workers_meet_again_on_the_same_ports_with_rank_0_last():
-    with ports.reserved_ports(24) as reserved:
-        addresses = [f"localhost:{port}" for port in reserved]
-        for turn in range(2):
-            workers = [Worker(addresses, rank) for rank in range(1, 24)]
-            workers.append(Worker(addresses, 0, proposal=turn))
-            assert outcomes(*workers) == [turn] * 24
-
-
 @pytest.mark.parametrize("timeout", [0, float("nan"), float("inf")])
 def test_timeout_must_be_positive_and_finite(addresses, timeout):
     with pytest.raises(ValueError, match="`start_timeout` must be a number above 0"):
@@ -127,7 +104,8 @@ def test_busy_port_is_named(addresses, monkeypatch):
     monkeypatch.setattr(ports, "BUSY_SECONDS", 0.2)
     with ports.listening_socket(port_of(addresses[1])):
         text = Worker(addresses[:2], 1).outcome()
-    assert f"{addresses[1]}, Address already in use. Choose" in text
+    assert "must be able to listen on its own port" in text
+    assert f"{addresses[1]}, Address already in use" in text
 
 
 def test_missing_worker_is_named_on_all_ranks_and_logged(
@@ -181,10 +159,9 @@ def test_killed_worker_may_start_again(addresses, killed):
         # The system accepts connections for a suspended process, too.
         (b"", "it accepts, but does not answer"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "what answers there is not that worker"),
-        (b'{"rank": "1"}\n', "what answers there is not that worker"),
         (b"[" * 100_000 + b"\n", "what answers there is not that worker"),
     ],
-    ids=["nothing", "HTTP", "half", "deep"],
+    ids=["nothing", "HTTP", "deep"],
 )
 def test_what_answers_in_place_of_a_worker_is_named(
     addresses, monkeypatch, sent, problem
@@ -220,19 +197,12 @@ def test_different_workers_are_named_on_all_ranks(addresses, monkeypatch, other,
         assert told in text and "on rank 1" in text
 
 
-def test_addresses_that_lead_to_other_ranks_are_named(addresses, at_other_ports):
-    """Two ranks have each other's address."""
-    one, two = port_of(addresses[1]), port_of(addresses[2])
-    at_other_ports({one: two, two: one})
-    workers = [Worker(addresses[:3], each) for each in range(3)]
-    assert all("1, which leads to rank 2" in text for text in outcomes(*workers))
-
-
-def test_two_processes_with_rank_0_are_named(addresses, at_other_ports):
+def test_two_processes_with_rank_0_are_named(addresses, monkeypatch):
     """The second one listens at another port, as a process on another host."""
     first = Worker(addresses[:2], 0)
+    listen, other = ports.listening_socket, port_of(addresses[1])
     with connected(addresses[0]):
-        at_other_ports({port_of(addresses[0]): port_of(addresses[1])})
+        monkeypatch.setattr(ports, "listening_socket", lambda port: listen(other))
     second = Worker(addresses[:2], 0, timeout=2.0)
     assert "leads to another process with rank 0" in second.outcome()
     assert "rank 1, which leads to rank 0" in first.outcome()

@@ -7,20 +7,24 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from tests.cluster.network import NamedHosts, Network
+from tests.cluster.processes import (
+    MPIEXEC,
+    PATIENCE,
+    QUIET,
+    ROOT,
+    TRAIN,
+    check_weights,
+    wait_until,
+    weights_of,
+)
 
 pytestmark = [pytest.mark.distributed, pytest.mark.hosts, pytest.mark.slow]
 
-ROOT = Path(__file__).parents[2]
-SCRIPT = str(ROOT / "tests" / "cluster" / "scheduled_training.py")
-MPIEXEC = str(Path(sys.executable).with_name("mpiexec"))
-PATIENCE = 240.0  # against hangs only
 # What the documentation promises; workers are not killed within seconds under load.
 END_SECONDS = 30.0
 # Silence is noticed after about 20 s.
@@ -54,35 +58,27 @@ class SshHosts(NamedHosts):
         for name in ("host_key", "user_key"):
             command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", ""]
             subprocess.run([*command, "-f", folder / name], check=True)
-        for name, text in (("sshd_config", SERVER), ("ssh_config", CLIENT)):
-            (folder / name).write_text(text.format(folder=folder))
+        (folder / "sshd_config").write_text(SERVER.format(folder=folder))
+        (folder / "ssh_config").write_text(CLIENT.format(folder=folder))
         # `mpiexec` calls `ssh`, which is to read this configuration only.
         ssh = folder / "bin" / "ssh"
         ssh.parent.mkdir()
-        ssh.write_text(
-            f'#!/bin/sh\nexec {shutil.which("ssh")} -F {folder}/ssh_config "$@"\n'
-        )
+        real = shutil.which("ssh")
+        ssh.write_text(f'#!/bin/sh\nexec {real} -F {folder}/ssh_config "$@"\n')
         ssh.chmod(0o755)
         Path("/run/sshd").mkdir(exist_ok=True)
         command = [server, "-D", "-e", "-f", f"{folder}/sshd_config"]
-        logs = [folder / f"sshd-{host}.log" for host in range(2)]
-        self.servers = [
-            self.start(host, command, dict(os.environ), log)
-            for host, log in enumerate(logs)
-        ]
-        for log in logs:
+        self.servers = []
+        for host in range(2):
+            log = folder / f"sshd-{host}.log"
+            self.servers.append(self.start(host, command, dict(os.environ), log))
             wait_until(lambda log=log: "listening" in log.read_text(), log.read_text)
 
     def run(self, words, log, host=0):
         """Starts a command on a host, in a new session."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith("TF_")}
-        environment = {
-            **kept,
-            "PATH": f"{self.folder}/bin:{os.environ['PATH']}",
-            "PYTHONPATH": str(ROOT),
-            "TF_CPP_MIN_LOG_LEVEL": "3",
-            **{f"TF_NUM_{pool}_THREADS": "1" for pool in ("INTRAOP", "INTEROP")},
-        }
+        path = f"{self.folder}/bin:{os.environ['PATH']}"
+        environment = {**kept, **QUIET, "PATH": path, "PYTHONPATH": str(ROOT)}
         return self.start(host, list(map(str, words)), environment, log)
 
     def remove(self):
@@ -109,17 +105,10 @@ def workers_of(folder):
     """Returns the ids of the workers of a training, by rank."""
     found = {}
     for pid, words, variables in processes():
-        if SCRIPT.encode() in words[:2] and str(folder).encode() in words:
+        if TRAIN.encode() in words[:2] and str(folder).encode() in words:
             (rank,) = [v for v in variables if v.startswith((b"PMI_RANK=", b"TF_CONF"))]
             found[int(re.findall(rb"\d+", rank)[-1])] = pid
     return found
-
-
-def wait_until(condition, what, seconds=PATIENCE):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, what()
-        time.sleep(0.1)
 
 
 @pytest.fixture(scope="module")
@@ -136,21 +125,20 @@ def hosts(tmp_path_factory):
 def whole(tmp_path_factory):
     """The weights that one process trains."""
     folder = tmp_path_factory.mktemp("one")
-    subprocess.run([sys.executable, SCRIPT, folder, "3", "0"], check=True, cwd=ROOT)
-    return np.load(folder / "rank-0.npz")
+    subprocess.run([sys.executable, TRAIN, folder, "3", "0"], check=True, cwd=ROOT)
+    return folder / "rank-0.npz"
 
 
 def mpiexec(hosts, folder, carrier, epochs=3):
     words = [MPIEXEC, "-launcher", "ssh", "-hosts", "a,b", "-ppn", "1", "-n", "2"]
-    words += [sys.executable, SCRIPT, folder, epochs, "0", carrier]
+    words += [sys.executable, TRAIN, folder, epochs, "0", carrier]
     return hosts.run(words, folder / "output")
 
 
-def check_weights(folder, whole):
-    ranks = [np.load(folder / f"rank-{rank}.npz") for rank in range(2)]
-    for name in whole.files:
-        np.testing.assert_array_equal(ranks[0][name], ranks[1][name])
-        np.testing.assert_allclose(ranks[0][name], whole[name], rtol=1e-4, atol=1e-5)
+def check_both(folder, whole):
+    ranks = weights_of(folder)
+    check_weights(*ranks)
+    check_weights(whole, *ranks, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(("carrier", "name"), [("auto", "MPI"), ("tensorflow", "gRPC")])
@@ -160,19 +148,19 @@ def test_mpiexec_over_ssh_equals_one_process(hosts, whole, tmp_path, carrier, na
     assert process.wait(PATIENCE) == 0, shown.read_text()
     assert "2 workers on 2 hosts" in shown.read_text()
     assert re.search(rf"transport +.*{name}", shown.read_text())
-    check_weights(tmp_path, whole)
+    check_both(tmp_path, whole)
 
 
 def test_launchers_without_ssh_equal_one_process(hosts, whole, tmp_path):
     started = []
     for rank in (1, 0):
         words = [sys.executable, "-m", "keras_fastnet.cli", "run", "--hosts", "a:1,b:1"]
-        words += ["--node-rank", rank, SCRIPT, tmp_path, "3", "0"]
+        words += ["--node-rank", rank, TRAIN, tmp_path, "3", "0"]
         started.append(hosts.run(words, tmp_path / f"output-{rank}", host=rank))
     for process, rank in zip(started, (1, 0), strict=True):
         assert process.wait(PATIENCE) == 0, (tmp_path / f"output-{rank}").read_text()
     assert "2 workers on 2 hosts" in (tmp_path / "output-0").read_text()
-    check_weights(tmp_path, whole)
+    check_both(tmp_path, whole)
 
 
 @pytest.fixture

@@ -4,18 +4,22 @@ import contextlib
 import os
 import re
 import sys
-import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
+from tests.cluster.processes import (
+    QUIET,
+    ROOT,
+    TRAIN,
+    check_weights,
+    wait_until,
+    weights_of,
+)
 from tests.cluster.slurm_nodes import slurm
 
 pytestmark = [pytest.mark.distributed, pytest.mark.clusters]
 
-ROOT = Path(__file__).parents[2]
-SCRIPT = str(ROOT / "tests" / "cluster" / "scheduled_training.py")
 BATCH = str(ROOT / "examples" / "clusters" / "slurm.sbatch")
 ADDRESSES = """
 import os
@@ -23,13 +27,9 @@ from keras_fastnet.cluster.slurm import slurm_addresses, slurm_rank
 place = slurm_rank(os.environ)
 print(place.rank, os.environ["SLURMD_NODENAME"], *slurm_addresses(os.environ, place))
 """
-# The machine has fewer cores than workers; and jobs inherit the path.
-VARIABLES = {
-    "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-    "PYTHONPATH": str(ROOT),
-    "TF_CPP_MIN_LOG_LEVEL": "3",
-    **{f"TF_NUM_{pool}_THREADS": "1" for pool in ("INTRAOP", "INTEROP")},
-}
+# Jobs inherit the path.
+PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+VARIABLES = {**QUIET, "PATH": PATH, "PYTHONPATH": str(ROOT)}
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def test_ranks_of_a_node_form_a_row_and_share_its_gpus(cluster, tmp_path):
     output = srun(
         cluster,
         *("-N2", "-n4", "--ntasks-per-node=2", "-m", "cyclic", "--gpus-per-node=4"),
-        *(sys.executable, SCRIPT, str(tmp_path), "1", "0"),
+        *(sys.executable, TRAIN, str(tmp_path), "1", "0"),
     )
     assert "fastnet: 4 workers on 2 hosts, found by Slurm (job " in output
     assert re.search(r"grid +2 rows x 2 columns", output)
@@ -90,17 +90,14 @@ def test_ranks_of_a_node_form_a_row_and_share_its_gpus(cluster, tmp_path):
         assert re.search(rf"^ +{row}$", output, re.M)
     gpus = dict(re.findall(r"rank (\d) of 4, GPUs (.*)", output))
     assert gpus == {"0": "0,1", "1": "0,1", "2": "2,3", "3": "2,3"}
-    weights = [np.load(tmp_path / f"rank-{rank}.npz") for rank in range(4)]
-    for other in weights[1:]:
-        for name, value in weights[0].items():
-            np.testing.assert_array_equal(value, other[name])
+    check_weights(*weights_of(tmp_path, 4))
 
 
 @pytest.mark.slow
 def test_slurm_starts_mpi_ranks(cluster, tmp_path):
     """Slurm's PMI works with the MPICH of the wheels."""
     options = ["--mpi=pmi2", "-N2", "-n2"]
-    output = srun(cluster, *options, sys.executable, SCRIPT, str(tmp_path), "1", "0")
+    output = srun(cluster, *options, sys.executable, TRAIN, str(tmp_path), "1", "0")
     assert "fastnet: 2 workers on 2 hosts, found by MPI" in output
     assert re.search(r"transport +MPI; ", output)
 
@@ -109,35 +106,26 @@ def text_of(log):
     return log.read_text() if log.exists() else ""
 
 
-def wait_for(condition, seconds, what):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, what()
-        time.sleep(0.2)
-
-
 @pytest.mark.slow
 def test_requeued_job_reaches_the_same_weights(cluster, tmp_path):
     whole, told = tmp_path / "whole", tmp_path / "told"
     for folder in (whole, told):
         folder.mkdir()
-    srun(cluster, "-N2", "-n2", sys.executable, SCRIPT, str(whole), "2", "0")
+    srun(cluster, "-N2", "-n2", sys.executable, TRAIN, str(whole), "2", "0")
     log = told / "log"
-    words = [BATCH, SCRIPT, str(told), "2", "0.3"]
+    words = [BATCH, TRAIN, str(told), "2", "0.3"]
     command = ["sbatch", f"--output={log}", "--ntasks-per-node=1", *words]
     sent = cluster.run(*command, **VARIABLES)
     assert sent.returncode == 0, sent.stderr
     job = sent.stdout.split()[-1]
-    wait_for(lambda: "Epoch 2/2" in text_of(log), 120, lambda: text_of(log))
+    wait_until(lambda: "Epoch 2/2" in text_of(log), lambda: text_of(log))
     assert cluster.run("scancel", "--signal=TERM", job).returncode == 0
     ended = ("", "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT")
-    wait_for(lambda: cluster.states(job) in ended, 180, lambda: text_of(log))
+    wait_until(lambda: cluster.states(job) in ended, lambda: text_of(log))
     text = text_of(log)
     assert "fastnet: SIGTERM: run the same command to resume" in text
     restarted = text.partition("resuming at epoch 2, batch ")[2]
     # In the midst of the second epoch, not at its beginning.
     assert 1 < int(restarted.partition(",")[0] or 0) < 17, text
-    with np.load(whole / "rank-0.npz") as mine, np.load(told / "rank-0.npz") as theirs:
-        for name in mine:
-            np.testing.assert_array_equal(mine[name], theirs[name])
+    check_weights(whole / "rank-0.npz", told / "rank-0.npz")
     assert not (told / "backups").exists()

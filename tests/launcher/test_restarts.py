@@ -2,12 +2,10 @@
 
 import functools
 import sys
-from pathlib import Path
 
-import numpy as np
 import pytest
 
-TRAIN = Path(__file__).parents[1] / "launcher_scripts" / "train_with_restarts.py"
+from tests.cluster.processes import TRAIN, check_weights, weights_of
 
 pytestmark = [
     pytest.mark.distributed,
@@ -20,37 +18,31 @@ def run(fastnet):
     return functools.partial(fastnet, "run", "--workers", 2, "--max-restarts", 4)
 
 
-def check_weights(folder):
-    """Compares with a training that nothing interrupted."""
-    for rank in range(2):
-        mine, whole = (
-            np.load(folder / f"{name}-{rank}.npz") for name in ("weights", "whole")
-        )
-        for name in whole.files:
-            np.testing.assert_array_equal(mine[name], whole[name])
-
-
 @pytest.mark.parametrize(
     "transport", ["mpi", pytest.param("tensorflow", marks=pytest.mark.slow)]
 )
 def test_training_that_fails_in_three_ways_ends_with_the_same_weights(
     run, tmp_path, transport
 ):
-    orders = ("1:7:kill", "1:12:stop", "0:15:raise")
-    done = run("--transport", transport, TRAIN, tmp_path, *orders)
+    broken, whole = tmp_path / "broken", tmp_path / "whole"
+    for folder in (broken, whole):
+        folder.mkdir()
+    words = ("--transport", transport, TRAIN)
+    orders = ("1:5:kill", "1:20:stop", "0:22:raise")
+    done = run(*words, broken, "2", "0", "auto", *orders)
     assert done.returncode == 0, done.stderr
     assert "worker 1 failed first: killed by SIGKILL" in done.stderr
     assert "worker 1 was suspended, as by SIGSTOP" in done.stderr
     assert "failed first: RuntimeError: no data" in done.stderr
     assert "restart 3 of 4" in done.stderr
     # The callback that kills comes before the one that backs up.
-    assert "resuming at epoch 2, batch 4, after 11 updates" in done.stdout
-    check_weights(tmp_path)
+    assert "resuming at epoch 2, batch 11, after 21 updates" in done.stdout
+    assert run(*words, whole, "2", "0").returncode == 0
+    check_weights(whole / "rank-0.npz", *weights_of(whole), *weights_of(broken))
 
 
 def test_exception_at_the_same_update_is_not_retried_again(run, tmp_path):
-    orders = ("0:3:raise", "1:5:always-raise")
-    done = run(TRAIN, tmp_path, *orders)
+    done = run(TRAIN, tmp_path, "1", "0", "auto", "0:3:raise", "1:5:always-raise")
     assert done.returncode == 1
     assert "worker 0 failed first" in done.stderr
     assert "restart 2 of 4" in done.stderr
