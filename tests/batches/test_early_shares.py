@@ -117,6 +117,14 @@ def pipelines(draw):
     return make
 
 
+def union(shares):
+    own = [
+        tf.nest.map_structure(lambda leaf: leaf[: share.own], share.data)  # noqa: B023
+        for share in shares
+    ]
+    return tf.nest.map_structure(lambda *leaves: tf.concat(leaves, 0), *own)
+
+
 def assert_union_is_that_of_one_device(make, workers, devices):
     replicas = workers * devices
     one = make()
@@ -143,12 +151,7 @@ def assert_union_is_that_of_one_device(make, workers, devices):
             sizes = [int(share.own) for share in shares]
             assert max(sizes) - min(sizes) <= 1
             assert len({str(np.array(share.fingerprint)) for share in shares}) == 1
-            own = [
-                tf.nest.map_structure(lambda leaf: leaf[: share.own], share.data)  # noqa: B023
-                for share in shares
-            ]
-            union = tf.nest.map_structure(lambda *leaves: tf.concat(leaves, 0), *own)
-            tf.nest.map_structure(np.testing.assert_array_equal, union, batch)
+            tf.nest.map_structure(np.testing.assert_array_equal, union(shares), batch)
         if not ended:
             break
 
@@ -231,21 +234,15 @@ def test_functions_with_branches_loops_and_tables_make_several_elements_at_once(
     )
 
 
-def printed(number):
-    tf.print(number)
-    return number
-
-
 @pytest.mark.parametrize(
     ("make", "at_once"),
     [
         (lambda: mapped().batch(16).map(by_example(double)), 4),
         (lambda: mapped().map(as_dict).prefetch(1).batch(12), 2),
         (lambda: mapped().map(lambda x: tf.zeros([600], tf.int64)).batch(16), 1),
-        (lambda: mapped().map(printed).batch(16), 1),
         (lambda: mapped().map(lambda x: tf.random.uniform([])).batch(16), 1),
     ],
-    ids=["four", "two", "large", "print", "random"],
+    ids=["four", "two", "large", "random"],
 )
 def test_for_how_many_small_elements_a_function_is_called_at_once(make, at_once):
     assert early_shares(make(), [1], 2).at_once() == at_once

@@ -1,32 +1,16 @@
 """A replica's share of a global batch, without replicas."""
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given
-from hypothesis import strategies as st
 
 from keras_fastnet.batches.fingerprints import fingerprint, tell_the_same
 from keras_fastnet.batches.global_batch import (
-    bounds,
     count_examples,
     dealt_evenly,
-    fill_if_empty,
     with_examples,
 )
 from keras_fastnet.errors import ShardingError
-
-
-@given(rows=st.integers(0, 10_000), replicas=st.integers(1, 300))
-def test_shares_partition_the_batch_and_differ_by_one_at_most(rows, replicas):
-    shares = [bounds(rows, position, replicas) for position in range(replicas)]
-    assert shares[0][0] == 0
-    assert shares[-1][1] == rows
-    assert all(a[1] == b[0] for a, b in pairwise(shares))
-    sizes = {stop - start for start, stop in shares}
-    assert max(sizes) - min(sizes) <= 1
 
 
 def shared(data, replicas):
@@ -73,15 +57,6 @@ def test_shares_in_a_graph_keep_their_numbers_of_columns():
     np.testing.assert_array_equal(tf.sparse.to_dense(sparse), rows[2:])
 
 
-def test_a_share_of_an_empty_range_has_a_filler():
-    batches = [with_examples((tf.constant([[5.0], [6.0]]),), i, 3) for i in range(3)]
-    assert [int(batch.own) for batch in batches] == [0, 1, 1]
-    assert [int(batch.examples) for batch in batches] == [2, 2, 2]
-    assert [batch.data[0].numpy().item() for batch in batches] == [5.0, 5.0, 6.0]
-    x, y = fill_if_empty((tf.zeros((0, 3)), tf.zeros((0,), tf.int64)))
-    assert (x.shape, y.numpy().tolist()) == ((1, 3), [0])
-
-
 def marks(*data):
     return fingerprint(tuple(map(tf.constant, data))).numpy().tolist()
 
@@ -113,11 +88,6 @@ def test_one_tensor_with_equal_hashes_is_enough():
     assert not tell_the_same([marks(images[0], labels[::-1]), other])
     assert not tell_the_same([one, [one[0] + 1, -1]])
     assert tell_the_same([[-1, -1], [-1, -1]])
-
-
-def test_tensors_of_unequal_length_raise_sharding_error():
-    with pytest.raises(ShardingError, match=r"3 rows in `batch\[0\]` and 4 in"):
-        with_examples((tf.zeros(3), [tf.zeros(4)]), 0, 2)
 
 
 @pytest.mark.parametrize("data", [(tf.constant(1.0),), None])

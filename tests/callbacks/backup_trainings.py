@@ -69,10 +69,3 @@ def backups_in(folder):
 
 def halve(path):
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
-def flip_a_bit(path):
-    """Changes a bit of the largest array."""
-    content = bytearray(path.read_bytes())
-    content[len(content) // 3] ^= 1
-    path.write_bytes(bytes(content))

@@ -24,55 +24,43 @@ from tests.callbacks.backup_trainings import (
 )
 
 
-class Trainings:
-    """Runs trainings in `tests.killed_training`."""
-
-    def __init__(self):
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.killed_training"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-
-    def run(self, folder, rank=None, step=None, **settings):
-        """Returns the workers' exit statuses."""
-        command = {"folder": str(folder), "rank": rank, "step": step, **settings}
-        self.process.stdin.write(json.dumps(command) + "\n")
-        self.process.stdin.flush()
-        return json.loads(self.process.stdout.readline())
-
-    def stop(self):
-        self.process.stdin.close()
-        self.process.wait(30)
-        self.process.stdout.close()
-
-
 @pytest.fixture(scope="module")
-def trainings():
-    trainings = Trainings()
-    yield trainings
-    trainings.stop()
+def run():
+    """Runs trainings in `tests.killed_training`; returns the exit statuses."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.killed_training"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+
+        def run(folder, rank=None, step=None, **settings):
+            command = {"folder": str(folder), "rank": rank, "step": step, **settings}
+            print(json.dumps(command), file=process.stdin, flush=True)
+            return json.loads(process.stdout.readline())
+
+        yield run
 
 
-def results(folder, workers):
-    loaded = []
+@pytest.fixture
+def folders(tmp_path):
+    """Folders of an uninterrupted training, and of another one."""
+    folders = tmp_path / "whole", tmp_path / "ended"
+    for folder in folders:
+        folder.mkdir()
+    return folders
+
+
+def assert_resumed(ended, whole, workers, exactly=True):
+    assert "resuming at" in (ended / "rank0.log").read_text()
     for rank in range(workers):
-        with np.load(folder / f"rank{rank}.npz") as file:
-            loaded.append({name: file[name] for name in file.files})
-    return loaded
-
-
-def assert_same(mine, theirs, exactly):
-    for one, other in zip(mine, theirs, strict=True):
-        assert one.keys() == other.keys()
-        for name in one:
-            if exactly and name != "logs":
-                np.testing.assert_array_equal(one[name], other[name])
-            else:
-                # Restored metrics are divided among the replicas.
-                np.testing.assert_allclose(one[name], other[name], rtol=1e-4, atol=1e-5)
+        mine, theirs = (np.load(each / f"rank{rank}.npz") for each in (ended, whole))
+        assert mine.files == theirs.files
+        for name in mine:
+            # Restored metrics are divided among the replicas.
+            rtol, atol = (0, 0) if exactly and name != "logs" else (1e-4, 1e-5)
+            np.testing.assert_allclose(mine[name], theirs[name], rtol, atol)
 
 
 def slow(*case):
@@ -95,47 +83,32 @@ def slow(*case):
         slow("unknown", 160, 1, 3, 8),
     ],
 )
-def test_killed_at_random(trainings, tmp_path, kind, count, workers, kills, most_steps):
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
+def test_killed_at_random(run, folders, kind, count, workers, kills, most_steps):
+    whole, killed = folders
     settings = {"kind": kind, "count": count, "workers": workers}
-    for folder in (whole, killed):
-        folder.mkdir()
-    assert trainings.run(whole, **settings) == [0] * workers
+    assert run(whole, **settings) == [0] * workers
     generator = random.Random(kills)
     for _ in range(kills):
         rank, step = generator.randrange(workers), generator.randrange(most_steps)
-        statuses = trainings.run(killed, rank, step, **settings)
+        statuses = run(killed, rank, step, **settings)
         assert statuses[rank] == -signal.SIGKILL
-    assert trainings.run(killed, **settings) == [0] * workers
-    assert "resuming at" in (killed / "rank0.log").read_text()
-    in_full_batches = count % 16 == 0
-    assert_same(results(killed, workers), results(whole, workers), in_full_batches)
+    assert run(killed, **settings) == [0] * workers
+    assert_resumed(killed, whole, workers, exactly=count % 16 == 0)
     assert not (killed / "backups").exists()
 
 
 @pytest.mark.distributed
-def test_sigterm_to_one_worker(trainings, tmp_path):
+def test_sigterm_to_one_worker(run, folders):
     """All workers leave after the same update, with a backup of it."""
-    workers, rank, step = 2, 1, 5
-    whole, told = tmp_path / "whole", tmp_path / "told"
-    settings = {
-        "kind": "arrays",
-        "count": 160,
-        "workers": workers,
-        "save_freq": "epoch",
-    }
-    for folder in (whole, told):
-        folder.mkdir()
-    assert trainings.run(whole, **settings) == [0] * workers
-    statuses = trainings.run(told, rank, step, signal=signal.SIGTERM, **settings)
-    assert statuses == [128 + signal.SIGTERM] * workers
-    assert "fastnet: SIGTERM: run the same command to resume" in (
-        (told / "rank0.log").read_text()
-    )
+    whole, told = folders
+    settings = {"kind": "arrays", "count": 160, "workers": 2, "save_freq": "epoch"}
+    assert run(whole, **settings) == [0, 0]
+    statuses = run(told, rank=1, step=5, signal=signal.SIGTERM, **settings)
+    assert statuses == [128 + signal.SIGTERM] * 2
+    assert "run the same command to resume" in (told / "rank0.log").read_text()
     assert not (told / "rank0.npz").exists()
-    assert trainings.run(told, **settings) == [0] * workers
-    assert "resuming at" in (told / "rank0.log").read_text()
-    assert_same(results(told, workers), results(whole, workers), exactly=True)
+    assert run(told, **settings) == [0, 0]
+    assert_resumed(told, whole, workers=2)
 
 
 class Terminate(keras.callbacks.Callback):
@@ -150,31 +123,31 @@ class Terminate(keras.callbacks.Callback):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
+@pytest.fixture
+def told():
+    """What the program's own handler of SIGTERM notes."""
+    told = []
+    before = signal.signal(signal.SIGTERM, lambda *_: told.append(None))
+    yield told
+    signal.signal(signal.SIGTERM, before)
+
+
 @pytest.mark.parametrize(("seed", "position"), [(5, (1, 2)), (None, (1, 0))])
-def test_sigterm_leaves_a_backup(tmp_path, seed, position):
+def test_sigterm_leaves_a_backup(told, tmp_path, seed, position):
     """Without a seed, that of the epoch's end."""
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        with pytest.raises(SystemExit) as ended:
-            fit(tmp_path, Terminate(6), seed=seed, save_freq="epoch")
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert ended.value.code == 143
+    with pytest.raises(SystemExit) as ended:
+        fit(tmp_path, Terminate(6), seed=seed, save_freq="epoch")
+    assert (ended.value.code, told) == (143, [])
     assert backups_in(tmp_path)[0].name == backup_file.file_name(*position)
 
 
-def test_sigterm_handler_is_that_of_the_program_after_fit(tmp_path):
-    told = []
-    before = signal.signal(signal.SIGTERM, lambda *_: told.append(None))
-    try:
-        mine = signal.getsignal(signal.SIGTERM)
-        fit(tmp_path, epochs=1)
-        assert signal.getsignal(signal.SIGTERM) is mine
-        # An exception ends it.
-        fit(tmp_path, stop_after=1)
-        os.kill(os.getpid(), signal.SIGTERM)
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def test_sigterm_handler_is_that_of_the_program_after_fit(told, tmp_path):
+    mine = signal.getsignal(signal.SIGTERM)
+    fit(tmp_path, epochs=1)
+    assert signal.getsignal(signal.SIGTERM) is mine
+    # An exception ends it.
+    fit(tmp_path, stop_after=1)
+    os.kill(os.getpid(), signal.SIGTERM)
     assert told == [None]
 
 
@@ -196,8 +169,7 @@ fit()
     assert done.stdout == "still here\n"
 
 
-@pytest.mark.parametrize("batches", [4, 7])
-def test_resuming_at_the_end_of_an_epoch(tmp_path, capsys, batches):
+def test_resuming_at_the_end_of_an_epoch(tmp_path, capsys):
     """After the last update and before the epoch's end, no batch is left."""
 
     def trained(folder, **options):
@@ -208,7 +180,7 @@ def test_resuming_at_the_end_of_an_epoch(tmp_path, capsys, batches):
             return fit(folder, model=model, **options)[0]
 
     whole = trained(tmp_path / "whole")
-    trained(tmp_path / "killed", stop_after=batches)
+    trained(tmp_path / "killed", stop_after=4)
     again = trained(tmp_path / "killed")
     assert "resuming at" in capsys.readouterr().out
     assert again.optimizer.iterations.numpy() == 12
@@ -219,42 +191,34 @@ def halving_plateau():
     return keras.callbacks.ReduceLROnPlateau("loss", 0.5, patience=1, min_delta=1e9)
 
 
-def halving_scheduler():
-    return keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.5 * rate)
+def warmup_and_plateau():
+    return LearningRateWarmup(0.1, 1, momentum_correction=True), halving_plateau()
 
 
-def best_of_the_first_epoch():
-    return keras.callbacks.EarlyStopping(
+def growth_and_plateau():
+    growth = BatchGrowth({0: 16, 1: 32}, linear_scaling=True, momentum_correction=True)
+    return growth, halving_plateau()
+
+
+def scheduler_and_best_weights():
+    best = keras.callbacks.EarlyStopping(
         "loss", min_delta=1e9, patience=9, restore_best_weights=True, verbose=1
     )
+    return keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.5 * rate), best
 
 
-KITS = {
-    "warm-up and plateau": lambda: (
-        LearningRateWarmup(0.1, 1, momentum_correction=True),
-        halving_plateau(),
-    ),
-    "scheduler and best weights": lambda: (
-        halving_scheduler(),
-        best_of_the_first_epoch(),
-    ),
-    "growth and plateau": lambda: (
-        BatchGrowth({0: 16, 1: 32}, linear_scaling=True, momentum_correction=True),
-        halving_plateau(),
-    ),
-}
-
-
-@pytest.mark.parametrize("kit", KITS)
+@pytest.mark.parametrize(
+    "kit", [warmup_and_plateau, growth_and_plateau, scheduler_and_best_weights]
+)
 def test_callbacks_resume_with_their_state(tmp_path, capsys, kit):
     """The rate, and all else that they set, is as if nothing had happened."""
-    whole, logs = fit(tmp_path / "whole", *KITS[kit](), epochs=4)
+    whole, logs = fit(tmp_path / "whole", *kit(), epochs=4)
     end = [line for line in capsys.readouterr().out.splitlines() if "Restoring" in line]
     killed = tmp_path / "killed"
     # From the end of the second epoch, and from the middle of the third.
     for save_freq in ("epoch", 1):
-        fit(killed, *KITS[kit](), epochs=4, save_freq=save_freq, stop_after=11)
-        again, later = fit(killed, *KITS[kit](), epochs=4)
+        fit(killed, *kit(), epochs=4, save_freq=save_freq, stop_after=11)
+        again, later = fit(killed, *kit(), epochs=4)
         printed = capsys.readouterr().out
         assert "resuming at epoch 3, " in printed
         assert ("resuming at epoch 3, batch 1, " in printed) == (save_freq == "epoch")

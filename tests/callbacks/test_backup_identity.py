@@ -106,7 +106,6 @@ DIFFERENT = {
     "other targets": ({"data": lambda: (arrays()[0], -arrays()[1])}, "first examples"),
     "sample weights": ({"sample_weight": np.full(64, 2.0, "float32")}, "elements"),
     "a dataset in another order": ({"data": lambda: dataset(False)}, "first batch"),
-    "shorter epochs": ({"steps_per_epoch": 3}, "batches in an epoch"),
     "warm-up": ({"callbacks": [LearningRateWarmup(0.2, 2)]}, "callbacks"),
     "growth": ({"callbacks": [BatchGrowth({0: 16, 1: 32})]}, "callbacks"),
 }

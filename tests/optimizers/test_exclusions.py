@@ -30,18 +30,16 @@ def attention_model():
 
 def described(optimizer, model=None):
     """Returns decayed, adapted and the reason, by path, as the table says."""
-    rows = optimizer.describe(model).splitlines()[1:-1]
-    cells = [row.partition(")") for row in rows]
-    parts = [(row.split()[0], after.split(maxsplit=2)) for row, _, after in cells]
-    return {
-        path: (decayed == "yes", adapted == "yes", "".join(reason))
-        for path, (decayed, adapted, *reason) in parts
-    }
+    found = {}
+    for row in optimizer.describe(model).splitlines()[1:-1]:
+        tensor, _, after = row.partition(")")
+        decayed, adapted, *reason = after.split(maxsplit=2)
+        found[tensor.split()[0]] = decayed == "yes", adapted == "yes", "".join(reason)
+    return found
 
 
-@pytest.mark.parametrize("make", [image_model, attention_model])
-def test_table_agrees_with_updates(make):
-    model = make()
+def test_table_agrees_with_updates():
+    model = attention_model()
     optimizer = LARS(0.5, weight_decay=0.3, momentum=0.0)
     variables = model.trainable_variables
     optimizer.build(variables)
@@ -124,14 +122,10 @@ def test_invalid_exclusions_raise(value, error, message):
         LARS().exclude_from_weight_decay(var_names=["bias"])
 
 
-def decisions(optimizer):
-    return [row for _, row in described(optimizer).items()]
-
-
-@pytest.mark.parametrize("exclusion", [None, ["head/"], ["^net/stem|head"]])
-def test_saving_keeps_decisions(tmp_path, exclusion):
+def test_saving_keeps_decisions(tmp_path):
     """Also of patterns that name the model, which Keras leaves out of loaded paths."""
     model = image_model()
+    exclusion = ["^net/stem|head"]
     optimizer = LARS(
         exclude_from_adaptation=exclusion, exclude_from_weight_decay=exclusion
     )
@@ -139,7 +133,8 @@ def test_saving_keeps_decisions(tmp_path, exclusion):
     optimizer.build(model.trainable_variables)
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
-    assert decisions(loaded.optimizer) == decisions(optimizer)
+    one, other = map(described, (loaded.optimizer, optimizer))
+    assert list(one.values()) == list(other.values())
     assert loaded.optimizer.get_config() == optimizer.get_config()
 
 

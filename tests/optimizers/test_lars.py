@@ -11,29 +11,14 @@ from tests.variables import new_variable
 pytestmark = pytest.mark.smoke
 
 GENERATOR = np.random.default_rng(0)
-IMAGES = GENERATOR.normal(size=(32, 6, 6, 2)).astype("float32")
 TOKENS = GENERATOR.integers(0, 9, size=(32, 5))
 LABELS = GENERATOR.integers(0, 3, size=32)
 
 
-def image_model():
-    keras.utils.set_random_seed(1)
-    return keras.Sequential(
-        [
-            keras.Input((6, 6, 2)),
-            keras.layers.Conv2D(4, 3),
-            keras.layers.BatchNormalization(),
-            keras.layers.ReLU(),
-            keras.layers.Flatten(),
-            keras.layers.Dense(3, activation="softmax"),
-        ]
-    )
-
-
-def token_model():
+def compiled(optimizer, **options):
     """Returns a model with a sparse gradient."""
     keras.utils.set_random_seed(1)
-    return keras.Sequential(
+    model = keras.Sequential(
         [
             keras.Input((5,), dtype="int32"),
             keras.layers.Embedding(9, 4),
@@ -41,6 +26,8 @@ def token_model():
             keras.layers.Dense(3, activation="softmax"),
         ]
     )
+    model.compile(optimizer, "sparse_categorical_crossentropy", **options)
+    return model
 
 
 def schedule():
@@ -60,12 +47,6 @@ def test_config_round_trip():
         exclude_biases_and_norms=False,
         exclude_from_weight_decay=["a", "b"],
         exclude_from_adaptation=("c",),
-        clipnorm=3.0,
-        use_ema=True,
-        ema_momentum=0.7,
-        ema_overwrite_frequency=3,
-        loss_scale_factor=8.0,
-        gradient_accumulation_steps=4,
         name="mine",
     )
     config = optimizer.get_config()
@@ -129,18 +110,14 @@ def test_invalid_arguments_raise(arguments, error, message):
 
 
 @pytest.mark.parametrize(
-    ("make", "inputs"), [(image_model, IMAGES), (token_model, TOKENS)]
-)
-@pytest.mark.parametrize(
     "how", [{"run_eagerly": True}, {"jit_compile": True}, {"steps_per_execution": 4}]
 )
-def test_eager_xla_and_several_steps_per_execution_agree(how, make, inputs):
+def test_eager_xla_and_several_steps_per_execution_agree(how):
     weights = []
     for options in ({"jit_compile": False}, how):
-        model = make()
-        optimizer = LARS(schedule(), weight_decay=0.01, nesterov=make is image_model)
-        model.compile(optimizer, "sparse_categorical_crossentropy", **options)
-        model.fit(inputs, LABELS, batch_size=8, epochs=2, shuffle=False, verbose=0)
+        optimizer = LARS(schedule(), weight_decay=0.01, nesterov=True)
+        model = compiled(optimizer, **options)
+        model.fit(TOKENS, LABELS, batch_size=8, epochs=2, shuffle=False, verbose=0)
         weights.append(model.get_weights())
     for plain, other in zip(*weights, strict=True):
         np.testing.assert_allclose(other, plain, rtol=1e-5, atol=1e-5)
@@ -156,10 +133,9 @@ def test_eager_xla_and_several_steps_per_execution_agree(how, make, inputs):
 )
 def test_training_after_loading_is_bit_equal(tmp_path, options):
     def epoch(model):
-        model.fit(IMAGES, LABELS, batch_size=8, shuffle=False, verbose=0)
+        model.fit(TOKENS, LABELS, batch_size=8, shuffle=False, verbose=0)
 
-    model = image_model()
-    model.compile(LARS(**options), "sparse_categorical_crossentropy")
+    model = compiled(LARS(**options))
     epoch(model)
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
