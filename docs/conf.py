@@ -58,8 +58,7 @@ nitpick_ignore_regex = [
     ("py:.*", r"(collections|os|pathlib|tensorflow|tf|keras|numpy|np)\..*"),
     # Bases and parts of public classes that need no page.
     ("py:class", r"keras_fastnet\.(_keras|batches|cluster|collectives)\..*"),
-    ("py:class", r"keras_fastnet\.datasets\.record_split\..*"),
-    ("py:class", r"keras_fastnet\.strategies\..*FitSupport"),
+    ("py:class", r"keras_fastnet\.strategies\..*(FitSupport|FitStrategy)"),
 ]
 
 
