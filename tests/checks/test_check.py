@@ -19,7 +19,6 @@ def by_subject(verdicts):
     return {subject: (result, details) for subject, result, details in verdicts}
 
 
-@pytest.mark.smoke
 def test_a_small_network_passes(two_workers):
     for verdicts in two_workers.run("checked"):
         found = by_subject(verdicts)

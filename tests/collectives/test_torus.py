@@ -67,11 +67,15 @@ def test_sums_on_every_grid(nine, grid):
 
 
 @pytest.mark.parametrize(
-    "four",
-    [pytest.param("four_workers", marks=pytest.mark.smoke), "four_mpi"],
-    indirect=True,
+    ("four", "algorithm"),
+    [
+        pytest.param(four, algorithm, marks=pytest.mark.smoke if quick else ())
+        for four in ("four_workers", "four_mpi")
+        for algorithm in ALGORITHMS
+        for quick in [(four, algorithm) == ("four_workers", "torus")]
+    ],
+    indirect=["four"],
 )
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_dtype(four, algorithm):
     specs = [((6, 3), name) for name in DTYPES]
     settings = {"grid": (2, 2), "algorithm": algorithm, "specs": specs}

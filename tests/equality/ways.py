@@ -254,7 +254,6 @@ RECIPES = {
 
 QUICK = {
     "two_workers": [
-        "arrays",
         "arrays that do not divide",
         "a last batch of one example",
         "an unknown length",
@@ -266,14 +265,13 @@ QUICK = {
         "batch normalization",
         "7 steps in a call",
         "a masked loss",
-        "an added loss",
         "micro-batches, LARS",
         "a batch that grows",
         "two optimizers without a call",
         "own test step, traced",
     ],
-    "one_by_two": ["arrays that do not divide", "micro-batches, LARS"],
-    "two_mpi": ["arrays that do not divide", "micro-batches, LARS"],
+    "one_by_two": ["arrays that do not divide"],
+    "two_mpi": ["micro-batches, LARS"],
 }
 """What `make test` runs, by cluster."""
 

@@ -13,7 +13,6 @@ from tests.variables import new_variable
 
 
 @pytest.mark.distributed
-@pytest.mark.smoke
 def test_overflow_of_one_replica_skips_the_update_on_all(two_workers):
     for result in two_workers.run("overflow", accumulation_steps=3):
         for before, after in zip(result["before"], result["after"], strict=True):

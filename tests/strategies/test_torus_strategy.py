@@ -72,7 +72,6 @@ def test_unsupported_fits_raise_before_a_step(two_workers, case, words):
             assert word in text
 
 
-@pytest.mark.smoke
 def test_a_saved_model_continues_training_identically(two_workers, tmp_path):
     for result in two_workers.run("save_and_go_on", folder=str(tmp_path)):
         model, loaded = result["model"], result["loaded"]
