@@ -146,12 +146,11 @@ def test_data_that_end_early_on_one_worker_are_named(reports, transport):
         assert "the data of rank 1 ended after 4 batches" in text
 
 
-@pytest.mark.parametrize("failing", ["1", "012"])
-def test_failed_rank_of_mpi_ends_the_others_with_one_traceback(reports, failing):
-    (text,) = reports("mpi", "raise", "training", failing, count=3)
+def test_failed_rank_of_mpi_ends_the_others_with_one_traceback(reports):
+    (text,) = reports("mpi", "raise", "training", 1, count=3)
     assert "ValueError: on purpose" in text
     assert text.count("Traceback") == 1
-    assert "keras_fastnet: rank 1 on" in text or failing != "1"
+    assert "keras_fastnet: rank 1 on" in text
 
 
 def test_killed_rank_of_mpi_is_named_by_its_process(reports):
