@@ -1,6 +1,7 @@
 """Lists of callbacks: ends of epochs, files with one writer, and stopping together."""
 
 import functools
+from collections import ChainMap
 from collections.abc import Callable
 from types import CodeType
 from typing import Any, Literal
@@ -14,7 +15,7 @@ from keras_fastnet._keras.active_strategy import (
     strategy_of,
 )
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet._keras.training import FastnetCallback, data_of
+from keras_fastnet._keras.training import FastnetCallback, data_of, is_own
 from keras_fastnet._keras.wrapping import extend, extension, wrap
 
 # Files have one writer. Every worker would write the same paths (tensorflow#38635).
@@ -107,13 +108,11 @@ def _may_stop_within_epochs(callback: Any) -> bool:
     It is looked for in the callback's methods, as asking all workers after every step
     would cost the others a message in each.
     """
-    own = [kind for kind in type(callback).__mro__ if not _is_keras(kind)]
-    functions = {**vars(callback)}
-    for kind in reversed(own):
-        functions |= vars(kind)
-    codes = {name: getattr(f, "__code__", None) for name, f in functions.items()}
-    return bool(codes.keys() & _AT_STEPS) and any(
-        code is not None and _mentions(code, "stop_training") for code in codes.values()
+    kinds = filter(is_own, type(callback).__mro__)
+    functions = ChainMap(*[dict(vars(part)) for part in (callback, *kinds)])
+    codes = [getattr(function, "__code__", None) for function in functions.values()]
+    return not _AT_STEPS.isdisjoint(functions) and any(
+        code is not None and _mentions(code, "stop_training") for code in codes
     )
 
 
@@ -122,10 +121,6 @@ _AT_STEPS = {
     for kind in ("batch", "train_batch")
     for place in ("begin", "end")
 }
-
-
-def _is_keras(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] in ("keras", "tf_keras", "builtins")
 
 
 def _mentions(code: CodeType, name: str) -> bool:

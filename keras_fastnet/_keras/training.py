@@ -155,6 +155,12 @@ def data_of(model: Any) -> TrainingData | None:
     return None if given is None else given()
 
 
+def is_own(kind: type) -> bool:
+    """Returns whether a class is neither Python's, Keras's nor this package's."""
+    known = ("builtins", "keras", "keras_fastnet", "tensorflow")
+    return kind.__module__.partition(".")[0] not in known
+
+
 def metric_variables(model: Any) -> list[Any]:
     """Returns the variables of a model's metrics."""
     return [v for metric in model.metrics for v in metric.variables]

@@ -107,9 +107,9 @@ def _refuse_unequal(assigned: list[tuple[str, tf.Tensor]]) -> None:
     Args:
         assigned: Names of weights, and this replica's values.
     """
+    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     # Not those of a branch, which are known within it only.
-    here = tf.constant(0)
-    mine = [(n, v) for n, v in assigned if _graph_of(v) is _graph_of(here)]
+    mine = [(n, v) for n, v in assigned if graph is None or v.graph is graph]
     if not mine:
         return
     equal = _equal_on_all([tf.reduce_sum(tf.cast(v, tf.float64) ** 2) for _, v in mine])
@@ -160,10 +160,6 @@ def refuse_unequal_outputs(outputs: Any) -> None:
                 "or predict on one device.",
             ],
         )
-
-
-def _graph_of(tensor: tf.Tensor) -> Any:
-    return None if tf.executing_eagerly() else tensor.graph
 
 
 class _Logs:

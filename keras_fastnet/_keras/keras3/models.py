@@ -23,7 +23,7 @@ from keras_fastnet._keras.replica_step import (
     sum_over_replicas,
 )
 from keras_fastnet._keras.tensorflow import converted, scratch_graph
-from keras_fastnet._keras.training import metric_variables, named
+from keras_fastnet._keras.training import is_own, metric_variables, named
 from keras_fastnet._keras.wrapping import unwrapped
 
 
@@ -78,7 +78,7 @@ def describe_own_state(model: keras.Model, *, trains: bool) -> list[str]:
     texts = []
     for metric in _parts_of(_all_metrics(model)):
         if any(
-            _is_own(kind) and {"update_state", "result"} & set(vars(kind))
+            is_own(kind) and {"update_state", "result"} & set(vars(kind))
             for kind in type(metric).__mro__
         ):
             texts.append(
@@ -103,14 +103,8 @@ def describe_own_state(model: keras.Model, *, trains: bool) -> list[str]:
 def _own_layers(model: keras.Model) -> Iterator[keras.Layer]:
     """Yields the layers of a model that the program has written."""
     for layer in model._flatten_layers():
-        if _is_own(type(layer)) and not isinstance(layer, keras.metrics.Metric):
+        if is_own(type(layer)) and not isinstance(layer, keras.metrics.Metric):
             yield layer
-
-
-def _is_own(kind: type) -> bool:
-    """Returns whether a class is neither Python's, Keras's nor this package's."""
-    known = ("builtins", "keras", "keras_fastnet", "tensorflow")
-    return kind.__module__.partition(".")[0] not in known
 
 
 def _parts_of(metrics: Iterable[keras.Metric]) -> Iterator[keras.Metric]:
