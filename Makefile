@@ -97,44 +97,39 @@ clean:  ## Remove environments, builds and caches.
 	rm -rf $(VENV) $(OLDEST) $(NIGHTLY) $(RAY) $(KERAS) $(MODELS) $(ADDONS) build dist *.egg-info
 	rm -rf .pytest_cache .mypy_cache .ruff_cache
 
+# An environment, by uv in a tenth of the time that pip takes; or else by pip, which may
+# know of mirrors that uv was not told of.
+define install
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install $(PIP_OPTIONS) uv
+	$(@D)/bin/uv pip install --quiet --python $(@D)/bin/python $(PACKAGES) || \
+		$(@D)/bin/python -m pip install $(PIP_OPTIONS) $(PACKAGES)
+endef
+
+$(VENV)/%.stamp: PACKAGES = -e ".[$*]"
+$(RAY)/dev.stamp: PACKAGES = -e ".[dev,ray]"
+$(OLDEST)/dev.stamp: PACKAGES = -e ".[dev]" "tensorflow==2.18.*" "keras==3.10.*"
+$(NIGHTLY)/dev.stamp: PACKAGES = -e ".[dev]"
+$(KERAS)/smoke.stamp: PACKAGES = -e ".[keras-tests]"
+$(MODELS)/stamp: PACKAGES = -e ".[models,examples,test]" "tensorflow==2.20.*" "tf-models-official==2.20.*"
+$(ADDONS)/stamp: PACKAGES = -e ".[addons,examples,test]" "tf-models-official==2.15.*"
+$(ADDONS)/stamp: PYTHON = $(ADDONS_PYTHON)
+
 $(VENV)/%.stamp: pyproject.toml
-	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install $(PIP_OPTIONS) -e ".[$*]"
+	$(install)
 	touch $@
 
-$(RAY)/dev.stamp: pyproject.toml
-	test -x $(RAY)/bin/python || $(PYTHON) -m venv $(RAY)
-	$(RAY)/bin/python -m pip install $(PIP_OPTIONS) -e ".[dev,ray]"
-	touch $@
-
-$(OLDEST)/dev.stamp: pyproject.toml
-	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
-	$(OLDEST)/bin/python -m pip install $(PIP_OPTIONS) -e ".[dev]" "tensorflow==2.18.*" "keras==3.10.*"
+$(RAY)/dev.stamp $(OLDEST)/dev.stamp $(KERAS)/smoke.stamp $(MODELS)/stamp $(ADDONS)/stamp: pyproject.toml
+	$(install)
 	touch $@
 
 $(NIGHTLY)/dev.stamp: pyproject.toml
-	test -x $(NIGHTLY)/bin/python || $(PYTHON) -m venv $(NIGHTLY)
-	$(NIGHTLY)/bin/python -m pip install $(PIP_OPTIONS) -e ".[dev]"
+	$(install)
 	$(NIGHTLY)/bin/python -m pip uninstall --quiet --yes keras
 	$(NIGHTLY)/bin/python -m pip install $(PIP_OPTIONS) --no-deps keras-nightly
-	touch $@
-
-$(KERAS)/smoke.stamp: pyproject.toml
-	test -x $(KERAS)/bin/python || $(PYTHON) -m venv $(KERAS)
-	$(KERAS)/bin/python -m pip install $(PIP_OPTIONS) -e ".[keras-tests]"
 	touch $@
 
 # Gigabytes, where the package index has no build for CPUs alone.
 $(KERAS)/all.stamp: $(KERAS)/smoke.stamp
 	$(KERAS)/bin/python -m pip install $(PIP_OPTIONS) "torch==2.13.0"
-	touch $@
-
-$(MODELS)/stamp: pyproject.toml
-	test -x $(MODELS)/bin/python || $(PYTHON) -m venv $(MODELS)
-	$(MODELS)/bin/python -m pip install $(PIP_OPTIONS) -e ".[models,examples,test]" "tensorflow==2.20.*" "tf-models-official==2.20.*"
-	touch $@
-
-$(ADDONS)/stamp: pyproject.toml
-	test -x $(ADDONS)/bin/python || $(ADDONS_PYTHON) -m venv $(ADDONS)
-	$(ADDONS)/bin/python -m pip install $(PIP_OPTIONS) -e ".[addons,examples,test]" "tf-models-official==2.15.*"
 	touch $@

@@ -74,8 +74,8 @@ def slow(*case):
     ("kind", "count", "workers", "kills", "most_steps"),
     [
         slow("arrays", 160, 2, 30, 4),
-        pytest.param("arrays", 160, 2, 1, 12, marks=pytest.mark.smoke),
-        ("own", 160, 2, 2, 12),
+        ("arrays", 160, 2, 1, 12),
+        slow("own", 160, 2, 2, 12),
         slow("dataset", 160, 1, 2, 12),
         slow("dataset", 150, 2, 2, 12),
         slow("pydataset", 160, 1, 3, 8),

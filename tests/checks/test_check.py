@@ -29,6 +29,7 @@ def test_a_small_network_passes(two_workers):
 
 
 # Each fix is replaced by Keras's own code.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fix", "failing"),
     [

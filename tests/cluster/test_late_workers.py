@@ -75,10 +75,7 @@ def reports(environment, tmp_path):
 
 
 PLACES = ("meeting", "servers", "building", "training", "validation")
-QUICK = (
-    *(("grpc", "training", 0), ("mpi", "training", 0)),
-    *(("grpc", "building", 1), ("mpi", "validation", 1)),
-)
+QUICK = (("grpc", "training", 0), ("mpi", "training", 0))
 
 
 @pytest.mark.parametrize(
@@ -125,9 +122,14 @@ def test_rank_that_sleeps_in_a_callback_is_named(reports, transport):
     [
         ("grpc", "raise", "rank 1 failed in epoch 1, [^:]*: ValueError: on purpose"),
         ("grpc", "kill", "rank 1 does not answer"),
-        ("mpi", "leave", "rank 1 has left the program"),
         ("mpi", "other", r"same tensors in the same order(.|\n)*rank 0: sum \d+ of"),
-        pytest.param("grpc", "other", "wait for one another", marks=pytest.mark.slow),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                ("mpi", "leave", "rank 1 has left the program"),
+                ("grpc", "other", "wait for one another"),
+            )
+        ),
     ],
 )
 def test_rank_that_ends_or_does_something_else_is_named(

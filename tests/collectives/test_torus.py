@@ -1,5 +1,7 @@
 """The torus equals the sum computed by NumPy, on every rank, grid, size and dtype."""
 
+import itertools
+
 import hypothesis
 import numpy as np
 import pytest
@@ -51,7 +53,7 @@ def nine(request):
 
 @pytest.fixture(params=["four_workers", "four_mpi"])
 def four(request):
-    """Four workers, on either transport."""
+    """Four ranks: workers on either transport, or the devices of two."""
     return request.getfixturevalue(request.param)
 
 
@@ -69,10 +71,8 @@ def test_sums_on_every_grid(nine, grid):
 @pytest.mark.parametrize(
     ("four", "algorithm"),
     [
-        pytest.param(four, algorithm, marks=pytest.mark.smoke if quick else ())
-        for four in ("four_workers", "four_mpi")
-        for algorithm in ALGORITHMS
-        for quick in [(four, algorithm) == ("four_workers", "torus")]
+        pytest.param("two_by_two", "torus", marks=pytest.mark.smoke),
+        *itertools.product(("four_workers", "four_mpi"), ALGORITHMS),
     ],
     indirect=["four"],
 )

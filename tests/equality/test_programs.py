@@ -6,9 +6,18 @@ import pytest
 from tests.programs import PROGRAMS
 from tests.programs.comparing import largest_difference
 
+# Run before a change lands; the others before a release.
+QUICK = ("custom_train_step", "gan", "image_folder", "multi_worker_keras")
+
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK))
+        for name in PROGRAMS
+    ],
+)
 def test_two_workers_train_as_one_device(one_device, two_workers, tmp_path, name):
     results = []
     for pool in (one_device, two_workers):

@@ -6,6 +6,7 @@ the rest.
 """
 
 import functools
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -51,8 +52,15 @@ def test_equals_one_device(request, one_device, name, cluster):
     if way.activity and activity_is_summed():
         pytest.skip("this Keras does not divide activity regularizers")
     workers = request.getfixturevalue(cluster)
-    several = workers.run(way.job, **way.settings)
-    assert_equal(on_one_device(name), several, way.rtol, apart=way.apart)
+    if workers is one_device:
+        several = workers.run(way.job, **way.settings)
+        one = on_one_device(name)
+    else:
+        with ThreadPoolExecutor(1) as beside:
+            alone = beside.submit(on_one_device, name)
+            several = workers.run(way.job, **way.settings)
+            one = alone.result()
+    assert_equal(one, several, way.rtol, apart=way.apart)
 
 
 @pytest.mark.parametrize("through", ["option", "function"])

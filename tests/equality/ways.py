@@ -270,7 +270,7 @@ QUICK = {
         "two optimizers without a call",
         "own test step, traced",
     ],
-    "one_by_two": ["arrays that do not divide"],
+    "two_by_two": ["arrays that do not divide"],
     "two_mpi": ["micro-batches, LARS"],
 }
 """What `make test` runs, by cluster."""

@@ -14,7 +14,7 @@ from keras_fastnet.datasets import ImageRecords
 from tests.documentation import ROOT
 from tests.image_record_files import example, jpeg, write
 
-pytestmark = pytest.mark.landing
+pytestmark = pytest.mark.slow
 
 SCRIPT = ROOT / "examples" / "imagenet.py"
 CLASSES = 10

@@ -12,7 +12,7 @@ from nbformat.v4 import new_code_cell
 
 from tests.documentation import ROOT
 
-pytestmark = pytest.mark.distributed
+pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 EXAMPLE = ROOT / "examples" / "notebook.ipynb"
 CELLS = {
     "fails": """

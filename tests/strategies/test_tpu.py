@@ -14,13 +14,14 @@ EMA = {"use_ema": True, "ema_momentum": 0.8, "ema_overwrite_frequency": 2}
 
 
 BEFORE_LANDING = [
-    ("fit", {"normalization": "synchronized"}),
+    ("fit", {"optimizer": "lars"}),
     # A last batch with fewer examples than cores.
     ("fit", {"optimizer": "adam", "count": 33}),
-    ("fit", {"accumulation_steps": 2, "count": 103, "batch_size": 13}),
-    ("fit_structures", {"count": 64}),
 ]
 BEFORE_A_RELEASE = [
+    ("fit", {"normalization": "synchronized"}),
+    ("fit", {"accumulation_steps": 2, "count": 103, "batch_size": 13}),
+    ("fit_structures", {"count": 64}),
     ("fit", {"optimizer_options": {"global_clipnorm": 1e-2}}),
     ("fit", {"optimizer_options": {"gradient_accumulation_steps": 3}}),
     ("fit", {"optimizer_options": EMA}),
@@ -42,7 +43,6 @@ BEFORE_A_RELEASE = [
 @pytest.mark.parametrize(
     ("job", "settings"),
     [
-        pytest.param("fit", {"optimizer": "lars"}, marks=pytest.mark.smoke),
         *BEFORE_LANDING,
         *(pytest.param(*case, marks=pytest.mark.slow) for case in BEFORE_A_RELEASE),
     ],
@@ -60,7 +60,8 @@ def test_batch_growth_on_cores(one_device, tpu):
     assert grown[0]["iterations"] == 5 + 3 + 2
 
 
-@pytest.mark.parametrize("steps", [pytest.param(None, marks=pytest.mark.slow), 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [None, 2])
 def test_overflow_on_one_core_skips_the_update_on_all(tpu, steps):
     (result,) = tpu.run("overflow", accumulation_steps=steps)
     for before, after in zip(result["before"], result["after"], strict=True):
@@ -77,6 +78,7 @@ def test_dropout_differs_between_cores(one_by_two, tpu):
     np.testing.assert_array_equal(masks[:, :2], other)
 
 
+@pytest.mark.slow
 def test_image_records(tmp_path, one_device, tpu):
     # 19 on 4 cores: steps of 8, 8 and 3; evaluation likewise.
     settings = {"folder": str(write_split(tmp_path, [12, 7])), "classes": 19}
@@ -110,7 +112,10 @@ def test_several_hosts_raise_cluster_error(tpu):
 
 @pytest.mark.parametrize(
     ("settings", "before"),
-    [({"count": 70}, True), ({"count": 70, "data": "unknown"}, False)],
+    [
+        ({"count": 70}, True),
+        pytest.param({"count": 70, "data": "unknown"}, False, marks=pytest.mark.slow),
+    ],
     ids=["before training", "when it comes"],
 )
 def test_uneven_batch_without_large_batch_optimizer_raises_sharding_error(
