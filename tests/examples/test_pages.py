@@ -137,16 +137,9 @@ def test_what_a_page_mentions_exists(page):
     assert {kind.__name__: found for kind in KINDS if (found := [*kind(page)])} == {}
 
 
-@pytest.mark.parametrize(
-    ("command", "page"),
-    [(c, c) for c in ("check", "plan")]
-    + [("run", "launcher"), ("bench", "plan"), ("recipe", "recipes")],
-)
-def test_every_option_is_on_its_page(command, page):
-    text = (ROOT / "docs" / f"{page}.md").read_text("utf-8")
-    words = set(re.findall("--[a-z-]+", text)) | {"--help"}
-    known = parser_of(command)._option_string_actions
-    assert {option for option in known if option.startswith("--")} <= words
+@pytest.mark.parametrize("command", ["bench", "check", "plan", "recipe", "run"])
+def test_help_describes_every_option(command):
+    assert all(action.help for action in parser_of(command)._actions)
 
 
 def test_every_page_can_be_found():
