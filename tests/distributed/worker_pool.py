@@ -108,8 +108,11 @@ class WorkerPool:
         if len(results) < self.workers:
             if len(errors) < self.workers:
                 self.stop()
-            told = [f"rank {rank}:\n{text}" for rank, text in sorted(errors.items())]
-            raise WorkerError("\n".join(told) or f"{job} did not end in time")
+            ranks = sorted(errors)
+            last = [f"rank {rank}: {errors[rank].splitlines()[-1]}" for rank in ranks]
+            texts = [f"rank {rank}:\n{errors[rank]}" for rank in ranks]
+            # The errors before the tracebacks, whose end a log may leave out.
+            raise WorkerError("\n".join(last + texts) or f"{job} did not end in time")
         return [results[rank] for rank in range(self.workers)]
 
     def stop(self) -> None:
