@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyBboxPatch, Rectangle
 
-from keras_fastnet.recipes import RECIPES
+from keras_fastnet.recipes import RECIPES, Recipe
 
 HERE = pathlib.Path(__file__).parent
 DOCS = HERE.parent / "docs"
@@ -130,16 +130,16 @@ def _draw_by_batch(
 def recipes() -> None:
     figure = Figure(figsize=(7.2, 5.2), layout="constrained")
     rates, batches = axes_of(figure, 2, 1, 1), axes_of(figure, 2, 1, 2)
-    for name, function in RECIPES.items():
-        recipe = function(ranks=2176 if name == "sony2018" else 256)
+    for name in RECIPES:
+        recipe = Recipe(name, ranks=2176 if name == "sony2018" else 256)
         # Over the line of facebook2017, whose rates and batches it may share.
         line = (0, (8, 8)) if name == "ibm2017" else "-"
-        epochs = [recipe.epochs * part / 1000 for part in range(1001)]
+        epochs = [recipe["epochs"] * part / 1000 for part in range(1001)]
         rates.plot(
             epochs, [recipe.rate_at(epoch) for epoch in epochs], ls=line, label=name
         )
-        starts = [*recipe.phases, recipe.epochs]
-        sizes = [*recipe.phases.values()]
+        starts = [*recipe["phases"], recipe["epochs"]]
+        sizes = [*recipe["phases"].values()]
         batches.step(starts, [*sizes, sizes[-1]], ls=line, where="post", label=name)
     rates.set_ylabel("learning rate")
     rates.legend(frameon=False)

@@ -19,10 +19,10 @@ from typing import Any
 import keras
 
 import keras_fastnet as fastnet
-from keras_fastnet.recipes import RECIPES
+from keras_fastnet.recipes import RECIPES, Recipe
 
 APPLICATIONS = {"resnet50": "ResNet50", "resnet101": "ResNet101"}
-MODELS = (*APPLICATIONS, "alexnet_bn", "cifar_resnet8", "cifar_resnet20")
+MODELS = (*APPLICATIONS, "cifar_resnet8", "cifar_resnet20")
 
 
 def grid_of(text: str) -> tuple[int, int]:
@@ -44,9 +44,7 @@ def arguments() -> argparse.Namespace:
     sizes.add_argument("--epochs", type=int, metavar="N")
     sizes.add_argument("--global-batch", type=int, metavar="B", help="at the start")
     sizes.add_argument("--device-batch", type=int, metavar="B", help="per replica")
-    sizes.add_argument(
-        "--image-size", type=int, metavar="PIXELS", help="default: 224; AlexNet 227"
-    )
+    sizes.add_argument("--image-size", type=int, default=224, metavar="PIXELS")
     sizes.add_argument("--precision", help="dtype policy, such as mixed_bfloat16")
     sizes.add_argument(
         "--grid", type=grid_of, metavar="ROWSxCOLUMNS", help="of replicas"
@@ -76,8 +74,6 @@ def arguments() -> argparse.Namespace:
 def model_named(name: str, image_size: int, classes: int) -> keras.Model:
     """Returns a model that outputs logits in float32."""
     shape = (image_size, image_size, 3)
-    if name == "alexnet_bn":
-        return fastnet.models.alexnet_bn(shape, classes=classes)
     if name.startswith("cifar_resnet"):
         depth = int(name.removeprefix("cifar_resnet"))
         return fastnet.models.cifar_resnet(depth, input_shape=shape, classes=classes)
@@ -103,23 +99,22 @@ def main() -> None:
     about: dict[str, Any] = {"classes": args.classes, "corrupt": args.corrupt}
     train = fastnet.datasets.ImageRecords(args.data_dir, "train", **about)
     validation = fastnet.datasets.ImageRecords(args.data_dir, "validation", **about)
-    recipe = RECIPES[args.recipe](strategy, train, **given)
+    recipe = Recipe(args.recipe, strategy, train.examples, **given)
     chief = strategy.rank == 0
     if chief:
         print(recipe, flush=True)
     if args.show:
         return
-    name = args.model or recipe.model
-    size = args.image_size or (227 if name == "alexnet_bn" else 224)
     common: dict[str, Any] = {
         "batch_size": recipe.micro_batch,
-        "image_size": size,
+        "image_size": args.image_size,
         "one_hot": True,
         "strategy": strategy,
     }
 
     with recipe.scope():
-        model = model_named(name, size, train.classes)
+        name = args.model or recipe["model"]
+        model = model_named(name, args.image_size, train.classes)
         metrics = [keras.metrics.CategoricalAccuracy(name="top_1")]
         if train.classes > 5:
             metrics.append(keras.metrics.TopKCategoricalAccuracy(5, name="top_5"))

@@ -8,10 +8,9 @@ import pytest
 MODULES = (
     "optimizers.dense_gradient",
     "optimizers.lars",
-    "models.alexnet_bn",
     "models.cifar_resnet",
     "optimizers.trust_ratio",
-    "recipes.published",
+    "recipes.recipe",
     "schedules.decays",
     "schedules.scaling",
 )

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 
-from keras_fastnet.recipes import RECIPES
+from keras_fastnet.recipes import RECIPES, Recipe
 
 HERE = pathlib.Path(__file__).parent
 SCRIPT = HERE.parents[1] / "examples" / "imagenet.py"
@@ -43,13 +43,13 @@ def train(name: str, data_dir: str) -> dict:
     if done.returncode:
         raise RuntimeError(f"{name} failed:\n{done.stdout}\n{done.stderr}")
     facts = dict(re.findall(r"^\[0\] (updates|top-1)  +(\S+)$", done.stdout, re.M))
-    recipe = RECIPES[name](None, 50_000, ranks=2, epochs=EPOCHS)
+    recipe = Recipe(name, None, 50_000, ranks=2, epochs=EPOCHS)
     return {
         "recipe": name,
         "command": f"fastnet run --workers 2 examples/imagenet.py --data-dir DIR "
         f"{' '.join(words)}",
-        "phases": {str(epoch): batch for epoch, batch in recipe.phases.items()},
-        "peak": recipe.peak,
+        "phases": {str(epoch): batch for epoch, batch in recipe["phases"].items()},
+        "peak": recipe["peak"],
         "expected_updates": sum(map(recipe.updates_per_epoch, range(EPOCHS))),
         "updates": int(facts["updates"].replace(",", "")),
         "top_1": facts["top-1"],

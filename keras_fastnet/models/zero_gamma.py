@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_fastnet._keras.adapters import values
 from keras_fastnet._keras.keras_api import keras
 
 
@@ -42,6 +43,18 @@ def zero_gamma(model: keras.Model) -> list[str]:
     for layer in normalizations:
         layer.gamma.assign(np.zeros(layer.gamma.shape))
     return [layer.name for layer in normalizations]
+
+
+def zero_gamma_if_untrained(model: keras.Model) -> int:
+    """Returns in how many residual blocks it has set gamma to zero.
+
+    Args:
+        model: A model. Nothing is changed if a gamma is not the initial one.
+    """
+    gammas = [values.to_numpy(layer.gamma) for layer in last_normalizations(model)]
+    if gammas and all((gamma == 1).all() for gamma in gammas):
+        return len(zero_gamma(model))
+    return 0
 
 
 def last_normalizations(model: keras.Model) -> list[keras.layers.Layer]:

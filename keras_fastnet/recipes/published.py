@@ -2,18 +2,29 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
-from keras_fastnet.arguments import checked_integer
-from keras_fastnet.recipes.recipe import SETTINGS, Recipe, Setting
-from keras_fastnet.recipes.sizes import IMAGENET, Sizes
-from keras_fastnet.schedules import (
-    Polynomial,
-    ScaledRate,
-    Steps,
-    linear_scaling,
-    square_root_scaling,
-)
+from keras_fastnet.schedules import ScaledRate, linear_scaling, square_root_scaling
+
+
+class Setting(NamedTuple):
+    """One value of a recipe, and its source.
+
+    Attributes:
+        value: The value.
+        origin: `"paper"`: the paper states the value. `"rule"`: a rule of the paper,
+            applied to your sizes. `"chosen"`: chosen by keras_fastnet, since the paper
+            does not state it.
+        source: Where the paper states it, or why it was chosen.
+    """
+
+    value: Any
+    origin: Literal["paper", "rule", "chosen"]
+    source: str
+
+    def adapted(self, value: Any, source: str) -> "Setting":
+        """Returns the setting with a value computed from it for other sizes."""
+        return Setting(value, "rule" if self.origin == "paper" else self.origin, source)
 
 
 def paper(value: Any, source: str) -> Setting:
@@ -28,10 +39,9 @@ def chosen(value: Any, why: str) -> Setting:
 
 @dataclasses.dataclass(frozen=True)
 class Published:
-    """A published training. Calling it returns the `Recipe` for your sizes.
+    """A published training: a row of the table.
 
     Attributes:
-        name: The recipe's name.
         result: The result that the authors published, with batch and hardware.
         batch: The global batch, for ImageNet.
         settings: Settings that hold for every batch.
@@ -43,23 +53,10 @@ class Published:
             polynomial decay of power 2.
         end_rate: The rate at the end of a polynomial decay.
         growth: The factor by which the batch grows after the warm-up.
-        device_batch: Per-replica batch, if neither you nor the data state one.
-
-    Example:
-
-    >>> from keras_fastnet.recipes import facebook2017, mlperf, sony2018
-    >>> recipe = facebook2017(ranks=256)
-    >>> [round(recipe.rate_at(epoch), 4) for epoch in (0, 2.5, 5, 30, 60, 80)]
-    [0.1, 1.65, 3.2, 0.32, 0.032, 0.0032]
-    >>> recipe = sony2018(ranks=2176)
-    >>> recipe.phases, [recipe.updates_per_epoch(epoch) for epoch in (0, 5)]
-    ({0: 34816, 5: 69632}, [37, 19])
-    >>> recipe = mlperf(global_batch=65_536, ranks=2048)
-    >>> recipe.peak, recipe.warmup_epochs, recipe.momentum, recipe.epochs
-    (24.7, 31, 0.952, 85)
+        device_batch: Per-replica batch, unless you state one: 32 as in Goyal et al.
+            (arXiv 1706.02677, section 2.1).
     """
 
-    name: str
     result: str
     batch: Setting
     settings: Mapping[str, Setting]
@@ -71,113 +68,9 @@ class Published:
     growth: int = 1
     device_batch: int = 32
 
-    def __call__(
-        self,
-        strategy: Any = None,
-        data: Any = None,
-        *,
-        epochs: int | None = None,
-        global_batch: int | None = None,
-        device_batch: int | None = None,
-        ranks: int | None = None,
-        precision: str | None = None,
-    ) -> Recipe:
-        """Returns the recipe for a strategy and data.
-
-        Args:
-            strategy: The strategy that trains. Defaults to `None`: `ranks` replicas.
-            data: The training data: arrays as for `fit`, batches (a `tf.data.Dataset`,
-                a `PyDataset`), `ImageRecords`, or the number of examples. Defaults to
-                `None`: ImageNet's.
-            epochs: Number of epochs; warm-up and steps keep their fractions of them.
-                Defaults to `None`: the published number.
-            global_batch: Examples of an update in the first phase, to which the rate is
-                scaled. Defaults to `None`: the published batch; for smaller datasets,
-                the batch that gives as many updates per epoch.
-            device_batch: Per-replica batch: examples of one replica in one step.
-                Defaults to `None`: a replica's share of the data's batches, otherwise
-                32, as in Goyal et al. (arXiv 1706.02677, section 2.1), or 16 for
-                `sony2018`.
-            ranks: Number of replicas, without a strategy. Defaults to `None`: 1.
-            precision: The dtype policy. Defaults to `None`: the recipe's.
-
-        Raises:
-            TypeError: If an argument is of the wrong type.
-            ValueError: If the sizes do not fit each other, or the number of examples is
-                not known.
-        """
-        sizes = Sizes.read(
-            strategy, data, ranks, device_batch, usual_device_batch=self.device_batch
-        )
-        batch = self._batch(sizes, global_batch)
-        settings = self._settings(batch, epochs)
-        own = settings["precision"].value
-        if precision not in (None, own):
-            why = f"as passed; the recipe has {own}"
-            settings["precision"] = chosen(precision, why)
-        values = {name: setting.value for name, setting in settings.items()}
-        return Recipe(self.name, self.result, sizes, settings, strategy, **values)
-
-    def _batch(self, sizes: Sizes, passed: int | None) -> Setting:
-        """Returns the global batch, a multiple of the global micro-batch."""
-        if passed is not None:
-            return chosen(sizes.checked_global_batch(passed), "as passed")
-        published = self.batch.value
-        wanted = published * min(1.0, sizes.train_size / IMAGENET)
-        batch = max(1, round(wanted / sizes.micro_batch)) * sizes.micro_batch
-        if batch == published:
-            return self.batch
-        if sizes.train_size < IMAGENET:
-            part = f"{published:,} of {IMAGENET:,} examples"
-            why = f"{part}, {self.batch.source}: as many updates per epoch"
-        else:
-            why = f"{published:,}, {self.batch.source}"
-            why += f", as a multiple of {sizes.micro_batch:,}"
-        return self.batch.adapted(batch, why)
-
-    def _settings(
-        self, batch: Setting, passed_epochs: int | None
-    ) -> dict[str, Setting]:
-        """Returns all settings for a batch, in the order of `Recipe`'s attributes."""
-        near = min(self.by_batch, key=lambda b: max(b / batch.value, batch.value / b))
-        base = {**self.settings, **self.by_batch[near]}
-        peak, start = base["peak"], base["warmup_start"]
-        if batch.value != near:
-            rate = self.scaling(peak.value, batch.value, near)
-            why = f"{rate.derivation}; {peak.source}"
-            published = self.scaling_is_published
-            peak = peak.adapted(rate, why) if published else chosen(rate, why)
-        if peak.value <= start.value:
-            start = chosen(0.0, f"the peak is not above the paper's {start.value:g}")
-        epochs, warm_up, decay = base["epochs"], base["warmup_epochs"], base["decay"]
-        scale = 1.0
-        if passed_epochs not in (None, epochs.value):
-            scale = checked_integer("epochs", passed_epochs, at_least=1) / epochs.value
-            why = f"{warm_up.value:g} of {epochs.value} epochs, {warm_up.source}"
-            warm_up = warm_up.adapted(warm_up.value * scale, why)
-            decay = decay.adapted(None)
-            why = f"as passed; the recipe has {epochs.value}"
-            epochs = chosen(passed_epochs, why)
-        if self.steps:
-            after = {e * scale - warm_up.value: f for e, f in self.steps.items()}
-            decay = decay._replace(value=Steps(after))
-        else:
-            end = min(1.0, self.end_rate / peak.value)
-            fall = Polynomial(epochs.value - warm_up.value, end=end)
-            decay = decay._replace(value=fall)
-        phases = batch._replace(value={0: batch.value})
-        if self.growth > 1:
-            grown = {max(1, round(warm_up.value)): self.growth * batch.value}
-            why = f"{batch.source}; {self.growth} times that after the warm-up"
-            phases = batch._replace(value={0: batch.value, **grown}, source=why)
-        base |= {"epochs": epochs, "phases": phases, "peak": peak, "decay": decay}
-        base |= {"warmup_start": start, "warmup_epochs": warm_up}
-        return {name: base[name] for name in SETTINGS}
-
 
 _GOYAL_5 = "section 5.1"
 _YOU = "the group's PyTorch settings for ResNet-50"
-_CAFFE = "NVIDIA Caffe's settings for AlexNet-BN"
 _MLPERF = "reference convergence points of MLPerf training 4.0, ResNet-50"
 _REFERENCE = "MLPerf's reference code"
 _HERE = "tuned on CIFAR-10, benchmarks/large_batch_accuracy"
@@ -195,7 +88,6 @@ _COMMON = {
 }
 
 facebook2017 = Published(
-    "facebook2017",
     "76.3 % top-1, ResNet-50 on ImageNet, batch 8,192, 256 P100, 1 h",
     batch=paper(8_192, _GOYAL_5),
     settings={
@@ -221,7 +113,6 @@ facebook2017 = Published(
 
 ibm2017 = dataclasses.replace(
     facebook2017,
-    name="ibm2017",
     result="33.8 % top-1, ResNet-101 on ImageNet-22K, 256 P100, 7 h; ResNet-50 on "
     "ImageNet-1K in 50 min; 95 % efficiency",
     batch=chosen(8_192, "as facebook2017: section 5.1"),
@@ -243,7 +134,6 @@ one row per server.
 """
 
 berkeley2017 = Published(
-    "berkeley2017",
     "90 epochs of ResNet-50 on ImageNet, batch 32,768, in 20 min on 2,048 KNL; batch "
     "32K loses 0.6 points",
     batch=paper(32_768, "arXiv 1709.05011"),
@@ -261,36 +151,7 @@ berkeley2017 = Published(
 )
 """LARS with polynomial decay (You et al., arXiv 1708.03888 and 1709.05011)."""
 
-berkeley2017_alexnet = dataclasses.replace(
-    berkeley2017,
-    name="berkeley2017_alexnet",
-    result="100 epochs of AlexNet-BN on ImageNet, batch 32,768, in 11 min on 1,024 "
-    "Skylake",
-    settings={
-        **berkeley2017.settings,
-        "model": paper("alexnet_bn", "arXiv 1709.05011"),
-        "epochs": paper(100, "arXiv 1709.05011, abstract"),
-        "momentum": paper(0.9, _CAFFE),
-        "weight_decay": paper(5e-4, _CAFFE),
-        "zero_gamma": chosen(False, "AlexNet has no residual blocks"),
-    },
-    by_batch={
-        batch: {
-            "peak": paper(rate, f"{_CAFFE}, at {batch:,}"),
-            "warmup_epochs": paper(epochs, f"{_CAFFE}, at {batch:,}"),
-        }
-        for batch, rate, epochs in (
-            (8_192, 10.0, 4),
-            (16_384, 24.0, 5),
-            (32_768, 32.0, 10),
-        )
-    },
-    scaling_is_published=False,
-)
-"""LARS for AlexNet with batch normalization (You et al., arXiv 1709.05011)."""
-
 sony2018 = Published(
-    "sony2018",
     "75.03 % top-1, ResNet-50 on ImageNet, batch 34K to 68K, 2,176 V100, 224 s",
     # 34K and 68K on 2,176 GPUs, with K = 1,024: 16 and 32 examples per GPU.
     batch=paper(34_816, "34K, reported of the paper"),
@@ -320,7 +181,6 @@ smoothing and the torus. All other values are chosen, as the table says.
 """
 
 mlperf = Published(
-    "mlperf",
     "75.9 % top-1, ResNet-50 on ImageNet, in 40 to 84.5 epochs at batch 4K to 64K",
     batch=paper(32_768, _MLPERF),
     settings={
@@ -354,7 +214,6 @@ mlperf = Published(
 """LARS with MLPerf's reference hyperparameters, for batches of 4K to 64K."""
 
 google2021 = Published(
-    "google2021",
     "75.92 % top-1, ResNet-50 on ImageNet, batch 32,768, in 2,512 updates, as LARS",
     batch=paper(32_768, "arXiv 2102.06356"),
     settings={
@@ -380,15 +239,11 @@ the rate before you compare.
 """
 
 RECIPES = {
-    row.name: row
-    for row in (
-        facebook2017,
-        berkeley2017,
-        berkeley2017_alexnet,
-        ibm2017,
-        sony2018,
-        mlperf,
-        google2021,
-    )
+    "facebook2017": facebook2017,
+    "ibm2017": ibm2017,
+    "berkeley2017": berkeley2017,
+    "sony2018": sony2018,
+    "mlperf": mlperf,
+    "google2021": google2021,
 }
 """All published trainings, by name."""

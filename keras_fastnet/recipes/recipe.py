@@ -1,111 +1,139 @@
-"""The settings of a training, and what Keras needs to train by them."""
+"""`Recipe`: a published training, and what Keras needs to train by it."""
 
-import dataclasses
+import contextlib
 import math
-import textwrap
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
-from keras_fastnet.recipes.sizes import Sizes
-from keras_fastnet.schedules.decays import Decay, warmup_then_decay
+from keras_fastnet.arguments import checked_choice, checked_integer, multiples_near
+from keras_fastnet.recipes.published import RECIPES, Published, Setting, chosen
+from keras_fastnet.schedules import Polynomial, Steps
+from keras_fastnet.schedules.decays import warmup_then_decay
 from keras_fastnet.text import count, table
 
 if TYPE_CHECKING:
     from keras_fastnet._keras.keras_api import keras
     from keras_fastnet.optimizers import LargeBatchOptimizer
 
-_SOURCE_WIDTH = 76
+IMAGENET = 1_281_167
+"""Training images of ImageNet-1K (ILSVRC 2012)."""
+
+_ORDER = (
+    *("model", "epochs", "phases", "method", "peak", "warmup_start", "warmup_epochs"),
+    *("decay", "momentum", "nesterov", "momentum_correction", "weight_decay"),
+    *("trust_coefficient", "label_smoothing", "zero_gamma", "precision"),
+)
 
 
-class Setting(NamedTuple):
-    """One value of a recipe, and its source.
-
-    Attributes:
-        value: The value.
-        origin: `"paper"`: the paper states the value. `"rule"`: a rule of the paper,
-            applied to your sizes. `"chosen"`: chosen by keras_fastnet, since the paper
-            does not state it.
-        source: Where the paper states it, or why it was chosen.
-    """
-
-    value: Any
-    origin: Literal["paper", "rule", "chosen"]
-    source: str
-
-    def adapted(self, value: Any, source: str | None = None) -> "Setting":
-        """Returns the setting with a value computed from it for other sizes."""
-        origin = "rule" if self.origin == "paper" else self.origin
-        return Setting(value, origin, self.source if source is None else source)
-
-
-@dataclasses.dataclass(frozen=True)
 class Recipe:
-    """The settings of a training, with the source of each.
-
-    ```python
-    recipe = sony2018(strategy, (x, y))
-    with recipe.scope():
-        model = keras.applications.ResNet50(weights=None)
-        recipe.compile(model, metrics=["accuracy"])
-    model.fit(x, y, **recipe.fit_arguments)
-    ```
+    """The settings of a published training, for your strategy and number of examples.
 
     `print(recipe)` shows the settings as a table. It marks values that the paper
     states, values from a rule of the paper applied to your sizes, and values chosen by
-    keras_fastnet.
+    keras_fastnet. `recipe["peak"]` is the value of a setting.
+
+    Args:
+        name: One of `keras_fastnet.recipes.RECIPES`, such as `"sony2018"`.
+        strategy: The strategy that trains. Defaults to `None`: `ranks` replicas.
+        examples: Number of training examples. Defaults to ImageNet's.
+        epochs: Number of epochs; warm-up and steps keep their fractions of them.
+            Defaults to `None`: the published number.
+        global_batch: Examples of an update in the first phase, to which the rate is
+            scaled. Defaults to `None`: the published batch; for smaller datasets, the
+            batch that gives as many updates per epoch.
+        device_batch: Per-replica batch: examples of one replica in one step. Defaults
+            to `None`: 32, as in Goyal et al. (arXiv 1706.02677, section 2.1), or 16 for
+            `sony2018`.
+        ranks: Number of replicas, without a strategy. Defaults to `None`: 1.
+        precision: The dtype policy. Defaults to `None`: the recipe's.
 
     Attributes:
-        name: Name of the recipe, such as `"sony2018"`.
-        published: The paper's result and hardware.
-        sizes: The sizes that the recipe is made for.
-        settings: The settings, by the names of the attributes after `strategy`.
-        strategy: The strategy that trains; `None` without one.
-        model: Name of the model: `"resnet50"`, `"resnet101"` or `"alexnet_bn"`.
-        epochs: Number of epochs.
-        phases: The global batch by the epoch from which it applies.
-        method: `"lars"`, or `"sgd"`: the same without the trust ratio.
-        peak: The learning rate at the end of the warm-up.
-        warmup_start: The learning rate at the start.
-        warmup_epochs: Epochs of warm-up; may be fractional.
-        decay: The decay after the warm-up: a function from the epochs since the warm-up
-            to a factor of the peak.
-        momentum: The momentum.
-        nesterov: Whether momentum is Nesterov's.
-        momentum_correction: Whether momentum is rescaled when the rate changes.
-        weight_decay: The weight decay, inside the gradient.
-        trust_coefficient: LARS's eta.
-        label_smoothing: The fraction of a label that is spread over all classes.
-        zero_gamma: Whether residual blocks start as the identity
-            (`keras_fastnet.models.zero_gamma`).
-        precision: The dtype policy.
+        name: Name of the recipe.
+        settings: The settings with their sources, by name.
+        micro_batch: The global micro-batch: the `batch_size` of `fit`, or the batch
+            size of a dataset.
+
+    Raises:
+        TypeError: If an argument is of the wrong type.
+        ValueError: If there is no such recipe, or the sizes do not fit each other.
+
+    Example:
+
+    >>> recipe = Recipe("facebook2017", ranks=256)
+    >>> [round(recipe.rate_at(epoch), 4) for epoch in (0, 2.5, 5, 30, 60, 80)]
+    [0.1, 1.65, 3.2, 0.32, 0.032, 0.0032]
+    >>> recipe = Recipe("sony2018", ranks=2176)
+    >>> recipe["phases"], [recipe.updates_per_epoch(epoch) for epoch in (0, 5)]
+    ({0: 34816, 5: 69632}, [37, 19])
     """
 
-    name: str
-    published: str
-    sizes: Sizes
-    settings: Mapping[str, Setting]
-    strategy: Any = dataclasses.field(repr=False, compare=False)
-    model: str
-    epochs: int
-    phases: Mapping[int, int]
-    method: Literal["lars", "sgd"]
-    peak: float
-    warmup_start: float
-    warmup_epochs: float
-    decay: Decay
-    momentum: float
-    nesterov: bool
-    momentum_correction: bool
-    weight_decay: float
-    trust_coefficient: float
-    label_smoothing: float
-    zero_gamma: bool
-    precision: str
+    def __init__(
+        self,
+        name: str,
+        strategy: Any = None,
+        examples: int = IMAGENET,
+        *,
+        epochs: int | None = None,
+        global_batch: int | None = None,
+        device_batch: int | None = None,
+        ranks: int | None = None,
+        precision: str | None = None,
+    ):
+        checked_choice("name", name, {n: row.result for n, row in RECIPES.items()})
+        row = RECIPES[name]
+        if strategy is not None:
+            if ranks not in (None, strategy.num_replicas_in_sync):
+                raise ValueError(
+                    "`ranks` is the number of replicas of the strategy. Received: "
+                    f"ranks={ranks}, and a strategy with "
+                    f"{strategy.num_replicas_in_sync}. Leave out `ranks`."
+                )
+            ranks = strategy.num_replicas_in_sync
+        if device_batch is None:
+            device_batch = row.device_batch
+        self.name, self._strategy, self._published = name, strategy, row.result
+        ranks = 1 if ranks is None else ranks
+        self._examples = checked_integer("examples", examples, at_least=1)
+        self._ranks = checked_integer("ranks", ranks, at_least=1)
+        checked_integer("device_batch", device_batch, at_least=1)
+        self.micro_batch = self._ranks * device_batch
+        if self.micro_batch > examples:
+            raise ValueError(
+                "A step must not take more examples than the dataset has. Received: "
+                f"examples={examples:,}, ranks={self._ranks}, "
+                f"device_batch={device_batch}, so that a step takes "
+                f"{self.micro_batch:,}. Lower `device_batch`."
+            )
+        settings = _settings(row, self._batch(row.batch, global_batch), epochs)
+        own = settings["precision"].value
+        if precision not in (None, own):
+            why = f"as passed; the recipe has {own}"
+            settings["precision"] = chosen(precision, why)
+        self.settings: Mapping[str, Setting] = {n: settings[n] for n in _ORDER}
 
-    @property
-    def micro_batch(self) -> int:
-        """Returns the global micro-batch, which is the `batch_size` of `fit`."""
-        return self.sizes.micro_batch
+    def _batch(self, published: Setting, passed: int | None) -> Setting:
+        """Returns the global batch, a multiple of the global micro-batch."""
+        step, examples, most = self.micro_batch, self._examples, published.value
+        if passed is not None:
+            if checked_integer("global_batch", passed, at_least=1) % step:
+                raise ValueError(
+                    "`global_batch` must be a multiple of ranks x device_batch. "
+                    f"Received: global_batch={passed}, and steps of {step:,} examples. "
+                    f"Pass, for example, {multiples_near(passed, step)}."
+                )
+            return chosen(passed, "as passed")
+        batch = max(1, round(most * min(1.0, examples / IMAGENET) / step)) * step
+        if batch == most:
+            return published
+        why = f"{most:,}, {published.source}, as a multiple of {step:,}"
+        if examples < IMAGENET:
+            part = f"{most:,} of {IMAGENET:,} examples, {published.source}"
+            why = f"{part}: as many updates per epoch"
+        return published.adapted(batch, why)
+
+    def __getitem__(self, name: str) -> Any:
+        """Returns the value of a setting."""
+        return self.settings[name].value
 
     def global_batch_at(self, epoch: int) -> int:
         """Returns the global batch of an epoch.
@@ -113,7 +141,8 @@ class Recipe:
         Args:
             epoch: The epoch, from 0.
         """
-        return self.phases[max(start for start in self.phases if start <= epoch)]
+        phases = self["phases"]
+        return phases[max(start for start in phases if start <= epoch)]
 
     def updates_per_epoch(self, epoch: int) -> int:
         """Returns the number of updates in an epoch.
@@ -121,7 +150,7 @@ class Recipe:
         Args:
             epoch: The epoch, from 0.
         """
-        return math.ceil(self.sizes.train_size / self.global_batch_at(epoch))
+        return math.ceil(self._examples / self.global_batch_at(epoch))
 
     def rate_at(self, epoch: float) -> float:
         """Returns the learning rate at a fractional epoch.
@@ -131,62 +160,77 @@ class Recipe:
         """
         return warmup_then_decay(
             epoch,
-            peak=self.peak,
-            warmup=self.warmup_epochs,
-            then=self.decay,
-            start=self.warmup_start,
+            peak=self["peak"],
+            warmup=self["warmup_epochs"],
+            then=self["decay"],
+            start=self["warmup_start"],
         )
 
     # The methods below import TensorFlow, which `fastnet recipe` does without.
 
-    def scope(self) -> Any:
-        """Returns the context in which the model is built.
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[None]:
+        """The context to build a model in: the strategy's scope and a dtype policy."""
+        from keras_fastnet._keras.keras_api import keras
 
-        It is the strategy's scope, with the recipe's dtype policy.
-        """
-        from keras_fastnet.recipes import training
-
-        return training.scope(self.strategy, self.precision)
+        policies = keras.mixed_precision
+        before = policies.global_policy()
+        policies.set_global_policy(self["precision"])
+        strategy = self._strategy
+        try:
+            with contextlib.nullcontext() if strategy is None else strategy.scope():
+                yield
+        finally:
+            policies.set_global_policy(before)
 
     def compile(
-        self, model: "keras.Model", *, from_logits: bool | None = None, **arguments: Any
+        self, model: "keras.Model", *, from_logits: bool, **arguments: Any
     ) -> None:
         """Compiles a model with the recipe's optimizer and loss.
 
-        If the recipe says so, the residual blocks of a functional model then start as
-        the identity (`keras_fastnet.models.zero_gamma`), unless they are trained.
+        The loss is `keras.losses.CategoricalCrossentropy`, for one-hot labels, with the
+        recipe's label smoothing. If the recipe says so, the residual blocks of a
+        functional model then start as the identity (`keras_fastnet.models.zero_gamma`),
+        unless they are trained.
 
         Args:
             model: A model with one output, a score for each class, built in
                 `recipe.scope()`.
-            from_logits: Whether the model outputs logits, not probabilities. Defaults
-                to `None`: read from the activation of the last layer.
+            from_logits: Whether the model outputs logits, not probabilities.
             **arguments: Other arguments of `model.compile`, such as `metrics`.
 
         Raises:
             ValueError: If the model has another dtype policy or strategy than the
-                recipe, or its last layer does not tell whether it outputs logits.
+                recipe.
         """
-        from keras_fastnet.recipes import training
+        from keras_fastnet._keras.keras_api import keras
+        from keras_fastnet.callbacks.progress import print_on_chief
+        from keras_fastnet.models.zero_gamma import zero_gamma_if_untrained
 
-        training.check_origin(model, self.strategy, self.precision, self.name)
-        if from_logits is None:
-            from_logits = training.outputs_logits(model)
-        with model.distribute_strategy.scope():
-            model.compile(self.optimizer(), self.loss(from_logits), **arguments)
-            if self.zero_gamma:
-                training.start_as_identity(model)
+        policy, strategy = model.dtype_policy.name, model.distribute_strategy
+        if policy != self["precision"] or self._strategy not in (None, strategy):
+            raise ValueError(
+                "A recipe trains a model that was built in its scope. Received: a model"
+                f" of {policy} in the scope of {type(strategy).__name__} for "
+                f"{self.name} in {self['precision']}. Build it in `with "
+                f'recipe.scope():`, or pass, for example, `precision="{policy}"`.'
+            )
+        with strategy.scope():
+            loss = keras.losses.CategoricalCrossentropy(
+                from_logits, label_smoothing=self["label_smoothing"]
+            )
+            model.compile(self.optimizer(), loss, **arguments)
+            if self["zero_gamma"]:
+                blocks = count(zero_gamma_if_untrained(model), "residual block")
+                print_on_chief(model, f"{blocks} start as the identity")
 
     @property
     def fit_arguments(self) -> dict[str, Any]:
-        """Returns arguments of `fit`: epochs, new callbacks, for arrays the batch size.
+        """Returns arguments of `fit`: the number of epochs, and new callbacks.
 
         Append your own callbacks to `fit_arguments["callbacks"]`.
         """
-        arguments = {"epochs": self.epochs, "callbacks": self.callbacks()}
-        if not self.sizes.batched:
-            arguments["batch_size"] = self.micro_batch
-        return arguments
+        return {"epochs": self["epochs"], "callbacks": self.callbacks()}
 
     def optimizer(self) -> "LargeBatchOptimizer":
         """Returns the optimizer: LARS, or SGD with weight decay inside the gradient.
@@ -199,17 +243,17 @@ class Recipe:
 
         inner = LARS(
             self.rate_at(0.0),
-            momentum=self.momentum,
-            nesterov=self.nesterov,
-            weight_decay=self.weight_decay,
-            trust_coefficient=self.trust_coefficient,
-            exclude_from_adaptation=None if self.method == "lars" else [""],
-            name=self.method,
+            momentum=self["momentum"],
+            nesterov=self["nesterov"],
+            weight_decay=self["weight_decay"],
+            trust_coefficient=self["trust_coefficient"],
+            exclude_from_adaptation=None if self["method"] == "lars" else [""],
+            name=self["method"],
         )
         return LargeBatchOptimizer(
             inner,
-            self.phases[0] // self.micro_batch,
-            loss_scaling=self.precision == "mixed_float16",
+            self.global_batch_at(0) // self.micro_batch,
+            loss_scaling=self["precision"] == "mixed_float16",
         )
 
     def callbacks(self) -> "list[keras.callbacks.Callback]":
@@ -217,36 +261,23 @@ class Recipe:
         from keras_fastnet.callbacks import BatchGrowth, LearningRateWarmup
 
         warmup = LearningRateWarmup(
-            self.peak,
-            self.warmup_epochs,
-            self.decay,
-            start=self.warmup_start,
-            momentum_correction=self.momentum_correction,
+            self["peak"],
+            self["warmup_epochs"],
+            self["decay"],
+            start=self["warmup_start"],
+            momentum_correction=self["momentum_correction"],
         )
-        return [warmup, BatchGrowth(self.phases)]
-
-    def loss(self, from_logits: bool = False) -> "keras.losses.Loss":
-        """Returns the cross-entropy, for integer or one-hot labels.
-
-        Args:
-            from_logits: Whether the model outputs logits. Defaults to `False`.
-        """
-        from keras_fastnet.recipes import training
-
-        return training.cross_entropy(self.label_smoothing, from_logits)
+        return [warmup, BatchGrowth(self["phases"])]
 
     def __str__(self) -> str:
         rows = [("setting", "value", "from", "source")]
         for name, setting in self.settings.items():
-            words = textwrap.wrap(setting.source, _SOURCE_WIDTH)
-            rows.append((name, _text(setting.value), setting.origin, words[0]))
-            rows += [("", "", "", line) for line in words[1:]]
-        sizes = self.sizes
+            rows.append((name, _text(setting.value), setting.origin, setting.source))
         return "\n".join(
             [
-                f"Recipe {self.name}. Published: {self.published}.",
-                f"For {sizes.train_size:,} examples, {count(sizes.ranks, 'replica')} "
-                f"with {sizes.device_batch} examples each per step, "
+                f"Recipe {self.name}. Published: {self._published}.",
+                f"For {self._examples:,} examples, {count(self._ranks, 'replica')} "
+                f"with {self.micro_batch // self._ranks} examples each per step, "
                 f"{self.updates_per_epoch(0):,} updates in the first epoch.",
                 "",
                 *table(rows, left=4),
@@ -254,14 +285,44 @@ class Recipe:
         )
 
 
-_FIELDS = [field.name for field in dataclasses.fields(Recipe)]
-SETTINGS = tuple(_FIELDS[_FIELDS.index("model") :])
-"""Names of the settings, in the order in which they are shown."""
+def _settings(
+    row: Published, batch: Setting, passed_epochs: int | None
+) -> dict[str, Setting]:
+    """Returns all settings of a row for a global batch and a number of epochs."""
+    near = min(row.by_batch, key=lambda b: max(b / batch.value, batch.value / b))
+    base = {**row.settings, **row.by_batch[near]}
+    peak, start = base["peak"], base["warmup_start"]
+    if batch.value != near:
+        rate = row.scaling(peak.value, batch.value, near)
+        why = f"{rate.derivation}; {peak.source}"
+        published = row.scaling_is_published
+        peak = peak.adapted(rate, why) if published else chosen(rate, why)
+    if peak.value <= start.value:
+        start = chosen(0.0, f"the peak is not above the paper's {start.value:g}")
+    epochs, warm_up, decay = base["epochs"], base["warmup_epochs"], base["decay"]
+    scale = 1.0
+    if passed_epochs not in (None, epochs.value):
+        scale = checked_integer("epochs", passed_epochs, at_least=1) / epochs.value
+        why = f"{warm_up.value:g} of {epochs.value} epochs, {warm_up.source}"
+        warm_up = warm_up.adapted(warm_up.value * scale, why)
+        decay = decay.adapted(None, decay.source)
+        epochs = chosen(passed_epochs, f"as passed; the recipe has {epochs.value}")
+    fall: Steps | Polynomial
+    if row.steps:
+        fall = Steps({e * scale - warm_up.value: f for e, f in row.steps.items()})
+    else:
+        end = min(1.0, row.end_rate / peak.value)
+        fall = Polynomial(epochs.value - warm_up.value, end=end)
+    phases = batch._replace(value={0: batch.value})
+    if row.growth > 1:
+        grown = {max(1, round(warm_up.value)): row.growth * batch.value}
+        why = f"{batch.source}; {row.growth} times that after the warm-up"
+        phases = batch._replace(value={0: batch.value, **grown}, source=why)
+    base |= {"epochs": epochs, "phases": phases, "decay": decay._replace(value=fall)}
+    return base | {"peak": peak, "warmup_start": start, "warmup_epochs": warm_up}
 
 
 def _text(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{item:,} from {key}" for key, item in value.items())
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return str(value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

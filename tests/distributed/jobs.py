@@ -22,7 +22,7 @@ from keras_fastnet._keras.adapters import optimizers
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.scopes import STRATEGIES
 from keras_fastnet.callbacks import ThroughputMonitor, TrustRatioMonitor
-from keras_fastnet.checks import check
+from keras_fastnet.checks import Subject, check
 from keras_fastnet.checks.script import subject_of_script
 from keras_fastnet.strategies import fit_steps
 from tests.traps import scenarios
@@ -883,7 +883,20 @@ def checked(strategy: Any, *, without: str | None = None) -> list[tuple[str, str
         own = getattr(*wrap).__wrapped__
         switched_off.enter_context(mock.patch.object(*wrap, own))
     with switched_off:
-        return list(map(tuple, check(strategy or keras_fastnet.TorusStrategy())))
+        return list(map(tuple, check(strategy, Subject(_to_check, examples))))
+
+
+def _to_check() -> keras.Model:
+    """Returns a network with clipping, batch normalization and dropout."""
+    model = network("plain", dropout=0.2)
+    # Not LARS: its updates do not depend on the scale of the gradients, so it would
+    # hide gradients that are N times too large. Only some norms exceed 3.
+    model.compile(
+        keras.optimizers.SGD(0.05, momentum=0.9, global_clipnorm=3.0),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
+    return model
 
 
 def tracked(strategy: Any) -> list[list[str]]:
@@ -971,13 +984,12 @@ def fit_own_step(strategy: Any) -> list[float]:
 
 
 def fit_by_recipe(strategy: Any) -> dict[str, Any]:
-    """Trains in one call of a recipe, with a batch that grows and integer labels."""
+    """Trains in one call of a recipe, with a batch that grows."""
     # Whole micro-batches of every cluster: rates depend on the share of batches done.
     x, y = examples(4 * 32)
     strategy = strategy or keras_fastnet.TorusStrategy()
-    recipe = keras_fastnet.recipes.sony2018(
-        strategy,
-        (x, y),
+    recipe = keras_fastnet.recipes.Recipe(
+        *("sony2018", strategy, len(x)),
         epochs=3,
         global_batch=32,
         device_batch=8,
@@ -985,9 +997,10 @@ def fit_by_recipe(strategy: Any) -> dict[str, Any]:
     )
     with recipe.scope():
         model = network()
-        recipe.compile(model, metrics=["accuracy"])
-    arguments = recipe.fit_arguments
-    history = model.fit(x, y, shuffle=False, verbose=0, **arguments).history
+        recipe.compile(model, from_logits=True, metrics=["accuracy"])
+    one_hot = keras.utils.to_categorical(y)
+    fit = {"batch_size": recipe.micro_batch, **recipe.fit_arguments}
+    history = model.fit(x, one_hot, shuffle=False, verbose=0, **fit).history
     return {**state(model), "history": history}
 
 
