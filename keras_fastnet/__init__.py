@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from keras_fastnet.optimizers import LARS, LargeBatchOptimizer
     from keras_fastnet.strategies import TorusStrategy, TPUStrategy, strategy
 
-
 _HOME = {
     "LARS": "keras_fastnet.optimizers",
     "LargeBatchOptimizer": "keras_fastnet.optimizers",

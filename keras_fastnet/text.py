@@ -47,19 +47,3 @@ def listed(singular: str, numbers: Sequence[int]) -> str:
     if not first:
         return f"{singular} {last}"
     return f"{singular}s {', '.join(first)} and {last}"
-
-
-UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "KiB": 2**10, "MiB": 2**20}
-"""Bytes in a unit, by the unit's name."""
-
-
-def size_text(nbytes: int) -> str:
-    """Returns a size in its largest unit without a fraction, such as `"4 KiB"`.
-
-    Args:
-        nbytes: The size in bytes.
-    """
-    for unit in ("MiB", "MB", "KiB", "KB"):
-        if nbytes % UNITS[unit] == 0:
-            return f"{nbytes // UNITS[unit]:,} {unit}"
-    return f"{nbytes:,} B"

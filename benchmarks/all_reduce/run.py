@@ -24,7 +24,7 @@ from keras_fastnet.scaling.bench_results import (
 from keras_fastnet.scaling.cost_fit import fit_costs
 
 HERE = pathlib.Path(__file__).parent
-SIZES = "4KiB,64KiB,1MiB,16MiB,100MB"
+SIZES = "4096,65536,1048576,16777216,100000000"
 RANKS = (4, 9, 16)
 RINGS = {"ring": "our ring", "tensorflow": "TensorFlow's"}
 

@@ -29,7 +29,7 @@ from tests.cluster.network import Network  # noqa: E402
 GBITS = (1, 10)
 WIRES = ("float32", "bfloat16")
 HOSTS = (0, 0, 1, 1)
-SIZES = "64KiB,1MiB,16MiB,100MB"
+SIZES = "65536,1048576,16777216,100000000"
 
 
 def file_of(gbits: int, wire: str) -> pathlib.Path:

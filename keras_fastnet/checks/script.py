@@ -9,7 +9,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 
@@ -20,38 +20,8 @@ from keras_fastnet.checks.subject import Data, Subject, default_dtypes
 from keras_fastnet.errors import UsageError
 
 
-class _CallOfFit(NamedTuple):
-    """A call of `fit` that was not carried out: the model and the arguments by name."""
-
-    model: keras.Model
-    arguments: dict[str, Any]
-
-
 class _FitReached(BaseException):
     """Ends a program at its call of `fit`, past its `except Exception`."""
-
-
-@contextlib.contextmanager
-def _ending_at_fit() -> Iterator[list[_CallOfFit]]:
-    """Ends the code within it at its first call of `fit`, which the list then holds."""
-    caught: list[_CallOfFit] = []
-    fit = keras.Model.fit
-
-    @functools.wraps(fit)
-    def end(model: keras.Model, *args: Any, **kwargs: Any) -> None:
-        if not caught:
-            bound = inspect.signature(fit).bind(model, *args, **kwargs)
-            _, *arguments = bound.arguments.items()
-            caught.append(_CallOfFit(model, dict(arguments)))
-        raise _FitReached
-
-    keras.Model.fit = end
-    try:
-        yield caught
-    except _FitReached:
-        pass
-    finally:
-        keras.Model.fit = fit
 
 
 def subject_of_script(script: str, arguments: Sequence[str]) -> tuple[Any, Subject]:
@@ -74,17 +44,14 @@ def subject_of_script(script: str, arguments: Sequence[str]) -> tuple[Any, Subje
     """
     require_keras_3("The check of a script")
     keras.utils.set_random_seed(1)
-    first = _first_fit(script, arguments)
-    strategy = strategy_of(first.model)
+    model, given = _first_fit(script, arguments)
+    strategy = strategy_of(model)
     if strategy is None:
         raise UsageError(
             "A script to check must train in the scope of a strategy of keras_fastnet. "
-            f"Received: {script}, whose first `fit` trains {first.model.name!r} "
-            "without one. Add these lines, and move the making of the model and "
-            "`compile` under the last:\n\n"
-            "    import keras_fastnet\n"
-            "    strategy = keras_fastnet.TorusStrategy()  # at the script's start\n"
-            "    with strategy.scope():"
+            f"Received: {script}, whose first `fit` trains {model.name!r} "
+            "without one. Write `strategy = keras_fastnet.TorusStrategy()` at its "
+            "start, and make and compile the model in `with strategy.scope():`."
         )
     known: dict[int, Data] = {}
 
@@ -93,7 +60,7 @@ def subject_of_script(script: str, arguments: Sequence[str]) -> tuple[Any, Subje
             # Known to Keras 3 only.
             from keras_fastnet._keras.keras3.data import first_examples
 
-            own = first_examples(first.arguments, examples)
+            own = first_examples(given, examples)
             known[examples] = _from_chief(strategy, own)
         return known[examples]
 
@@ -103,37 +70,52 @@ def subject_of_script(script: str, arguments: Sequence[str]) -> tuple[Any, Subje
             _without_scope(strategy) if alone else contextlib.nullcontext(),
             contextlib.redirect_stdout(io.StringIO()),
         ):
-            return _first_fit(script, arguments).model
+            return _first_fit(script, arguments)[0]
 
     return strategy, Subject(make_model, make_data, script)
 
 
-def _first_fit(script: str, arguments: Sequence[str]) -> _CallOfFit:
-    """Runs a script as `python script.py` does, until its first `fit`."""
+def _first_fit(script: str, words: Sequence[str]) -> tuple[keras.Model, dict[str, Any]]:
+    """Runs a script as `python script.py` does, until its first `fit`.
+
+    Returns:
+        The model, and the arguments of `fit` by name.
+    """
     # They stay: the model's code may look at them, or import files beside the script.
-    sys.argv = [script, *arguments]
+    sys.argv = [script, *words]
     folder = str(Path(script).resolve().parent)
     if sys.path[0] != folder:
         sys.path.insert(0, folder)
+    fit = keras.Model.fit
+
+    @functools.wraps(fit)
+    def end(model: keras.Model, *args: Any, **kwargs: Any) -> None:
+        bound = inspect.signature(fit).bind(model, *args, **kwargs)
+        _, *arguments = bound.arguments.items()
+        raise _FitReached(model, dict(arguments))
+
     ended = "it ended"
-    with _ending_at_fit() as caught, default_dtypes():
-        try:
+    keras.Model.fit = end
+    try:
+        with default_dtypes():
             runpy.run_path(script, run_name="__main__")
-        except SystemExit as error:
-            ended = f"it ended with exit code {error.code}"
-        except Exception as error:
-            raise UsageError(
-                "A script to check must run until its first `fit`. Received: "
-                f"{script}, which raised an error before it. Run it without `fastnet "
-                f"check` first.\n\n{traceback.format_exc()}"
-            ) from error
-    if not caught:
+    except _FitReached as reached:
+        return reached.args
+    except SystemExit as error:
+        ended = f"it ended with exit code {error.code}"
+    except Exception as error:
         raise UsageError(
-            "A script to check must call `fit`: the model, with its data, is taken "
-            f"there. Received: {script}; {ended} without a call of `fit`. Call it "
-            "where the script trains."
-        )
-    return caught[0]
+            "A script to check must run until its first `fit`. Received: "
+            f"{script}, which raised an error before it. Run it without `fastnet "
+            f"check` first.\n\n{traceback.format_exc()}"
+        ) from error
+    finally:
+        keras.Model.fit = fit
+    raise UsageError(
+        "A script to check must call `fit`: the model, with its data, is taken there. "
+        f"Received: {script}; {ended} without a call of `fit`. Call it where the "
+        "script trains."
+    )
 
 
 def _from_chief(strategy: Any, data: Data) -> Data:

@@ -33,26 +33,22 @@ def custom_parts(model: keras.Model) -> list[str]:
     Args:
         model: The compiled model.
     """
-    steps = [
+    found = [
         f"`{name}` of {type(model).__name__}"
         for name in _STEPS
-        if not _is_of_keras(next(c for c in type(model).__mro__ if name in vars(c)))
+        if _is_custom(next(kind for kind in type(model).__mro__ if name in vars(kind)))
     ]
-    layers = {
-        f"layer {type(layer).__name__}"
-        for layer in model._flatten_layers(include_self=False)
-        if not _is_of_keras(type(layer)) or isinstance(layer, keras.layers.Lambda)
-    }
-    found = [*steps, *sorted(layers)]
+    for layer in model._flatten_layers(include_self=False):
+        if _is_custom(type(layer)) or isinstance(layer, keras.layers.Lambda):
+            found.append(f"layer {type(layer).__name__}")
     for loss in keras.tree.flatten(model.loss):
-        if loss is not None and not isinstance(loss, str):
-            named = loss if hasattr(loss, "__name__") else type(loss)
-            if not _is_of_keras(named):
-                found.append(f"loss {named.__name__}")
-    if not _is_of_keras(type(model.optimizer)):
+        kind = loss if hasattr(loss, "__name__") else type(loss)
+        if loss is not None and not isinstance(loss, str) and _is_custom(kind):
+            found.append(f"loss {kind.__name__}")
+    if _is_custom(type(model.optimizer)):
         found.append(f"optimizer {type(model.optimizer).__name__}")
-    return found
+    return list(dict.fromkeys(found))
 
 
-def _is_of_keras(part: Any) -> bool:
-    return part.__module__.partition(".")[0] in _KERAS
+def _is_custom(part: Any) -> bool:
+    return part.__module__.partition(".")[0] not in _KERAS

@@ -11,10 +11,9 @@ import argparse
 import signal
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from keras_fastnet.cli import bench, check, env, plan, recipe, run
-from keras_fastnet.cli.option_types import as_sentence
 from keras_fastnet.errors import UsageError
 from keras_fastnet.version import __version__
 
@@ -26,47 +25,15 @@ examples:
       train on four local workers, as `python train.py --epochs 10` would on one
   fastnet check --workers 2 train.py
       check that the model of `train.py` trains on two workers as on one device
-  fastnet bench --workers 4
-      time all-reduces of four local workers, flat ring against torus
   fastnet plan --ranks 64 --hosts 8 --model ResNet50 --compute-ms 160
       predict the efficiency of a cluster
-  fastnet recipe sony2018 --examples 50000 --workers 8
-      show a published training's batch and learning rate for your data
-
-`fastnet COMMAND --help` describes a command.
 """
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are `UsageError`. Its subcommands' parsers are alike."""
-
     def __init__(self, **settings: Any):
-        super().__init__(
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-            **settings,
-        )
-
-    def error(self, message: str) -> NoReturn:
-        sentence = as_sentence(message)
-        if sentence == message:  # argparse's own, without advice
-            sentence = f"{message}. See `{self.prog} --help`."
-        raise UsageError(sentence)
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Raises for words that it does not know, since it knows its own options.
-
-        Args:
-            args: The words; `None` for `sys.argv[1:]`.
-            namespace: Receives the options.
-
-        Raises:
-            UsageError: If a word is not known.
-        """
-        parsed, unknown = super().parse_known_args(args, namespace)
-        if unknown:
-            self.error(f"unrecognized arguments: {' '.join(unknown)}")
-        return parsed, unknown
+        formatter = argparse.RawDescriptionHelpFormatter
+        super().__init__(formatter_class=formatter, allow_abbrev=False, **settings)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -80,7 +47,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--version", action="version", version=f"keras-fastnet {__version__}"
     )
-    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
+    subparsers = parser.add_subparsers(
+        title="commands", metavar="COMMAND", required=True
+    )
     for command in COMMANDS:
         command.add_parser(subparsers)
     return parser
@@ -94,13 +63,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit code.
+
+    Raises:
+        SystemExit: From `argparse`, for help and for options that are not valid.
     """
-    parser = make_parser()
+    parsed = make_parser().parse_args(arguments)
     try:
-        parsed = parser.parse_args(arguments)
-        if not hasattr(parsed, "execute"):
-            parser.print_help()
-            return 0
         return parsed.execute(parsed)
     except UsageError as error:
         print(f"fastnet: error: {error}", file=sys.stderr)

@@ -3,8 +3,6 @@
 import argparse
 import os
 import platform
-import subprocess
-import sys
 from importlib import metadata
 from pathlib import Path
 
@@ -32,14 +30,8 @@ _VARIABLES = (
 )
 
 _DESCRIPTION = """\
-Print the versions, transports, changes to Keras, devices and the cluster that this
-environment describes, for a bug report. It takes part in no cluster.
-"""
-
-_EPILOG = """\
-examples:
-  fastnet env
-      on the machine, and in the job, where the error comes
+Print the versions, transports, devices and the cluster that this environment describes,
+for a bug report. Run it on the machine, and in the job, where the error comes.
 """
 
 
@@ -49,7 +41,6 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
         "env",
         help="print versions and what was found, for a bug report",
         description=_DESCRIPTION,
-        epilog=_EPILOG,
     )
     parser.set_defaults(execute=execute)
 
@@ -57,40 +48,21 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Runs `fastnet env` and returns its exit code."""
     gpus = visible_gpus(os.environ)
+    known = [name for name in _VARIABLES if name in os.environ]
+    found = ((d.name.replace("_", "-"), d.version) for d in metadata.distributions())
+    versions = sorted({(name, number) for name, number in found if name in _PACKAGES})
     mpi = "and MPI" if mpi_is_installed() else "alone: MPI is not installed"
     rows = (
         ("keras-fastnet", f"{__version__}, in {Path(__file__).parents[1]}"),
         ("Python", f"{platform.python_version()}, {platform.platform()}"),
-        ("packages", ", ".join(_versions())),
-        ("changes", _changes()),
+        ("packages", ", ".join(f"{name} {number}" for name, number in versions)),
         ("transports", f"TensorFlow's (gRPC, NCCL) {mpi}"),
         ("devices", f"{count(available_cpus(), 'CPU')}, {count(len(gpus), 'GPU')}"),
         ("cluster", _cluster()),
-        ("variables", ", ".join(_variables()) or "none"),
+        ("variables", ", ".join(f"{n}={os.environ[n]}" for n in known) or "none"),
     )
     print("\n".join(fact(name, value) for name, value in rows))
     return 0
-
-
-def _versions() -> list[str]:
-    found = []
-    for name in _PACKAGES:
-        try:
-            found.append(f"{name} {metadata.version(name)}")
-        except metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-def _changes() -> str:
-    """Returns how many functions of this Keras are changed, or why that fails."""
-    # In another process: TensorFlow prints a lot when it is imported.
-    command = [sys.executable, "-m", "keras_fastnet._keras", "--install"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        last = done.stderr.strip().splitlines()[-1:]
-        return f"cannot be made: {''.join(last)}"
-    return f"{done.stdout.splitlines()[0]}, all made"
 
 
 def _cluster() -> str:
@@ -99,7 +71,3 @@ def _cluster() -> str:
     except ClusterError as error:
         return f"described wrongly: {error}"
     return f"described by {source}" if source else "none is described"
-
-
-def _variables() -> list[str]:
-    return [f"{name}={os.environ[name]}" for name in _VARIABLES if name in os.environ]

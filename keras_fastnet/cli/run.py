@@ -2,41 +2,25 @@
 
 import argparse
 
-from keras_fastnet.cli.option_types import (
-    add_transport,
-    add_workers,
-    hosts,
-    integer,
-)
+from keras_fastnet.cli.option_types import add_cluster, hosts, integer
 from keras_fastnet.errors import UsageError
 from keras_fastnet.launcher import launcher
 from keras_fastnet.launcher.worker_environment import FIRST_PORT
 
 _DESCRIPTION = """\
-Run a Keras script in several TensorFlow workers on this machine.
-
-Each worker runs `python script.py args…` with TF_CONFIG set, so that
-tf.distribute.MultiWorkerMirroredStrategy() and keras_fastnet.TorusStrategy() find
-each other. CPUs and GPUs are divided among the workers. Worker 0 writes to this
-terminal. When a worker fails, the command ends all workers and names the one that
-failed first. With --max-restarts it then starts all workers again, and
-keras_fastnet.callbacks.BackupAndRestore in the script resumes training.
+Run `python script.py args…` in several TensorFlow workers on this machine, with
+TF_CONFIG set, so that they find each other. CPUs and GPUs are divided among the
+workers. Worker 0 writes to this terminal. When a worker fails, the command ends all
+workers and names the one that failed first. With --max-restarts it then starts all
+workers again.
 """
 
 _EPILOG = """\
 examples:
   fastnet run --workers 4 train.py --epochs 10
       options after the script are passed to the script
-  fastnet run --workers 2 -m my_package.train --epochs 10
-      a module instead of a script
-  fastnet run --workers 4 --log-dir logs train.py
-      write the output of the other workers to logs/rank-1.log, …
-  fastnet run --workers 4 --max-restarts 3 train.py
+  fastnet run --workers 4 --log-dir logs --max-restarts 3 train.py
       start all workers again after a failure
-  fastnet run --workers 2 --gpus-per-worker 0 train.py
-      train on the CPU although there are GPUs
-  fastnet run --workers 4 --transport tensorflow train.py
-      gradients over gRPC, although MPI is installed
   fastnet run --hosts a:4,b:4 --node-rank 0 train.py
       the first four of eight workers; --node-rank 1 on machine b starts the others
 """
@@ -51,7 +35,7 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
         description=_DESCRIPTION,
         epilog=_EPILOG,
     )
-    add_workers(parser, "number of workers")
+    add_cluster(parser, "number of workers")
     parser.add_argument(
         "--hosts",
         type=hosts,
@@ -61,22 +45,21 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
     )
     parser.add_argument(
         "--node-rank",
-        type=integer(at_least=0, example=0),
+        type=integer(at_least=0),
         metavar="R",
         help="with --hosts: number of this machine in the list, from 0",
     )
     parser.add_argument(
         "--port",
-        type=integer(at_least=1, example=FIRST_PORT),
+        type=integer(at_least=1),
         default=FIRST_PORT,
         metavar="BASE",
         help="with --hosts: port of the first worker of each machine (default: "
         "%(default)d)",
     )
-    add_transport(parser)
     parser.add_argument(
         "--threads-per-worker",
-        type=integer(at_least=1, example=2),
+        type=integer(at_least=1),
         metavar="T",
         help="threads in each pool of a worker (default: the available CPUs divided "
         "by N; TF_NUM_INTRAOP_THREADS, TF_NUM_INTEROP_THREADS and OMP_NUM_THREADS "
@@ -84,7 +67,7 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
     )
     parser.add_argument(
         "--gpus-per-worker",
-        type=integer(at_least=0, example=1),
+        type=integer(at_least=0),
         metavar="G",
         help="GPUs for each worker, 0 for the CPU (default: the visible GPUs divided "
         "by N)",
@@ -96,7 +79,7 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
     )
     parser.add_argument(
         "--max-restarts",
-        type=integer(at_least=0, example=3),
+        type=integer(at_least=0),
         default=0,
         metavar="N",
         help="start all workers again after a failure, up to N times; an error that "
@@ -128,10 +111,10 @@ def execute(arguments: argparse.Namespace) -> int:
     elif command[:1] == ["--"]:
         del command[0]
     workers, machines = arguments.workers, arguments.hosts or []
-    if not machines and workers is None:
+    if (workers is None) != bool(machines):
         raise UsageError(
-            "--workers N, or --hosts, must stand before the script. Received: neither. "
-            "Write, for example, `fastnet run --workers 2 train.py`."
+            "Either --workers N or --hosts must stand before the script. Received: "
+            "neither, or both. Write, for example, `fastnet run --workers 2 train.py`."
         )
     if (arguments.node_rank is not None) != bool(machines):
         raise UsageError(
@@ -144,11 +127,11 @@ def execute(arguments: argparse.Namespace) -> int:
                 "--node-rank must be the number of this machine in --hosts, from 0. "
                 f"Received: {arguments.node_rank}, and {len(machines)} machines."
             )
-        if workers or arguments.max_restarts or arguments.transport == "mpi":
+        if arguments.max_restarts or arguments.transport == "mpi":
             raise UsageError(
-                "--workers, --max-restarts and --transport mpi must not be passed with "
-                "--hosts. Received: one of them. --hosts states the numbers, `mpiexec` "
-                "starts ranks of MPI, and a scheduler or a loop of yours restarts."
+                "--max-restarts and --transport mpi must not be passed with --hosts. "
+                "Received: one of them. `mpiexec` starts ranks of MPI, and a scheduler "
+                "or a loop of yours restarts."
             )
         workers = machines[arguments.node_rank].workers
     return launcher.run(

@@ -59,9 +59,10 @@ def measure(
             "rounds": rounds,
             "all_reduce": rows,
         }
+        print(as_text(document), flush=True)
         text = json.dumps(document, indent=1)
         Path(output).write_text(f"{text}\n", encoding="utf-8")
-        print(f"{as_text(document)}\n\nwritten: {output}", flush=True)
+        print(f"\nwritten: {output}", flush=True)
 
 
 def _conditions(strategy: keras_fastnet.TorusStrategy, command: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from keras_fastnet.collectives.cost_model import (
     work_of,
 )
 from keras_fastnet.collectives.grid import Grid
-from keras_fastnet.text import count, size_text, table
+from keras_fastnet.text import count, table
 
 FORMAT = 1
 """The version of the files that `fastnet bench` writes."""
@@ -92,7 +92,7 @@ def as_text(document: dict[str, Any]) -> str:
     for row in document["all_reduce"]:
         by_size.setdefault(row["bytes"], {})[_name(row)] = row["seconds"]
     columns = list(dict.fromkeys(name for found in by_size.values() for name in found))
-    rows = [["size", *columns, "best/ring"]]
+    rows = [["bytes", *columns, "best/ring"]]
     for nbytes, found in by_size.items():
         best = min(found.values())
         cells = [
@@ -101,7 +101,7 @@ def as_text(document: dict[str, Any]) -> str:
             else "- "
             for name in columns
         ]
-        rows.append([size_text(nbytes), *cells, f"{best / found['ring']:.2f}"])
+        rows.append([f"{nbytes:,}", *cells, f"{best / found['ring']:.2f}"])
     return "\n".join([head, *table(rows, left=1)])
 
 

@@ -19,7 +19,7 @@ def by_subject(verdicts):
     return {subject: (result, details) for subject, result, details in verdicts}
 
 
-def test_a_small_network_passes(two_workers):
+def test_a_network_passes(two_workers):
     for verdicts in two_workers.run("checked"):
         found = by_subject(verdicts)
         assert [result for result, _ in found.values()].count("pass") == 4, verdicts
@@ -242,7 +242,7 @@ def test_state_and_metrics_that_workers_cannot_add_up_are_named(verdicts_on):
             ("keras.random.normal(shape, seed=self.seed_generator)",
              "tf.random.stateless_normal(shape, tf.cast(2 * [tf.timestamp()], 'int64'))"
              ),
-            "the same weights twice",
+            "random numbers of its own",
         ),
     ],
     ids=["not compiled", "own generator"],
@@ -280,16 +280,6 @@ def test_scripts_that_cannot_be_checked(monkeypatch, tmp_path, capsys, text, tol
     monkeypatch.setattr(sys, "path", [*sys.path])
     assert cli.main(["check", str(script)]) == 2
     assert told in capsys.readouterr().err
-
-
-def test_workers_that_wait_for_each_other_fail_after_the_timeout(fastnet, tmp_path):
-    script = tmp_path / "train.py"
-    # The first run of the script ends; those of the check do not.
-    wait = "import sys, time\nif hasattr(sys, 'again'): time.sleep(1000)\nsys.again = 1"
-    script.write_text(f"{wait}\n{SUBCLASS}")
-    done = fastnet("check", "--workers", 1, "--timeout", 3, script)
-    assert done.returncode == 1
-    assert "fail     no end within 3 s" in done.stdout
 
 
 def test_draws_are_the_same_for_all_examples():

@@ -15,6 +15,7 @@ from keras_fastnet.scaling.bench_results import (
     as_text,
     read_measurements,
 )
+from tests.commands import exit_code
 from tests.scaling.conftest import BENCH
 
 
@@ -22,16 +23,18 @@ from tests.scaling.conftest import BENCH
 @pytest.mark.slow
 def test_local_workers(fastnet, tmp_path):
     path = tmp_path / "found.json"
-    words = ("--transport", "tensorflow", "--sizes", "4KiB,2MB", "--repeats", 2)
+    words = ("--transport", "tensorflow", "--sizes", "4096,2000000", "--repeats", 2)
     result = fastnet("bench", "--workers", 2, *words, "--output", path)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "retracing" not in result.stderr
-    lines = re.findall(r"^(4 KiB|2 MB) (.*)$", result.stdout, re.MULTILINE)
-    assert [size for size, _ in lines] == ["4 KiB", "2 MB"]
+    lines = re.findall(r"^(4,096|2,000,000) (.*)$", result.stdout, re.MULTILINE)
+    assert [size for size, _ in lines] == ["4,096", "2,000,000"]
     assert all(line.count("*") == 1 for _, line in lines)
 
     document = json.loads(path.read_text())
-    assert document["command"].startswith("fastnet bench --sizes 4KiB,2MB --repeats 2")
+    assert document["command"].startswith(
+        "fastnet bench --sizes 4096,2000000 --repeats 2"
+    )
     long = [("tensorflow", [2, 1]), ("ring", [2, 1]), ("torus", [1, 2])]
     rows = [(r["bytes"], r["algorithm"], r["grid"]) for r in document["all_reduce"]]
     for nbytes, ways in ((4096, [*long, ("gather", [1, 2])]), (2_000_000, long)):
@@ -48,7 +51,7 @@ def test_local_workers(fastnet, tmp_path):
 @pytest.mark.distributed
 def test_ranks_of_mpi(fastnet, tmp_path):
     path = tmp_path / "found.json"
-    words = ("--transport", "mpi", "--sizes", "4KiB", "--wire-dtype", "bfloat16")
+    words = ("--transport", "mpi", "--sizes", "4096", "--wire-dtype", "bfloat16")
     result = fastnet("bench", "--workers", 2, *words, "--output", path)
     assert result.returncode == 0, result.stdout + result.stderr
     assert json.loads(path.read_text())["transport"] == "mpi"
@@ -70,12 +73,11 @@ def test_grid_of_another_size_leaves_no_file(fastnet, tmp_path):
 @pytest.mark.parametrize(
     ("words", "cluster", "message"),
     [
-        ([], "", "Received: neither --workers nor TF_CONFIG"),
-        (["--workers", "2"], "{}", "TF_CONFIG must not be set"),
-        (["--workers", "4", "--sizes", "4KiB,many"], "", "Received: 'many'"),
+        ([], "", "Received: neither"),
+        (["--workers", "2"], "{}", "Received: both"),
+        (["--workers", "4", "--sizes", "4096,many"], "", "Received: '4096,many'"),
         (["--workers", "4", "--sizes", "10"], "", "a positive multiple of 4"),
-        (["--workers", "4", "--grid", "0x4"], "", "--grid must be rows x columns"),
-        (["--workers", "4", "--output", "no/such/file"], "", "can be written"),
+        (["--workers", "4", "--grid", "0x4"], "", "--grid: must be rows x columns"),
     ],
 )
 def test_invalid_options_are_errors(words, cluster, message, monkeypatch, capsys):
@@ -83,7 +85,7 @@ def test_invalid_options_are_errors(words, cluster, message, monkeypatch, capsys
     if cluster:
         monkeypatch.setenv("TF_CONFIG", cluster)
     monkeypatch.setattr(launcher, "run", lambda *_, **__: pytest.fail("started"))
-    assert cli.main(["bench", *words]) == 2
+    assert exit_code(["bench", *words]) == 2
     error = capsys.readouterr().err
     assert message in error and "Received: " in error
 
@@ -95,12 +97,12 @@ def test_options_reach_the_workers(monkeypatch, tmp_path):
         launcher, "run", lambda n, command, **_: launched.append((n, command)) or 3
     )
     path = str(tmp_path / "found.json")
-    words = ["--sizes", "1MiB,100MB, 8,4kb,1048576", "--grid", "2x3", "--grid", "3X2"]
+    words = ["--sizes", "1048576,8,1048576", "--grid", "2x3", "--grid", "3x2"]
     assert cli.main(["bench", "--workers", "6", *words, "--output", path]) == 3
     [(workers, command)] = launched
     assert (workers, command[:2]) == (6, ["-m", "keras_fastnet.cli"])
     given = cli.make_parser().parse_args(command[2:])
-    assert given.sizes == (8, 4000, 2**20, 10**8)
+    assert given.sizes == (8, 2**20)
     assert list(map(str, given.grid)) == ["2x3", "3x2"]
     assert (given.workers, given.repeats, given.output) == (None, 7, path)
 
@@ -140,9 +142,9 @@ def test_table():
     assert as_text(document).splitlines() == [
         "4 ranks on 1 host, transport tensorflow, float32 on the wire; milliseconds, "
         "median of 7 rounds, * is the fastest",
-        "size          tensorflow     ring  gather 2x2  best/ring",
-        "4 KiB             12.00    10.00        4.00*       0.40",
-        "10,000,004 B     500.00   250.00*          -        1.00",
+        "bytes       tensorflow     ring  gather 2x2  best/ring",
+        "4,096           12.00    10.00        4.00*       0.40",
+        "10,000,004     500.00   250.00*          -        1.00",
     ]
 
 
