@@ -8,13 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 import tensorflow as tf
 
 from keras_fastnet.datasets.image_ops import decode, parse
-from keras_fastnet.datasets.reading import Usable
-from keras_fastnet.datasets.record_files import count_records
 
 
 def find_usable(
     files: Sequence[pathlib.Path], image_key: str, label_key: str
-) -> tuple[list[Usable], list[str]]:
+) -> tuple[list[int], list[tuple[int, int]], list[str]]:
     """Reads and decodes all records of files, several files at once.
 
     Args:
@@ -23,9 +21,10 @@ def find_usable(
         label_key: The feature that holds an integer.
 
     Returns:
-        The records of each file that can be used, and a line about each of the others.
-        TensorFlow cannot read on after a wrong checksum, so the rest of a file is one
-        of them.
+        The number of records of each file that can be read, the file's index and the
+        number of those among them that cannot be used, and a line about each record
+        that is lost. TensorFlow cannot read on after a wrong checksum, so the rest of a
+        file is one of them.
     """
 
     @tf.function(input_signature=[tf.TensorSpec((), tf.string)], autograph=False)
@@ -35,27 +34,24 @@ def find_usable(
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         found = list(pool.map(lambda path: _usable_of(path, size_of), files))
-    return [usable for usable, _ in found], [line for _, own in found for line in own]
+    omitted = [(file, n) for file, (_, own, _) in enumerate(found) for n in own]
+    lines = [line for _, _, own in found for line in own]
+    return [end for end, _, _ in found], omitted, lines
 
 
 def _usable_of(
     path: pathlib.Path, size_of: Callable[[tf.Tensor], tf.Tensor]
-) -> tuple[Usable, list[str]]:
-    end, damage = count_records(path)
-    omitted: dict[int, str] = {}
-    records = iter(tf.data.TFRecordDataset(str(path)))
-    for number in range(end):
-        try:
-            record = next(records)
-        except tf.errors.DataLossError:
-            end, damage = number, "its checksum is wrong"
-            break
-        if problem := _problem_with(record, size_of):
-            omitted[number] = problem
-    lines = [f"record {number} of {path}: {text}" for number, text in omitted.items()]
-    if damage:
-        lines.append(f"record {end} of {path} and all after it: {damage}")
-    return Usable(end, list(omitted)), lines
+) -> tuple[int, list[int], list[str]]:
+    end, omitted, lines = 0, [], []
+    try:
+        for record in tf.data.TFRecordDataset(str(path)):
+            if problem := _problem_with(record, size_of):
+                omitted.append(end)
+                lines.append(f"record {end} of {path}: {problem}")
+            end += 1
+    except tf.errors.DataLossError:
+        lines.append(f"record {end} of {path} and all after it: it is damaged")
+    return end, omitted, lines
 
 
 def _problem_with(record: tf.Tensor, size_of: Callable[[tf.Tensor], tf.Tensor]) -> str:

@@ -21,15 +21,12 @@ PADDING = 4
 def parse(
     record: tf.Tensor, image_key: str, label_key: str
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the two features of a record.
+    """Returns the encoded image and the label (int64) of a record, scalars.
 
     Args:
         record: A serialized `tf.train.Example`, a scalar.
         image_key: The feature that holds an encoded image.
         label_key: The feature that holds an integer.
-
-    Returns:
-        The encoded image, and the label as stored (int64): scalars.
     """
     features = tf.io.parse_single_example(
         record,
@@ -42,13 +39,10 @@ def parse(
 
 
 def decode(encoded: tf.Tensor) -> tf.Tensor:
-    """Decodes a whole image.
+    """Decodes a whole image, to uint8, `(height, width, 3)`.
 
     Args:
         encoded: A JPEG (colour, grey or CMYK), PNG or GIF file, a scalar.
-
-    Returns:
-        uint8, `(height, width, 3)`.
     """
     return _decode_window(encoded, lambda shape: tf.stack([0, 0, shape[0], shape[1]]))
 

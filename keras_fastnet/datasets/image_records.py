@@ -2,6 +2,7 @@
 
 import pathlib
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
@@ -24,7 +25,7 @@ from keras_fastnet.datasets.image_ops import (
     parse,
     shift,
 )
-from keras_fastnet.datasets.reading import Share, Usable, read, share_records
+from keras_fastnet.datasets.reading import Share, read, share_records
 from keras_fastnet.datasets.record_files import count_records, find_files
 from keras_fastnet.strategies import TorusStrategy, TPUStrategy
 
@@ -67,11 +68,11 @@ class ImageRecords:
         examples: Number of records; with `corrupt="skip"`, of intact ones.
 
     Raises:
-        FileNotFoundError: If there is no such folder, or no such file in it.
+        FileNotFoundError: If there is no such file.
         TypeError: If an argument is of the wrong type.
         ValueError: If an argument is out of its range; files that count themselves
-            (`-of-01024`) are missing or of several conversions; or a file is empty,
-            ends within a record, or is not a TFRecord file.
+            (`-of-01024`) are missing or of several conversions; or a file is empty or
+            ends within a record.
 
     Example:
 
@@ -108,17 +109,19 @@ class ImageRecords:
         self.split = split
         self.files = find_files(self.data_dir, split)
         if corrupt == "skip":
-            self._usable, lines = find_usable(self.files, image_key, label_key)
+            found = find_usable(self.files, image_key, label_key)
+            self._ends, self._omitted, lines = found
             for line in lines:
                 warnings.warn(f"Leaving out {line}", stacklevel=2)
         else:
             with ThreadPoolExecutor(_THREADS) as pool:
-                self._usable = list(pool.map(_all_records, self.files))
-        self.examples = sum(file.count for file in self._usable)
+                self._ends = list(pool.map(count_records, self.files))
+            self._omitted = []
+        self.examples = sum(self._ends) - len(self._omitted)
         if not self.examples:
             raise ValueError(
-                f"At least one record must be intact. Received: {lines[0]}. Fetch the "
-                "files again."
+                f"At least one record must be intact. Received: none in {data_dir}. "
+                "Fetch the files again."
             )
 
     def for_training(
@@ -180,13 +183,13 @@ class ImageRecords:
         checked_integer("shuffle_buffer", shuffle_buffer, at_least=1)
         least = PADDING + 1 if augmentation == "pad" else 1
         checked_integer("image_size", image_size, at_least=least)
-        replica_batch = _replica_batch(batch_size, strategy)
-        share = self._share(strategy)
+        replica_batch, share = self._share(batch_size, strategy)
         # Two independent seeds, which differ between workers.
         rank = 0 if strategy is None else strategy.rank
         seeds = np.random.SeedSequence([seed, rank]).generate_state(2)
         of_order, of_images = (int(number) for number in seeds)
-        records = read(self.files, self._usable, share, (of_order, shuffle_buffer))
+        stored = self.files, self._ends, self._omitted
+        records = read(*stored, share, (of_order, shuffle_buffer))
         # Other numbers for every example and epoch. Random operations within `map`
         # would restart when an interrupted epoch is resumed.
         random = tf.data.Dataset.random(of_images, rerandomize_each_iteration=True)
@@ -248,11 +251,10 @@ class ImageRecords:
                 "`crop_fraction` must be at most 1. "
                 f"Received: crop_fraction={crop_fraction}. Pass, for example, 0.875."
             )
-        replica_batch = _replica_batch(batch_size, strategy)
-        share = self._share(strategy)
-        records = read(self.files, self._usable, share)
+        replica_batch, share = self._share(batch_size, strategy)
+        records = read(self.files, self._ends, self._omitted, share)
         return self._batches(
-            records.map(lambda *record: (record, ())),
+            records.map(lambda record: (record, ())),
             lambda encoded, _: decode_center(encoded, image_size, crop_fraction),
             lambda images, _: (images - mean) / std,
             replica_batch,
@@ -261,11 +263,21 @@ class ImageRecords:
             one_hot,
         )
 
-    def _share(self, strategy: Any) -> Share:
-        counts = [file.count for file in self._usable]
-        if strategy is None:
-            return share_records(0, 1, counts)
-        return share_records(strategy.rank, strategy.num_workers, counts)
+    def _share(self, batch_size: int, strategy: Any) -> tuple[int, Share]:
+        """Returns a replica's part of the global batch, and this worker's records."""
+        replicas = 1 if strategy is None else strategy.num_replicas_in_sync
+        if checked_integer("batch_size", batch_size, at_least=1) % replicas:
+            raise ValueError(
+                "`batch_size` is the global batch, a multiple of the number of "
+                f"replicas. Received: batch_size={batch_size:,}, {replicas} replicas. "
+                f"Pass, for example, {multiples_near(batch_size, replicas)}."
+            )
+        lost = Counter(file for file, _ in self._omitted)
+        counts = [end - lost[file] for file, end in enumerate(self._ends)]
+        rank, workers = 0, 1
+        if strategy is not None:
+            rank, workers = strategy.rank, strategy.num_workers
+        return batch_size // replicas, share_records(rank, workers, counts)
 
     def _batches(
         self,
@@ -279,13 +291,12 @@ class ImageRecords:
     ) -> tf.data.Dataset:
         """Decodes, batches and finishes a dataset of records and random numbers."""
 
-        def example(record: Any, random: Any) -> Any:
-            file, number, content = record
-            encoded, label = parse(content, self.image_key, self.label_key)
-            return decode(encoded, random), label, file, number, random
+        def example(record: tf.Tensor, random: Any) -> Any:
+            encoded, label = parse(record, self.image_key, self.label_key)
+            return decode(encoded, random), label, random
 
-        def batch(images: Any, labels: Any, files: Any, numbers: Any, random: Any):
-            labels = self._checked_labels(labels, files, numbers)
+        def batch(images: tf.Tensor, labels: tf.Tensor, random: Any) -> Any:
+            labels = self._checked_labels(labels)
             if one_hot:
                 labels = tf.one_hot(labels, self.classes)
             return finish(images, random), labels
@@ -306,52 +317,14 @@ class ImageRecords:
             return dataset
         return strategy.distribute_datasets_from_function(lambda _: dataset)
 
-    def _checked_labels(
-        self, stored: tf.Tensor, files: tf.Tensor, numbers: tf.Tensor
-    ) -> tf.Tensor:
-        """Returns labels from 0; the error for others names their record."""
-        labels = stored - self.first_label
-        wrong = (labels < 0) | (labels >= self.classes)
-        first = tf.argmax(wrong)
-        last_label = self.first_label + self.classes - 1
-        file = tf.constant([str(path) for path in self.files])[files[first]]
-        message = tf.strings.join(
-            [
-                f"With classes={self.classes} and first_label={self.first_label}, "
-                f"labels must be from {self.first_label} to {last_label}. Received: ",
-                tf.strings.as_string(stored[first]),
-                " in record ",
-                tf.strings.as_string(numbers[first]),
-                " (from 0) of ",
-                file,
-                ". Pass other `classes` or `first_label`, or correct the file.",
-            ]
+    def _checked_labels(self, stored: tf.Tensor) -> tf.Tensor:
+        """Returns labels from 0."""
+        first, last = self.first_label, self.first_label + self.classes - 1
+        wrong = tf.boolean_mask(stored, (stored < first) | (stored > last))
+        rule = (
+            f"With classes={self.classes} and first_label={first}, labels must be from "
+            f"{first} to {last}. Pass others, or correct the files. Received:"
         )
-        check = tf.debugging.Assert(~tf.reduce_any(wrong), [message])
+        check = tf.debugging.Assert(tf.size(wrong) == 0, [rule, wrong])
         with tf.control_dependencies([check]):
-            return tf.cast(labels, tf.int32)
-
-
-def _all_records(path: pathlib.Path) -> Usable:
-    """Returns that all records of a file are read, or raises if they cannot be."""
-    records, damage = count_records(path)
-    if damage:
-        raise ValueError(
-            f"A TFRecord file must consist of whole records. Received: {path}, record "
-            f"{records} (from 0): {damage}. Fetch or write the file again, unpack it "
-            'if it is compressed, or pass `corrupt="skip"` to do without what cannot '
-            "be read."
-        )
-    return Usable(records)
-
-
-def _replica_batch(batch_size: int, strategy: Any) -> int:
-    """Returns a replica's part of the global batch."""
-    replicas = 1 if strategy is None else strategy.num_replicas_in_sync
-    if checked_integer("batch_size", batch_size, at_least=1) % replicas:
-        raise ValueError(
-            "`batch_size` is the global batch, a multiple of the number of replicas. "
-            f"Received: batch_size={batch_size:,}, {replicas} replicas. Pass, for "
-            f"example, {multiples_near(batch_size, replicas)}."
-        )
-    return batch_size // replicas
+            return tf.cast(stored - first, tf.int32)

@@ -13,25 +13,6 @@ _FILES_AT_ONCE = 16
 
 
 @dataclasses.dataclass(frozen=True)
-class Usable:
-    """The records of a file that are read.
-
-    Attributes:
-        end: The number of the first record that cannot be read, from 0; the number of
-            records if there is none.
-        omitted: Numbers of earlier records that are left out.
-    """
-
-    end: int
-    omitted: Sequence[int] = ()
-
-    @property
-    def count(self) -> int:
-        """The number of records."""
-        return self.end - len(self.omitted)
-
-
-@dataclasses.dataclass(frozen=True)
 class Share:
     """The records that one worker reads.
 
@@ -75,7 +56,8 @@ def share_records(rank: int, num_workers: int, counts: Sequence[int]) -> Share:
 
 def read(
     paths: Sequence[pathlib.Path],
-    usable: Sequence[Usable],
+    ends: Sequence[int],
+    omitted: Sequence[tuple[int, int]],
     share: Share,
     shuffle: tuple[int, int] | None = None,
 ) -> tf.data.Dataset:
@@ -83,23 +65,20 @@ def read(
 
     Args:
         paths: All files.
-        usable: The records of each file that are read.
+        ends: Number of records that can be read, for each file.
+        omitted: Records that are left out: the file's index, and the record's number.
         share: The worker's share.
         shuffle: A seed, and the size of the shuffle buffer in records. Defaults to
             `None`: file by file.
 
     Returns:
-        A dataset of the file's index (int64), the record's number in it (int64), and
-        the record (string): scalars.
+        A dataset of strings, the records.
     """
     names = tf.constant([str(path) for path in paths])
-    ends = tf.constant([file.end for file in usable], tf.int64)
-    omitted = [
-        (index, number) for index, file in enumerate(usable) for number in file.omitted
-    ]
+    lengths = tf.constant(ends, tf.int64)
 
     def records_of(file: tf.Tensor, first: tf.Tensor) -> tf.data.Dataset:
-        records = tf.data.TFRecordDataset(names[file]).take(ends[file]).enumerate()
+        records = tf.data.TFRecordDataset(names[file]).take(lengths[file]).enumerate()
         if omitted:
             pairs = tf.constant(omitted, tf.int64)
             records = records.filter(
@@ -109,9 +88,7 @@ def read(
                     )
                 )
             )
-        if share.step > 1:
-            records = records.shard(share.step, first)
-        return records.map(lambda number, record: (file, number, record))
+        return records.shard(share.step, first).map(lambda _, record: record)
 
     def files() -> tf.data.Dataset:
         return tf.data.Dataset.from_tensor_slices(
