@@ -1,6 +1,5 @@
 """A callback that resumes an interrupted training at the same update."""
 
-import os
 import pathlib
 import weakref
 from collections.abc import Callable
@@ -37,8 +36,7 @@ from keras_fastnet.text import count
 # Marks an error message in place of a backup, which begins with "PK".
 _ERROR_MARK = b"keras_fastnet refuses to restore"
 # The folders of the `fit`s that have ended, of each model.
-_ended_fits: "weakref.WeakKeyDictionary[Any, list[str]]"
-_ended_fits = weakref.WeakKeyDictionary()
+_used: "weakref.WeakKeyDictionary[Any, set[str]]" = weakref.WeakKeyDictionary()
 
 
 class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
@@ -51,26 +49,21 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
     metrics and random streams, the position in the data, and the state of Keras's
     `EarlyStopping`, `ReduceLROnPlateau` and `ModelCheckpoint`. NumPy alone can read it.
 
-    Only the chief reads and writes files, in a thread, and sends the values to the
-    other workers, so workers need not share a disk. A damaged file is skipped in favour
-    of the one before. If a backup cannot be written, the chief prints a warning, and
-    training continues.
-
-    A backup states which training it belongs to, in named parts: model, optimizer,
-    learning rate, loss, metrics, random seed, batch size, length, dtypes and first
-    examples of the data, and the settings of `LearningRateWarmup` and `BatchGrowth`.
-    `fit` raises `ValueError` with the parts that differ. The numbers of workers and
-    epochs, and other callbacks, may change.
+    Only the chief reads and writes files, in a thread, so workers need not share a
+    disk. A damaged file is skipped in favour of the one before. If a backup cannot be
+    written, the chief prints a warning, and training continues. A backup states which
+    training it belongs to; `fit` raises `ValueError` with the parts that differ. The
+    numbers of workers and epochs, and other callbacks, may change.
 
     The data are read again up to their position. Arrays and `PyDataset` come in the
     same order if `keras.utils.set_random_seed` was called; so does `Dataset.shuffle`.
-    Random numbers within `Dataset.map` restart; `keras_fastnet.datasets` uses none
-    there. With `steps_per_epoch`, all data read so far are read again.
+    Random numbers within `Dataset.map` restart. With `steps_per_epoch`, all data read
+    so far are read again.
 
     After SIGTERM to one or all workers, they finish the same update, back up, and exit
     with code 143: within about a second, or at the end of a validation. Without a
-    random seed they resume from the last backup before that. A second SIGTERM ends a
-    worker at once. If `fit` does not run in the main thread, SIGTERM is not handled.
+    random seed they resume from the last backup before that. If `fit` does not run in
+    the main thread, SIGTERM is not handled.
 
     List it last. It needs a strategy of `keras_fastnet`, which may have a single
     process, or a `keras_fastnet.LargeBatchOptimizer`.
@@ -92,8 +85,9 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
         ValueError: If an argument is out of its range. From `fit`, on all workers,
             before the first step: if the folder cannot be used, the backups are of
             another training, all of them are damaged, no random seed is set, there is
-            neither a strategy of `keras_fastnet` nor a `LargeBatchOptimizer`, or
-            callbacks with a state follow this one.
+            neither a strategy of `keras_fastnet` nor a `LargeBatchOptimizer`, callbacks
+            with a state follow this one, or an earlier `fit` of the model had the same
+            folder.
 
     Example:
 
@@ -116,11 +110,6 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
     ):
         require_keras_3("BackupAndRestore")
         super().__init__()
-        if not os.fspath(backup_dir):
-            raise ValueError(
-                "`backup_dir` must name a folder. Received: an empty string. Pass, for "
-                'example, `"backups"`.'
-            )
         self.backup_dir = location_of(backup_dir)
         self.save_freq = save_freq
         if save_freq != "epoch":
@@ -143,9 +132,7 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
         self._check()
         keras_models.build_state(self.model, self._data.elements)
         wait_for_backups()
-        self._identity = identity.identity_of(
-            self.model, self._data, self.siblings, self._number_of_fit()
-        )
+        self._identity = identity.identity_of(self.model, self._data, self.siblings)
         self._restoring = None
         if content := self._newest():
             self._restore(content)
@@ -196,7 +183,7 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
         # Where no epoch was left to train.
         keras_models.begin_fit_at(self.model, None)
         self._termination.stop_listening()
-        _ended_fits.setdefault(self.model, []).append(str(self.backup_dir))
+        _used.setdefault(self.model, set()).add(str(self.backup_dir))
         self._folder.wait()
         if self.delete_checkpoint and is_chief(self.model):
             self._folder.delete()
@@ -216,6 +203,12 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
                 'program, or pass `save_freq="epoch"`.'
             )
         refuse_second(self)
+        if str(self.backup_dir) in _used.get(self.model, ()):
+            raise ValueError(
+                "Each `fit` of a program needs a `backup_dir` of its own: a restarted "
+                "program would find the backups of the second in the first. Received: "
+                f"{self.backup_dir} for another `fit` of the model. Pass another one."
+            )
         siblings = list(self.siblings)
         later = [
             type(callback).__name__
@@ -228,18 +221,6 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
                 f"backs up. Received: {', '.join(later)} after it. Make it the last "
                 "of `callbacks`."
             )
-
-    def _number_of_fit(self) -> int:
-        """Returns the number of this `fit` among those of the model in the folder."""
-        number = _ended_fits.get(self.model, []).count(str(self.backup_dir)) + 1
-        if number > 1:
-            self._note(
-                f"this `fit` is number {number} of the model with backups in "
-                f"{self.backup_dir}. A program that is restarted would find its "
-                "backups in the first, and end with an error: pass each `fit` of a "
-                "program another `backup_dir`"
-            )
-        return number
 
     def _newest(self) -> bytes:
         """Returns the newest backup on all workers, or raises the chief's error."""
@@ -299,9 +280,7 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
             )
 
     def _leave(self) -> None:
-        print_on_chief(
-            self.model, "SIGTERM: run the same command to resume from the newest backup"
-        )
+        self._note("SIGTERM: run the same command to resume from the newest backup")
         self._folder.wait()
         strategy = strategy_of(self.model)
         if strategy is not None:

@@ -176,11 +176,8 @@ class BatchGrowth(FastnetCallback, keras.callbacks.Callback):
             f"{global_batch // micro_batch} x {micro_batch:,} (global micro-batch)"
         )
         if self._data.batches is not None:
-            batches = global_batch // self._micro_batch
-            updates = -(-self._data.batches // batches)
+            updates = -(-self._data.batches // (global_batch // self._micro_batch))
             text += f", {count(updates, 'update')} an epoch"
-            if batches > self._data.batches:
-                text += " (the data are smaller than the global batch)"
         growth = global_batch / self.phases[0]
         if self.linear_scaling and growth != 1:
             text += f", learning rate times {growth:g}"

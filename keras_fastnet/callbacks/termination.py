@@ -86,10 +86,6 @@ class Termination:
             # A `fit` that ended with an exception has not stopped listening.
             self.stop_listening()
             os.kill(os.getpid(), number)
-        elif self._asked:
-            # A second signal ends the process at once.
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
         self._asked = True
 
 

@@ -94,7 +94,7 @@ def test_killed_at_random(run, folders, kind, count, workers, kills, most_steps)
         assert statuses[rank] == -signal.SIGKILL
     assert run(killed, **settings) == [0] * workers
     assert_resumed(killed, whole, workers, exactly=count % 16 == 0)
-    assert not (killed / "backups").exists()
+    assert not os.listdir(killed / "backups")
 
 
 @pytest.mark.distributed
@@ -149,24 +149,6 @@ def test_sigterm_handler_is_that_of_the_program_after_fit(told, tmp_path):
     fit(tmp_path, stop_after=1)
     os.kill(os.getpid(), signal.SIGTERM)
     assert told == [None]
-
-
-def test_second_sigterm_ends_the_process():
-    program = """
-import os, signal
-from keras_fastnet.callbacks.termination import Termination
-def fit():
-    os.kill(os.getpid(), signal.SIGTERM)
-    print("still here", flush=True)
-    os.kill(os.getpid(), signal.SIGTERM)
-    print("not here")
-Termination().listen()
-fit()
-"""
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == -signal.SIGTERM
-    assert done.stdout == "still here\n"
 
 
 def test_resuming_at_the_end_of_an_epoch(tmp_path, capsys):
@@ -260,21 +242,17 @@ def test_a_file_sets_known_numbers_only():
     assert "on_epoch_end" not in vars(stopping)
 
 
-def test_two_fits_of_a_program_need_two_folders(tmp_path, capsys):
+def test_two_fits_of_a_program_need_two_folders(tmp_path):
     def program(folders, stop_after=None):
         model, _ = fit(folders[0], epochs=2)
         return fit(folders[1], model=model, epochs=2, stop_after=stop_after)[0]
 
-    same = [tmp_path / "same"] * 2
-    program(same, stop_after=2)
-    assert "number 2 of the model with backups in" in capsys.readouterr().out
-    with pytest.raises(ValueError, match="number of the fit: 2 in the backup, 1 in"):
-        program(same)
+    with pytest.raises(ValueError, match=r"same for another `fit` of the model"):
+        program([tmp_path / "same"] * 2)
     folders = [tmp_path / "first", tmp_path / "second"]
     whole = program([tmp_path / "other", tmp_path / "another"])
     program(folders, stop_after=2)
     again = program(folders)
-    assert "number 2" not in capsys.readouterr().out
     assert again.optimizer.iterations == 16
     assert_same_weights(again, whole)
 
@@ -284,11 +262,11 @@ def test_finished_training_resumes_without_an_update(tmp_path):
     after, logs = fit(tmp_path)
     assert logs == {}
     assert_same_weights(after, before)
-    assert not tmp_path.exists()
+    assert not os.listdir(tmp_path)
 
 
 def test_invalid_uses_raise(tmp_path):
-    for arguments in ({"backup_dir": ""}, {"save_freq": 0}, {"keep": 0}):
+    for arguments in ({"save_freq": 0}, {"keep": 0}):
         with pytest.raises(ValueError, match="Received: "):
             BackupAndRestore(**{"backup_dir": tmp_path, **arguments})
     model = network()

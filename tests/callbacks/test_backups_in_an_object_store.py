@@ -74,8 +74,7 @@ class Remove(keras.callbacks.Callback):
 def test_training_continues_while_the_bucket_is_gone(url, capsys):
     fit(url, Remove(url), epochs=2, delete_checkpoint=False)
     printed = capsys.readouterr().out
-    assert printed.count("WARNING: no backup could be written") == 1
-    assert f"backups are written to {url} again" in printed
+    assert "WARNING: no backup could be written" in printed
     assert sorted(ObjectStore(url).names()) == [
         backup_file.file_name(*position) for position in ((1, 3), (2, 0))
     ]

@@ -60,29 +60,14 @@ def read(content: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         # Reading an entry to its end verifies its CRC-32.
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
             about = json.loads(str(file[_ABOUT]))
-            _check_about(about)
             arrays = {
-                name: _plain(file[entry]).view(dtype)
+                name: file[entry].view(dtype)
                 for name, (entry, dtype) in about["entries"].items()
             }
     # Whatever NumPy, `zipfile` and `json` raise for other content than `write`'s.
     except Exception as error:
         raise ValueError(f"the file is damaged or not a backup: {error!r}") from error
     return arrays, about
-
-
-def _check_about(about: Any) -> None:
-    position = about["epoch"], about["batch"]
-    if any(type(number) is not int or number < 0 for number in position):
-        raise ValueError(f"its position must be two integers, and is {position!r}")
-    if not isinstance(about["callbacks"], dict) or not isinstance(about["parts"], dict):
-        raise TypeError("the callbacks and parts must be objects")
-
-
-def _plain(array: np.ndarray) -> np.ndarray:
-    if array.dtype.kind not in _PLAIN_KINDS:
-        raise ValueError(f"an entry holds no numbers, but {array.dtype}")
-    return array
 
 
 def file_name(epoch: int, batch: int) -> str:

@@ -49,7 +49,6 @@ class BackupFolder:
         self._keep = keep
         self._note = note
         self._writing: Future[None] | None = None
-        self._failing = False
 
     def newest(self) -> bytes:
         """Returns the content of the newest intact backup; empty if there is none.
@@ -105,29 +104,23 @@ class BackupFolder:
     def wait(self) -> None:
         """Waits until the last backup is written, or has failed.
 
-        The first of several failures is a warning and no error: earlier backups exist,
-        and training goes on.
+        A failure is a warning and no error: earlier backups exist, and training goes
+        on.
         """
         writing, self._writing = self._writing, None
-        if writing is None:
-            return
-        error = writing.exception()
-        if error is None and self._failing:
-            self._note(f"backups are written to {self.location} again")
-        if error is not None and not self._failing:
+        error = None if writing is None else writing.exception()
+        if error is not None:
             self._note(
                 f"WARNING: no backup could be written ({type(error).__name__}: "
                 f"{error}). Training continues; after an interruption it would resume "
                 f"from the newest backup in {self.location}"
             )
-        self._failing = error is not None
 
     def delete(self) -> None:
-        """Removes the backups, and the folder if it is empty then."""
+        """Removes the backups."""
         self.wait()
         try:
             self._remove_old(keep=0)
-            self._files.remove_if_empty()
         except Exception as error:
             self._note(f"WARNING: files may be left in {self.location} ({error})")
 
@@ -136,6 +129,8 @@ class BackupFolder:
         arrays: list[tuple[str, str, np.ndarray]],
         about: dict[str, Any],
     ) -> None:
+        # Space for this one, where an earlier one could not be written.
+        self._remove_old(self._keep)
         name = backup_file.file_name(about["epoch"], about["batch"])
         self._files.write(name, lambda file: backup_file.write(file, arrays, about))
         self._remove_old(self._keep)

@@ -49,7 +49,7 @@ _CONDITIONS = ("marks sources", "replicas", "workers", "sharding")
 
 
 def identity_of(
-    model: keras.Model, data: TrainingData, callbacks: Sequence[Any], number: int
+    model: keras.Model, data: TrainingData, callbacks: Sequence[Any]
 ) -> Parts:
     """Returns what a backup of a training belongs to; JSON can hold it.
 
@@ -59,7 +59,6 @@ def identity_of(
         model: The model, compiled and built.
         data: Its training data.
         callbacks: All callbacks of the training.
-        number: The number of this `fit` among those of the model in the same folder.
     """
     described = described_model(model)
     if updates_of(model.optimizer):
@@ -80,7 +79,6 @@ def identity_of(
             for callback in callbacks
             if isinstance(callback, BatchGrowth | LearningRateWarmup)
         },
-        "number of the fit": number,
         "marks sources": data.elements.marks_sources,
         "replicas": strategy.num_replicas_in_sync,
         "workers": getattr(strategy, "num_workers", 1),
@@ -155,7 +153,6 @@ def _digest(array: Any) -> str:
 
 def _text(keys: list[str], both: Sequence[Any]) -> str:
     """Returns the two values of a part, and where in it they are."""
-    one, other = (json.dumps(value) for value in both)
-    one, other = (t if len(t) <= 100 else f"{t[:97]}..." for t in (one, other))
+    one, other = (json.dumps(value)[:100] for value in both)
     place = f"({' '.join(keys)}) " if keys else ""
     return f"{place}{one} in the backup, {other} in this training"

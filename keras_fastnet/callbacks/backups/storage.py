@@ -3,7 +3,6 @@
 import functools
 import os
 import pathlib
-import secrets
 import tempfile
 from collections.abc import Callable
 from typing import IO, Any
@@ -29,45 +28,26 @@ class LocalFolder:
 
     def read(self, name: str) -> bytes:
         """Returns the content of a file."""
-        path = self._path / name
-        if not path.is_file():
-            # To read a pipe would wait.
-            raise OSError("it is not a regular file")
-        return path.read_bytes()
+        return (self._path / name).read_bytes()
 
     def write(self, name: str, write: Callable[[IO[bytes]], Any]) -> None:
-        """Writes a file atomically, even if the power fails.
+        """Writes a file atomically.
 
         Args:
             name: Its name.
             write: Called with a file, to write the content.
         """
         self._path.mkdir(parents=True, exist_ok=True)
-        temporary = self._path / f"{name}-{secrets.token_hex(8)}{UNFINISHED}"
-        try:
-            with temporary.open("xb") as file:
-                write(file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, self._path / name)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        # So that the name, too, is on the disk.
-        folder = os.open(self._path, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        temporary = self._path / f"{name}{UNFINISHED}"
+        with temporary.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, self._path / name)
 
     def remove(self, name: str) -> None:
         """Removes a file, if it is there."""
         (self._path / name).unlink(missing_ok=True)
-
-    def remove_if_empty(self) -> None:
-        """Removes the folder, if there are no files in it."""
-        if not self.names():
-            self._path.rmdir()
 
 
 class ObjectStore:
@@ -86,13 +66,9 @@ class ObjectStore:
     @functools.cached_property
     def _opened(self) -> tuple[Any, str]:
         """The client, and the path of the folder in the store."""
-        try:
-            from fsspec.core import url_to_fs
-        except ImportError as error:
-            raise ImportError(
-                f"{error}. Install the client of the store, which brings fsspec: "
-                "`pip install s3fs` or `pip install gcsfs`"
-            ) from error
+        # It comes with the clients of stores, such as s3fs.
+        from fsspec.core import url_to_fs
+
         # Other processes may write there, too.
         return url_to_fs(self._url, use_listings_cache=False)
 
@@ -128,9 +104,6 @@ class ObjectStore:
         """Removes an object."""
         store, folder = self._opened
         store.rm_file(f"{folder}/{name}")
-
-    def remove_if_empty(self) -> None:
-        """Does nothing, since stores have no folders."""
 
 
 def location_of(path: str | os.PathLike) -> pathlib.Path | str:

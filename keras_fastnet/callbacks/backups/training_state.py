@@ -83,15 +83,13 @@ def set_variables(
     variables = keras_models.whole_state(model)
     mine = {name: tuple(variable.shape) for name, variable in variables.items()}
     theirs = {n: array.shape for n, array in arrays.items() if f"/{_WEIGHTS}/" not in n}
-    for name in {**mine, **theirs}:
-        if mine.get(name) != theirs.get(name):
-            path = values.path(variables[name]) if name in mine else name
-            raise ValueError(
-                "A backup must be of the same model and optimizer. Received: "
-                f"{path} of shape {mine.get(name)}, while {location} holds the shape "
-                f"{theirs.get(name)}. Train the same model, or pass another "
-                "`backup_dir`."
-            )
+    if mine != theirs:
+        name, shape = min(mine.items() ^ theirs.items(), key=str)
+        raise ValueError(
+            "A backup must be of the same model and optimizer. Received: variables "
+            f"that differ from those in {location}, such as {name} of shape {shape}. "
+            "Train the same model, or pass another `backup_dir`."
+        )
     for name, variable in variables.items():
         plain = values.tensorflow_variable(variable)
         upstream.assign_total(plain, tf.cast(arrays[name], plain.dtype))
