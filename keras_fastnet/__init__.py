@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     )
     from keras_fastnet._keras.keras_api import keras
     from keras_fastnet._keras.scopes import train_alone
-    from keras_fastnet.batches.stages import by_example
     from keras_fastnet.launcher.notebook import notebook_launcher
     from keras_fastnet.optimizers import LARS, LargeBatchOptimizer
     from keras_fastnet.strategies import TorusStrategy, TPUStrategy, strategy
@@ -32,7 +31,6 @@ _HOME = {
     "LargeBatchOptimizer": "keras_fastnet.optimizers",
     "TPUStrategy": "keras_fastnet.strategies",
     "TorusStrategy": "keras_fastnet.strategies",
-    "by_example": "keras_fastnet.batches.stages",
     "strategy": "keras_fastnet.strategies",
     "keras": "keras_fastnet._keras.keras_api",
     "notebook_launcher": "keras_fastnet.launcher.notebook",
@@ -44,7 +42,6 @@ __all__ = [
     "LargeBatchOptimizer",
     "TPUStrategy",
     "TorusStrategy",
-    "by_example",
     "callbacks",
     "checks",
     "datasets",

@@ -15,7 +15,10 @@ from ray.train.tensorflow import TensorflowTrainer
 def train(config: dict) -> str:
     """Trains on one worker; Ray has described the cluster to it."""
     import hashlib
+    import os
 
+    # Ray sets it, which asks for Keras 2.
+    os.environ.pop("TF_USE_LEGACY_KERAS", None)
     import keras
     import ray.train
     from sklearn.datasets import load_digits

@@ -76,9 +76,6 @@ def _refuse(model: Any, source: str) -> None:
     scopes = sys.modules.get(_SCOPES)
     if scopes is not None and (scopes.STRATEGIES or scopes.may_train_alone()):
         return
-    # It has made the workers' optimizers one.
-    if "horovod" in sys.modules or not _of_one_host(model._distribute_strategy):
-        return
     raise ValueError(
         "A script that several workers run must train in the scope of a strategy; "
         "otherwise each worker trains a model of its own. Received: training of "
@@ -90,9 +87,3 @@ def _refuse(model: Any, source: str) -> None:
         "To train a separate model on each worker on purpose, train within `with "
         f"keras_fastnet.train_alone():`, or set {INDEPENDENT}=1."
     )
-
-
-def _of_one_host(strategy: Any) -> bool:
-    distribute = sys.modules["tensorflow"].distribute
-    kinds = (distribute.MirroredStrategy, distribute.OneDeviceStrategy)
-    return strategy is None or isinstance(strategy, kinds)

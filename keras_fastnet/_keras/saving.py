@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import inspect
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -17,17 +18,17 @@ from keras_fastnet._keras.wrapping import wrap
 
 # Scripts save on all workers, most of which share a disk. Each writes a file of its
 # own beside the path and then moves it there, so that no worker waits for another, and
-# a file is whole whenever it is read.
+# a file is whole whenever it is read. Folders cannot be moved over others: those are
+# the chief's.
 def _save_beside_others(original, model, filepath, *args, **kwargs):
     if not _is_shared(filepath):
         return original(model, filepath, *args, **kwargs)
-    overwrite = args[0] if args else kwargs.get("overwrite", True)
+    given = inspect.signature(original).bind(model, filepath, *args, **kwargs).arguments
+    is_folder = original.__name__ == "export" or given.get("zipped") is False
     # Only the chief writes to an object store, or asks whether to overwrite a file.
-    if "://" in os.fspath(filepath) or overwrite is False:
+    if is_folder or "://" in os.fspath(filepath) or given.get("overwrite") is False:
         is_chief = all(strategy.rank == 0 for strategy in STRATEGIES)
         return original(model, filepath, *args, **kwargs) if is_chief else None
-    if original.__name__ == "export":
-        os.makedirs(os.path.dirname(os.path.abspath(filepath)), exist_ok=True)
     return _write_whole(lambda path: original(model, path, *args, **kwargs), filepath)
 
 
@@ -66,26 +67,21 @@ def _is_shared(path: Any) -> bool:
 
 
 def _write_whole(write: Callable[[Any], Any], given: Any) -> Any:
-    """Saves to a folder beside a path, and puts what is there in its place."""
-    path = os.path.realpath(given)
-    parent, name = os.path.split(path)
+    """Saves to a folder beside a path, and puts the files there in its place."""
+    parent, name = os.path.split(os.path.realpath(given))
     if not os.path.isdir(parent):
         # For an error with the path that was given.
         return write(given)
-    before, stays = _identity(path), _has_to_stay(path)
+    indices = (".json", ".index")
     # On the same disk.
-    place = path if stays else parent
-    with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=place) as spare:
-        new = os.path.join(spare, name)
-        result = write(new)
+    with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=parent) as spare:
+        result = write(os.path.join(spare, name))
         with _locked(parent):
-            if not os.path.isdir(new):
-                _replace_entries(spare, parent)
-            elif stays:
-                _replace_entries(new, path)
-            elif before == _identity(path):
-                _replace_folder(new, path, spare)
-            # Or else another worker was first, with the same.
+            # Indices last, when what they list is there.
+            for entry in sorted(os.listdir(spare), key=lambda e: e.endswith(indices)):
+                # To where a link points, if it is one.
+                target = os.path.realpath(os.path.join(parent, entry))
+                os.replace(os.path.join(spare, entry), target)
     return result
 
 
@@ -98,47 +94,3 @@ def _locked(folder: str) -> Iterator[None]:
             closed.callback(os.close, handle)
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
-
-
-def _identity(path: str) -> Any:
-    try:
-        found = os.stat(path)
-    except FileNotFoundError:
-        return None
-    return found.st_dev, found.st_ino
-
-
-def _has_to_stay(folder: str) -> bool:
-    """Returns whether another folder cannot take the place of this one."""
-    here = os.path.realpath(os.curdir)
-    return os.path.isdir(folder) and (
-        os.path.ismount(folder) or os.path.commonpath([folder, here]) == folder
-    )
-
-
-def _replace_entries(source: str, target: str) -> None:
-    """Puts each entry of a folder in place of the one in another; indices last."""
-    indices = (".json", ".pb", ".index")
-    for entry in sorted(os.listdir(source), key=lambda e: (e.endswith(indices), e)):
-        new = os.path.join(source, entry)
-        # To where a link points, if it is one.
-        old = os.path.realpath(os.path.join(target, entry))
-        if not os.path.isdir(new):
-            os.replace(new, old)
-        else:
-            _replace_folder(new, old, source)
-
-
-def _replace_folder(new: str, folder: str, spare: str) -> None:
-    """Puts a folder in place of another, whose other entries are kept.
-
-    As a whole: Keras numbers an exported model's variables differently on each worker.
-    """
-    if not os.path.isdir(folder):
-        os.rename(new, folder)
-        return
-    old = os.path.join(tempfile.mkdtemp(dir=spare), "old")
-    os.rename(folder, old)
-    os.rename(new, folder)
-    for entry in set(os.listdir(old)) - set(os.listdir(folder)):
-        os.rename(os.path.join(old, entry), os.path.join(folder, entry))

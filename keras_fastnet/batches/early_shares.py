@@ -1,13 +1,12 @@
 """Takes a worker's share of each batch before the functions of `Dataset.map` run.
 
 A pipeline such as `source.map(load).shuffle(n).batch(b)` is taken apart into a source,
-`source.shuffle(n)`, and the stages that its elements then pass one by one, in order. Of
-every `b` elements of the source, only those of the worker's shares pass the stages.
+`source.shuffle(n)`, and the functions that its elements then pass one by one, in order.
+Of every `b` elements of the source, only those of the worker's share pass them.
 """
 
 import dataclasses
-import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,201 +21,106 @@ from keras_fastnet.batches.global_batch import (
     count_examples,
     rows_of,
 )
-from keras_fastnet.batches.stages import (
-    IN_ORDER,
-    Split,
-    Stage,
-    in_rows,
-    is_by_example,
-    once,
-    split,
-)
 
-# Functions that make elements of up to so many bytes are called for up to so many
-# elements at once. A call costs 15 us, where all work on a line of text takes 50; more
-# elements a call save little more.
-_SMALL_BYTES = 4096
-_AT_ONCE = 4
-# Kinds of datasets after which another batch may be the first.
+# Kinds of datasets that pass elements on as they are.
+_IN_ORDER = ("prefetch", "options", "shuffle", "repeat", "take", "skip")
+# Those after which another batch may be the first.
 _REORDERED = ("shuffle", "skip")
 
 
 @dataclasses.dataclass(frozen=True)
 class EarlyShares:
-    """How a worker takes its shares of a pipeline's batches early.
+    """How a worker with one device takes its share of a pipeline's batches early.
 
     Attributes:
-        examples: The pipeline up to `batch`, taken apart.
+        source: The dataset whose elements every worker reads.
+        functions: Those of `map` that the elements then pass, in order.
         size: The argument `batch_size` of `batch`.
         drop_remainder: Its argument `drop_remainder`.
-        after: The stages behind it, in order.
-        element_spec: What `batch` joins.
-        positions: Which shares the worker's devices take.
+        after: The user's stages behind it, in order.
+        position: Which share the worker takes.
         replicas: Number of replicas.
     """
 
-    examples: Split
+    source: tf.data.Dataset
+    functions: list[MapFunction]
     size: int
     drop_remainder: bool
-    after: list[Stage]
-    element_spec: Any
-    positions: Sequence[int]
+    after: list[tf.data.Dataset]
+    position: int
     replicas: int
 
-    def parts(self, offset: int) -> tf.data.Dataset:
-        """Returns this worker's part of every batch.
-
-        Args:
-            offset: Added to the seeds of random operations.
-
-        Returns:
-            The examples of the shares, one share after the other; and, for each of
-            them, a header for `cut`.
-        """
-        stages = self.examples.stages
-        at_once = self.at_once()
+    def dataset(self) -> tf.data.Dataset:
+        """Returns this worker's share of every batch, a tuple of one `GlobalBatch`."""
         # The workers compare the first batch of an epoch.
-        reordered = any(
-            upstream.kind(stage.dataset) in _REORDERED for stage in self.after
-        )
+        reordered = any(upstream.kind(stage) in _REORDERED for stage in self.after)
 
         @tf.autograph.experimental.do_not_convert
         def taken(number: tf.Tensor, elements: Any) -> tuple[Any, tf.Tensor]:
             rows = count_examples(elements)
-            own = self._own_rows(rows, at_once)
-            compared = tf.logical_or(number == 0, reordered)
-            header = self._header(rows, elements, compared)
-            headers = tf.repeat(header[None], tf.size(own) // at_once, 0)
-
-            def take(leaf: tf.Tensor) -> tf.Tensor:
-                leaf = tf.gather(leaf, own)
-                if at_once == 1:
-                    return leaf
-                return tf.reshape(leaf, [-1, at_once, *leaf.shape[1:]])
-
-            return tf.nest.map_structure(take, elements), headers
+            start, stop = bounds(rows, self.position, self.replicas)
+            stop = tf.maximum(stop, start + 1)
+            header = _header(rows, elements, tf.logical_or(number == 0, reordered))
+            own = rows_of(elements, start, stop)
+            return own, tf.repeat(header[None], stop - start, 0)
 
         @tf.autograph.experimental.do_not_convert
-        def joined(elements: Any, header: tf.Tensor) -> tuple[Any, tf.Tensor]:
-            count = self._made(header[0, 0])
+        def cut(part: Any, header: tf.Tensor) -> tuple[GlobalBatch]:
+            rows = header[0, 0]
+            start, stop = bounds(rows, self.position, self.replicas)
+            return (GlobalBatch(part, stop - start, rows, header[0, 1:]),)
 
-            def join(leaf: tf.Tensor) -> tf.Tensor:
-                leaf = tf.reshape(leaf, [-1, *leaf.shape[2:]])
-                return leaf if self.drop_remainder else leaf[:count]
-
-            return tf.nest.map_structure(join, elements), header
-
-        batches = self.examples.source.batch(self.size, self.drop_remainder)
+        batches = self.source.batch(self.size, self.drop_remainder)
         pairs = batches.enumerate().map(taken).unbatch()
-        for stage in [in_rows(stages, at_once)] if at_once > 1 else stages:
-            pairs = stage.apply(pairs, offset)
-        pairs = pairs.batch(self._most // at_once, self.drop_remainder)
-        if at_once > 1:
-            pairs = pairs.map(joined)
-        key = tuple(self.positions), self.replicas, offset
+        for function in self.functions:
+            pairs = _mapped(pairs, function)
+        # The last batch may be smaller: no share of it is larger than of a whole one.
+        start, stop = bounds(self.size, self.position, self.replicas)
+        pairs = pairs.batch(max(stop - start, 1), self.drop_remainder)
         for stage in self.after:
             read = pairs
-            pairs = once(stage.dataset, key, lambda: stage.apply(read, offset))  # noqa: B023
-        return pairs
-
-    def cut(self, part: Any, header: tf.Tensor) -> tuple[GlobalBatch, ...]:
-        """Returns the shares of this worker's devices, in a graph.
-
-        Args:
-            part: The examples of all of them.
-            header: What `parts` yields with them.
-        """
-        rows: Any = header[0, 0]
-        own: Any = self.size if self.drop_remainder else rows
-        full = self._most == sum(self._sizes(self.size))
-        if any(stage.change for stage in self.after):
-            tf.debugging.assert_equal(
-                count_examples(part),
-                self._made(rows),
-                "A function that is marked with `keras_fastnet.by_example` must return "
-                "a row for each row that it is given.",
+            pairs = _once(
+                stage,
+                (self.position, self.replicas),
+                lambda: upstream.again(stage, read),  # noqa: B023
             )
-        shares, first = [], 0
-        for position, size in zip(self.positions, self._sizes(own), strict=True):
-            start, stop = bounds(rows, position, self.replicas)
-            alone = full and len(self.positions) == 1
-            data = part if alone else rows_of(part, first, first + size)
-            shares.append(GlobalBatch(data, stop - start, rows, header[0, 1:]))
-            first += size
-        return tuple(shares)
+        return pairs.map(cut)
 
-    def at_once(self) -> int:
-        """Returns for how many elements the functions of `map` are called at once."""
-        stages = self.examples.stages
-        small = _small(self.examples.source.element_spec) and _small(self.element_spec)
-        if small and stages and all(stage.repeatable for stage in stages):
-            return math.gcd(self._most, _AT_ONCE)
-        return 1
 
-    @property
-    def _most(self) -> int:
-        """Largest number of examples that the worker makes for a batch.
+def _header(rows: tf.Tensor, elements: Any, compared: tf.Tensor) -> tf.Tensor:
+    """Returns the number of a batch's elements, and its fingerprint.
 
-        It may be that of the last batch, which is smaller: of 10 examples the fourth
-        of six replicas takes 1, of 9 examples 2.
-        """
-        first = self.size if self.drop_remainder else 1
-        return int(np.max(sum(self._sizes(np.arange(first, self.size + 1)))))
+    Args:
+        rows: Number of elements.
+        elements: The elements, joined.
+        compared: Whether the workers may compare this batch.
+    """
+    none = tf.fill([len(tf.nest.flatten(elements))], np.int64(-1))
+    marks = tf.cond(compared, lambda: fingerprint(elements), lambda: none)
+    return tf.concat([[rows], marks], 0)
 
-    def _sizes(self, rows: Any) -> list[Any]:
-        """Returns the numbers of examples of the worker's shares, fillers included."""
-        larger = tf.maximum if isinstance(rows, tf.Tensor) else np.maximum
-        found = (bounds(rows, position, self.replicas) for position in self.positions)
-        return [larger(stop - start, 1) for start, stop in found]
 
-    def _made(self, rows: tf.Tensor) -> tf.Tensor:
-        """Returns how many examples the worker makes for a batch, in a graph.
+def _mapped(pairs: tf.data.Dataset, function: MapFunction) -> tf.data.Dataset:
+    """Applies a function to elements, which keep their headers."""
 
-        As many of every batch but the last, so that they can be batched again.
-        """
-        sizes = tf.add_n(self._sizes(rows))
-        return tf.where(rows == self.size, np.int64(self._most), sizes)
+    @tf.autograph.experimental.do_not_convert
+    def changed(element: Any, header: tf.Tensor) -> Any:
+        return function.call(element), header
 
-    def _own_rows(self, rows: tf.Tensor, multiple: int) -> tf.Tensor:
-        """Returns which elements of a batch the worker takes, in a graph.
-
-        Args:
-            rows: Number of elements of the batch.
-            multiple: What their number must be a multiple of. The first one fills up.
-        """
-        starts = [bounds(rows, each, self.replicas)[0] for each in self.positions]
-        own = tf.concat(
-            [
-                tf.range(start, start + size)
-                for start, size in zip(starts, self._sizes(rows), strict=True)
-            ],
-            0,
-        )
-        made = -(-self._made(rows) // multiple) * multiple
-        return tf.concat([own, tf.fill([made - tf.size(own, tf.int64)], own[0])], 0)
-
-    @staticmethod
-    def _header(rows: tf.Tensor, elements: Any, compared: tf.Tensor) -> tf.Tensor:
-        """Returns the number of a batch's elements, and its fingerprint.
-
-        Args:
-            rows: Number of elements.
-            elements: The elements, joined.
-            compared: Whether the workers may compare this batch.
-        """
-        none = tf.fill([len(tf.nest.flatten(elements))], np.int64(-1))
-        marks = tf.cond(compared, lambda: fingerprint(elements), lambda: none)
-        return tf.concat([[rows], marks], 0)
+    if function.parallel_calls is None:
+        return pairs.map(changed)
+    # In order, also where the user allows another: shares are told apart by it.
+    return pairs.map(changed, function.parallel_calls, deterministic=True)
 
 
 def early_shares(
-    dataset: tf.data.Dataset, positions: Sequence[int], replicas: int
+    dataset: tf.data.Dataset, position: int, replicas: int
 ) -> EarlyShares | str:
-    """Returns how a worker takes its shares of a dataset's batches early.
+    """Returns how a worker with one device takes its share of batches early.
 
     Args:
         dataset: A dataset of global batches.
-        positions: Which shares of a batch the worker's devices take.
+        position: Which share of a batch the worker takes.
         replicas: Number of replicas.
 
     Returns:
@@ -226,71 +130,87 @@ def early_shares(
         return "the pipeline is made within a tf.function"
     if not any(upstream.kind(stage) == "map" for stage in upstream.stages(dataset)):
         return ""
-    after: list[Stage] = []
+    after: list[tf.data.Dataset] = []
     stage = dataset
     while (kind := upstream.kind(stage)) != "batch":
-        stage_input = (upstream.inputs(stage) or [None])[0]
         if kind == "map":
-            function = MapFunction(stage)
-            if not is_by_example(function):
-                return f"{function.name} behind batch may look at whole batches"
-            if reason := function.why_whole():
-                return reason
-            if any(map(_is_fixed, tf.nest.flatten(stage_input.element_spec))):
-                return f"{function.name} was traced for whole batches alone"
-            after.append(Stage.of_map(stage, function))
-        elif kind in IN_ORDER or (kind == "cache" and not upstream.cache_file(stage)):
-            after.append(Stage(stage))
-        else:
+            name = MapFunction(stage).name
+            return f"{name} behind batch may look at whole batches"
+        if kind not in _IN_ORDER and (kind != "cache" or upstream.cache_file(stage)):
             return f"{upstream.class_name(stage)} stands behind the last batch"
-        stage = stage_input
+        after.append(stage)
+        (stage,) = upstream.inputs(stage)
     (before,) = upstream.inputs(stage)
-    examples = split(before)
-    if not examples.stages and not any(each.change for each in after):
-        return examples.reason or f"{_blocking(before)} stands between map and batch"
+    source, functions, reason = _split(before)
+    if not functions:
+        return reason or f"{_blocking(before)} stands between map and batch"
     if not all(map(_is_dense, tf.nest.flatten(before.element_spec))):
         return "elements are no dense tensors"
-    source = examples.source.element_spec
-    if not all(_is_dense(s) and _is_known(s) for s in tf.nest.flatten(source)):
+    if not all(
+        _is_dense(spec) and spec.shape.is_fully_defined()
+        for spec in tf.nest.flatten(source.element_spec)
+    ):
         return "elements of the source have no known shape"
-    examples = dataclasses.replace(examples, source=upstream.in_order(examples.source))
     size, drop_remainder = upstream.batch_arguments(stage)
     return EarlyShares(
-        examples,
+        upstream.in_order(source),
+        functions,
         size,
         drop_remainder,
         after[::-1],
-        before.element_spec,
-        positions,
+        position,
         replicas,
     )
 
 
+def _split(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, list[MapFunction], str]:
+    """Takes a dataset of examples apart.
+
+    Returns:
+        The source, the functions of `map` that its elements then pass, and why that of
+        a `map` of the source must see all elements; `""` without one.
+    """
+    kind = upstream.kind(dataset)
+    if kind == "map":
+        function = MapFunction(dataset)
+        if reason := function.why_whole():
+            return dataset, [], reason
+        source, functions, reason = _split(*upstream.inputs(dataset))
+        return source, [*functions, function], reason
+    if kind not in _IN_ORDER:
+        return dataset, [], ""
+    source, functions, reason = _split(*upstream.inputs(dataset))
+    if not functions:
+        # As it is: a `shuffle` goes on where the user's own iterators left it.
+        return dataset, [], reason
+    moved = _once(dataset, None, lambda: upstream.again(dataset, source))
+    return moved, functions, reason
+
+
+def _once(
+    stage: tf.data.Dataset, key: Any, make: Callable[[], tf.data.Dataset]
+) -> tf.data.Dataset:
+    """Returns the dataset in the place of a stage, the same for every training.
+
+    A `shuffle` has another order whenever it is begun, a `cache` keeps what was read.
+
+    Args:
+        stage: The user's dataset.
+        key: What else the dataset in its place depends on.
+        make: Returns the dataset.
+    """
+    made = vars(stage).setdefault("_fastnet_moved", {})
+    if key not in made:
+        made[key] = make()
+    return made[key]
+
+
 def _blocking(dataset: tf.data.Dataset) -> str:
     """Returns the name of the last stage that does not pass elements on as they are."""
-    while upstream.kind(dataset) in IN_ORDER:
+    while upstream.kind(dataset) in _IN_ORDER:
         (dataset,) = upstream.inputs(dataset)
     return upstream.class_name(dataset)
 
 
 def _is_dense(spec: Any) -> bool:
     return type(spec) is tf.TensorSpec
-
-
-def _is_known(spec: Any) -> bool:
-    return spec.shape.is_fully_defined()
-
-
-def _is_fixed(spec: Any) -> bool:
-    """Returns whether batches that a specification describes have one size."""
-    return spec.shape.rank is not None and spec.shape[0] is not None
-
-
-def _small(element_spec: Any) -> bool:
-    """Returns whether elements are tensors of known shapes that take few bytes."""
-    return all(
-        _is_dense(spec)
-        and _is_known(spec)
-        and spec.shape.num_elements() * spec.dtype.size <= _SMALL_BYTES
-        for spec in tf.nest.flatten(element_spec)
-    )

@@ -140,14 +140,21 @@ def _named_leaves(data: Any, name: str) -> Iterator[tuple[str, Any]]:
 def bounds(rows: Any, position: int, replicas: int) -> tuple[Any, Any]:
     """Returns where a share of `rows` examples begins and ends.
 
-    Shares differ by one example at most.
+    Shares differ by one example at most; the larger ones are the last. So no share of
+    a smaller batch is larger than the same share of a larger batch.
 
     Args:
         rows: Number of examples.
         position: Which share, from 0.
         replicas: Number of shares.
     """
-    return rows * position // replicas, rows * (position + 1) // replicas
+    most = tf.maximum if tf.is_tensor(rows) else max
+
+    def before(share: int) -> Any:
+        larger = most(share - replicas + rows % replicas, 0)
+        return share * (rows // replicas) + larger
+
+    return before(position), before(position + 1)
 
 
 def with_examples(data: Any, position: int, replicas: int) -> GlobalBatch:

@@ -9,9 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_fastnet._keras import datasets as upstream
-from keras_fastnet._keras.replica_step import seed_offset
 from keras_fastnet._keras.tensorflow import without_end_of_data_agreement
-from keras_fastnet.batches.early_shares import early_shares
+from keras_fastnet.batches.early_shares import EarlyShares, early_shares
 from keras_fastnet.batches.fingerprints import fingerprint_of_sample, spread_rows
 from keras_fastnet.batches.global_batch import GlobalBatch, with_examples
 
@@ -101,18 +100,20 @@ def shares_of(
     if rows is not None:
         made = _shares_of_arrays(dataset, rows, positions, replicas)
         return Shares(made, whole, sharding("gathers"))
-    early = early_shares(dataset, positions, replicas) if workers > 1 else ""
+    early: EarlyShares | str = ""
+    if len(positions) > 1:
+        early = "it has several devices" if workers > 1 else ""
+    elif workers > 1:
+        early = early_shares(dataset, positions[0], replicas)
     if isinstance(early, str):
         reason = f" ({early})" if early else ""
         text = f"every worker reads all data and takes its share{reason}{ordered}"
         return Shares(_cut(whole, positions, replicas), whole, text, late=True)
-    taken = early.parts(seed_offset(positions[0])).with_options(whole.options())
+    taken = early.dataset().with_options(whole.options())
     batches = dataset.cardinality()
     if batches >= 0:
         taken = taken.apply(tf.data.experimental.assert_cardinality(batches))
-    return Shares(
-        taken.map(early.cut), whole, sharding("maps", " (source read whole)"), True
-    )
+    return Shares(taken, whole, sharding("maps", " (source read whole)"), True)
 
 
 def _cut(

@@ -24,7 +24,6 @@ def test_files_are_whole(two_workers, tmp_path, chief_alone, in_scope):
         "model.weights.json",
         *(f"model_{i:05}.weights.h5" for i in range(3)),
         "model.h5",
-        "model",
         "exported",
     }
     assert {"assets", "fingerprint.pb", "saved_model.pb", "variables"} == set(

@@ -10,9 +10,7 @@ import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from keras_fastnet.batches.early_shares import early_shares
 from keras_fastnet.batches.shares import shares_of
-from keras_fastnet.batches.stages import by_example
 
 EPOCHS, MOST_BATCHES = 2, 7
 
@@ -72,7 +70,6 @@ BATCHES = {
     "batch skip": lambda data, n: data.skip(n % 3),
     "batch cache": lambda data, n: data.take(9).cache(),
     "batch prefetch": lambda data, n: data.prefetch(n),
-    "batch by example": lambda data, n: data.map(by_example(double)),
     "batch map": lambda data, n: data.map(double),
     "batch filter": lambda data, n: data.filter(lambda *batch: True),
 }
@@ -97,7 +94,7 @@ def pipelines(draw):
     batch = draw(st.integers(1, 12))
     before = draw(stages(EXAMPLES, ["map", "dict", "shuffle", "take"], 5))
     batching = draw(st.sampled_from(["batch", "batch", "batch", "padded"]))
-    after = draw(stages(BATCHES, ["batch prefetch", "batch by example"], 2))
+    after = draw(stages(BATCHES, ["batch prefetch", "batch cache"], 2))
     options = draw(
         st.sampled_from([{}, {"drop_remainder": True}, {"num_parallel_calls": 2}])
     )
@@ -215,7 +212,7 @@ def test_the_union_of_the_shares_is_the_batch_of_one_device(make, cluster):
     assert_union_is_that_of_one_device(make, *cluster)
 
 
-def test_functions_with_branches_loops_and_tables_make_several_elements_at_once():
+def test_functions_with_branches_loops_and_tables():
     keys = tf.constant(["0", "1", "2"])
     table = tf.lookup.StaticHashTable(
         tf.lookup.KeyValueTensorInitializer(keys, tf.range(3)), -1
@@ -234,20 +231,6 @@ def test_functions_with_branches_loops_and_tables_make_several_elements_at_once(
     )
 
 
-@pytest.mark.parametrize(
-    ("make", "at_once"),
-    [
-        (lambda: mapped().batch(16).map(by_example(double)), 4),
-        (lambda: mapped().map(as_dict).prefetch(1).batch(12), 2),
-        (lambda: mapped().map(lambda x: tf.zeros([600], tf.int64)).batch(16), 1),
-        (lambda: mapped().map(lambda x: tf.random.uniform([])).batch(16), 1),
-    ],
-    ids=["four", "two", "large", "random"],
-)
-def test_for_how_many_small_elements_a_function_is_called_at_once(make, at_once):
-    assert early_shares(make(), [1], 2).at_once() == at_once
-
-
 def own_rows(data, workers, rank):
     shares = shares_of(data, [rank], workers).dataset
     return [share.data.numpy()[: share.own].tolist() for (share,) in shares]
@@ -261,23 +244,21 @@ def seeded():
 
 
 @pytest.mark.parametrize("op_seed", [None, 3])
-def test_workers_draw_random_numbers_of_their_own_by_the_seed(seeded, op_seed):
-    def drawn(example):
-        # Within a branch: a function of its own in the graph.
-        return tf.cond(
-            example >= 0,
-            lambda: tf.random.uniform([], seed=op_seed),
-            lambda: 0.0,
+def test_random_numbers_that_follow_a_seed_are_those_of_one_device(seeded, op_seed):
+    def make():
+        return tf.data.Dataset.range(20).map(
+            lambda _: tf.random.uniform([], seed=op_seed)
         )
 
-    data = tf.data.Dataset.range(24).map(drawn).batch(8)
-    first = [own_rows(data, 3, rank) for rank in range(3)]
-    assert first == [own_rows(data, 3, rank) for rank in range(3)]
-    numbers = [list(itertools.chain(*rows)) for rows in first]
+    assert "RandomUniform in map(lambda)" in shares_of(make().batch(8), [0], 2).sharding
+    assert_union_is_that_of_one_device(lambda: make().batch(8), 2, 1)
+
+
+def test_random_numbers_without_a_seed_are_drawn_for_the_share_alone():
+    data = tf.data.Dataset.range(24).map(lambda _: tf.random.uniform([])).batch(8)
+    numbers = [itertools.chain(*own_rows(data, 3, rank)) for rank in range(3)]
     assert len({*itertools.chain(*numbers)}) == 24
-    # Rank 0 draws as one device does.
-    alone = np.concatenate(list(data.as_numpy_iterator()))
-    assert numbers[0] == alone[: len(numbers[0])].tolist()
+    assert shares_of(data, [0], 3).marks_sources
 
 
 def test_a_function_runs_for_the_examples_of_the_share_alone():
@@ -368,21 +349,15 @@ def interleaved(deterministic, behind):
 
 
 @pytest.mark.parametrize(
-    "behind", [by_example(double), double], ids=["early", "whole batches"]
+    "behind", [lambda x: x, lambda x: x.map(double)], ids=["early", "whole batches"]
 )
 def test_examples_in_no_fixed_order_are_put_in_order(behind):
     def make(deterministic):
-        return interleaved(deterministic, lambda data: data.map(behind))
+        return interleaved(deterministic, behind)
 
     free, ordered = make(False), make(True)
     for _ in range(EPOCHS):
         assert own_rows(free, 2, 1) == own_rows(ordered, 2, 1)
-    assert shares_of(free, [1], 2).late == (behind is double)
+    assert shares_of(free, [1], 2).marks_sources == (behind(free) is free)
     assert "in a fixed order" in shares_of(free, [1], 2).sharding
     assert "in a fixed order" not in shares_of(ordered, [1], 2).sharding
-
-
-def test_a_function_that_is_not_by_example_raises():
-    data = tf.data.Dataset.range(8).batch(4).map(by_example(lambda x: x[:1]))
-    with pytest.raises(tf.errors.InvalidArgumentError, match="a row for each row"):
-        list(shares_of(data, [0], 2).dataset)

@@ -291,7 +291,7 @@ def test_draws_are_the_same_for_all_examples():
             keras.random.normal(shape, seed=generator),
             keras.random.randint(shape, 0, 1000, seed=generator),
             keras.random.dropout(tf.ones_like(x), 0.5, seed=generator),
-            tf.random.truncated_normal(shape, 1.0, seed=5),
+            keras.random.truncated_normal(shape, 1.0, seed=5),
         ]
 
     x = tf.ones((4, 3))

@@ -19,20 +19,11 @@ def lars(**options: Any) -> LARS:
     return LARS(2.0, weight_decay=1e-3, trust_coefficient=0.02, **options)
 
 
-def _with_addons() -> Any:
-    import tensorflow_addons as tfa
-
-    lookahead = tfa.optimizers.Lookahead(lars(), sync_period=2)
-    return tfa.optimizers.MovingAverage(lookahead, average_decay=0.5)
-
-
 OPTIMIZERS = {
     "lars": lars,
     "clipped": lambda: lars(global_clipnorm=0.5),
     "large": lambda: LargeBatchOptimizer(lars(), 2),
     "growing": lambda: LargeBatchOptimizer(lars()),
-    "addons": _with_addons,
-    "large addons": lambda: LargeBatchOptimizer(_with_addons(), 3),
 }
 
 
@@ -87,7 +78,7 @@ def fit_with_keras_2(
     **options: Any,
 ) -> dict[str, Any]:
     """Trains the small classifier and returns what came out."""
-    if strategy is None and optimizer not in ("lars", "clipped", "addons"):
+    if strategy is None and optimizer not in ("lars", "clipped"):
         strategy = keras_fastnet.TorusStrategy()
     x, y = examples(count)
     made = OPTIMIZERS[optimizer]

@@ -1,7 +1,5 @@
 """`fit` of Keras 2 on two workers, in TensorFlow's own loop."""
 
-import importlib.util
-
 import numpy as np
 import pytest
 
@@ -9,10 +7,6 @@ from tests.distributed.worker_pool import WorkerError
 from tests.equality.comparing import assert_equal
 
 GROWTH = {0: 16, 1: 32, 2: 96}
-needs_addons = pytest.mark.skipif(
-    importlib.util.find_spec("tensorflow_addons") is None,
-    reason="needs tensorflow-addons, which is for TensorFlow 2.15",
-)
 
 
 def same(one_device, pool, **settings):
@@ -57,13 +51,6 @@ def test_other_data(one_device, two_workers, settings):
 
 def test_a_replica_for_each_device(one_device, one_by_two):
     same(one_device, one_by_two, optimizer="large", epochs=2)
-
-
-@needs_addons
-@pytest.mark.smoke
-@pytest.mark.parametrize("optimizer", ["addons", "large addons"])
-def test_addons(one_device, two_workers, optimizer):
-    same(one_device, two_workers, optimizer=optimizer)
 
 
 @pytest.mark.smoke

@@ -9,15 +9,12 @@ import tensorflow as tf
 from keras_fastnet._keras.keras_api import keras, require_keras_3
 
 _New = keras.optimizers.Optimizer
-_Legacy = keras.optimizers.legacy.Optimizer
 
 # Whether the caller of `apply` passes sums over the replicas.
 _given_sums = contextvars.ContextVar("_given_sums", default=False)
 
 
-# The second base is for `isinstance` alone, which tensorflow-addons asks: the methods
-# are those of the first. The methods that its wrappers call are at the end.
-class Optimizer(_New, _Legacy):  # type: ignore[misc, valid-type]
+class Optimizer(_New):  # type: ignore[misc, valid-type]
     """An optimizer that is built and applied like one of Keras 3.
 
     Args:
@@ -28,12 +25,6 @@ class Optimizer(_New, _Legacy):  # type: ignore[misc, valid-type]
     Raises:
         NotImplementedError: An argument is of Keras 3 only.
     """
-
-    _HAS_AGGREGATE_GRAD = True
-    # Not the older kind's properties and lists.
-    clipnorm = clipvalue = global_clipnorm = None
-    _hyper: dict[str, Any] = {}  # noqa: RUF012
-    _slot_names = ()
 
     def __init__(
         self,
@@ -120,43 +111,4 @@ class Optimizer(_New, _Legacy):  # type: ignore[misc, valid-type]
             rate = float(rate)
         return {**config, "learning_rate": rate}
 
-    @property
-    def weights(self) -> list[Any]:
-        """All variables of the optimizer."""
-        return list(self.variables)
-
     update_step: Callable[..., None]
-
-    # Called by wrappers of the older kind, as in tensorflow-addons: variables for all,
-    # then the update of one.
-
-    _dense_apply_args = ("grad", "var")
-    _sparse_apply_args = ("grad", "var", "indices")
-
-    def _create_hypers(self) -> None:
-        pass
-
-    def _create_slots(self, var_list: Sequence[Any]) -> None:
-        self.build(var_list)
-
-    def _prepare(self, var_list: Sequence[Any]) -> dict[Any, Any]:
-        self._compute_current_learning_rate()
-        return {}
-
-    def _prepare_local(self, device: Any, dtype: Any, apply_state: Any) -> None:
-        self._compute_current_learning_rate()
-
-    def _get_hyper(self, name: str, dtype: Any = None) -> Any:
-        value = getattr(self, name)
-        return value if dtype is None else tf.cast(value, dtype)
-
-    def _set_hyper(self, name: str, value: Any) -> None:
-        setattr(self, name, value)
-
-    def _resource_apply_dense(self, grad: Any, var: Any) -> Any:
-        self._update_step(grad, var)
-        return tf.no_op()
-
-    def _resource_apply_sparse(self, grad: Any, var: Any, indices: Any) -> Any:
-        self._update_step(tf.IndexedSlices(grad, indices, tf.shape(var)), var)
-        return tf.no_op()

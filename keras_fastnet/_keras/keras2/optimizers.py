@@ -1,7 +1,7 @@
 """Adapter for Keras 2 optimizers.
 
-Keras 2 has two kinds: those since 2.11, and `keras.optimizers.legacy`, which the
-wrappers of tensorflow-addons demand and are.
+Keras 2 has two kinds: those since 2.11, and `keras.optimizers.legacy`, of which those
+of tensorflow-addons are.
 """
 
 import contextlib

@@ -1,8 +1,6 @@
 """Random numbers that do not depend on how many examples a replica has."""
 
 import contextlib
-import functools
-import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,7 +9,6 @@ from keras.src.backend.tensorflow import random as keras_random
 
 _SEED = 7
 _KERAS = ("normal", "truncated_normal", "uniform", "randint")
-_TENSORFLOW = ("normal", "truncated_normal", "uniform")
 
 
 @contextlib.contextmanager
@@ -19,22 +16,15 @@ def equal_draws() -> Iterator[None]:
     """Gives all examples of a batch the same random numbers, in every step.
 
     A model whose layers draw then makes the same update on any number of replicas. It
-    replaces the functions of `keras.random`, which Keras's layers call too, and those
-    of `tf.random` that draw from these distributions. Draws of other distributions,
-    and of `tf.random.Generator`, stay as they are.
+    replaces the functions of `keras.random`, which Keras's layers call too. Draws of
+    other distributions, and of TensorFlow, stay as they are.
     """
     changes: dict[tuple[Any, str], Any] = {
         (keras_random, "dropout"): _dropout,
         (keras_random, "shuffle"): lambda x, *args, **kwargs: x,
     }
     for name in _KERAS:
-        original = getattr(keras_random, name)
-        draw = functools.partial(original, seed=_SEED)
-        changes[keras_random, name] = _repeated(draw, original)
-    for name in _TENSORFLOW:
-        stateless = getattr(tf.random, f"stateless_{name}")
-        draw = functools.partial(stateless, seed=[_SEED, _SEED])
-        changes[tf.random, name] = _repeated(draw, getattr(tf.random, name))
+        changes[keras_random, name] = _repeated(getattr(keras_random, name))
     originals = {(home, name): getattr(home, name) for home, name in changes}
     try:
         for (home, name), change in changes.items():
@@ -45,25 +35,20 @@ def equal_draws() -> Iterator[None]:
             setattr(home, name, original)
 
 
-def _repeated(draw: Callable[..., Any], original: Callable[..., Any]) -> Any:
+def _repeated(original: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a function that draws for one example, and repeats that over the batch.
 
     Args:
-        draw: Draws numbers, from a seed of its own.
-        original: The function whose arguments the new one takes.
+        original: A function of `keras.random`.
     """
-    signature = inspect.signature(original)
 
-    def drawn(*args: Any, **kwargs: Any) -> tf.Tensor:
-        given = dict(signature.bind(*args, **kwargs).arguments)
-        shape = given.pop("shape")
-        for unused in ("seed", "name"):
-            given.pop(unused, None)
+    def drawn(shape: Any, *args: Any, **kwargs: Any) -> tf.Tensor:
         if not isinstance(shape, tf.Tensor):
             # An entry may be a tensor: the size of the batch.
             shape = tf.stack(list(shape)) if len(shape) else tf.zeros([0], tf.int32)
-        one = draw(tf.concat([tf.ones_like(shape[:1]), shape[1:]], 0), **given)
-        return tf.broadcast_to(one, shape)
+        one = tf.concat([tf.ones_like(shape[:1]), shape[1:]], 0)
+        drawn = original(one, *args, **{**kwargs, "seed": _SEED})
+        return tf.broadcast_to(drawn, shape)
 
     return drawn
 
