@@ -178,6 +178,37 @@ def _weigh_elements(values: tf.Tensor, total: tf.Tensor) -> tf.Tensor:
     return tf.where(of_examples, _step().unweigh(total), total)
 
 
+# TensorFlow's guides to `strategy.run` give these to steps of the user's own, where
+# each replica's loss is its term of the sum over the replicas.
+@wrap(
+    tf.nn,
+    "compute_average_loss",
+    stock="A term of a mean over all replicas is weighed as a mean: updates of 1/N.",
+    until="Keras sums the losses of a step that the user has written.",
+)
+def _average_of_batch(original, per_example_loss, *args, **kwargs):
+    value = original(per_example_loss, *args, **kwargs)
+    step = keras_step()
+    if step is None:
+        return value
+    if "global_batch_size" in kwargs or len(args) > 1:
+        return step.unweigh(value)
+    # TensorFlow has taken the shares for equal.
+    return value * in_replica().num_replicas_in_sync
+
+
+@wrap(
+    tf.nn,
+    "scale_regularization_loss",
+    stock="As for `compute_average_loss`.",
+    until="As for `compute_average_loss`.",
+)
+def _whole_penalty(original, regularization_loss):
+    value = original(regularization_loss)
+    step = keras_step()
+    return value if step is None else value * in_replica().num_replicas_in_sync
+
+
 def _sums_of_own(values: list[tf.Tensor]) -> list[tf.Tensor]:
     """Sums over the replicas that have examples."""
     own = _step().own > 0
