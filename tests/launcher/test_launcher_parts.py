@@ -90,6 +90,7 @@ def test_environment_of_the_workers():
     assert first["CUDA_VISIBLE_DEVICES"] == "3"
     assert second == {
         "PYTHONUNBUFFERED": "1",
+        "PYTHONHASHSEED": "0",
         "TF_NUM_INTRAOP_THREADS": "2",
         "TF_NUM_INTEROP_THREADS": "2",
         "OMP_NUM_THREADS": "2",
