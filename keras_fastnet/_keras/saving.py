@@ -19,7 +19,7 @@ from keras_fastnet._keras.wrapping import wrap
 # own beside the path and then moves it there, so that no worker waits for another, and
 # a file is whole whenever it is read.
 def _save_beside_others(original, model, filepath, *args, **kwargs):
-    if not _is_shared(filepath):
+    if not is_shared(filepath):
         return original(model, filepath, *args, **kwargs)
     overwrite = args[0] if args else kwargs.get("overwrite", True)
     # Only the chief writes to an object store, or asks whether to overwrite a file.
@@ -28,7 +28,7 @@ def _save_beside_others(original, model, filepath, *args, **kwargs):
         return original(model, filepath, *args, **kwargs) if is_chief else None
     if original.__name__ == "export":
         os.makedirs(os.path.dirname(os.path.abspath(filepath)), exist_ok=True)
-    return _write_whole(lambda path: original(model, path, *args, **kwargs), filepath)
+    return write_whole(lambda path: original(model, path, *args, **kwargs), filepath)
 
 
 for _name in ("save", "save_weights", "export"):
@@ -48,25 +48,33 @@ for _name in ("save", "save_weights", "export"):
     until="Files are written elsewhere and then moved into place.",
 )
 def _checkpoint_beside_others(original, saver, file_prefix, *args, **kwargs):
-    if not _is_shared(file_prefix) or "://" in os.fspath(file_prefix):
+    if not is_shared(file_prefix) or "://" in os.fspath(file_prefix):
         return original(saver, file_prefix, *args, **kwargs)
     folder = os.path.dirname(file_prefix)
     os.makedirs(os.path.abspath(folder), exist_ok=True)
-    written = _write_whole(
+    written = write_whole(
         lambda path: original(saver, path, *args, **kwargs), file_prefix
     )
     name = os.path.basename(tf.compat.as_str(written.numpy()))
     return tf.constant(os.path.join(folder, name))
 
 
-def _is_shared(path: Any) -> bool:
+def is_shared(path: Any) -> bool:
     """Returns whether other workers may write to a path; an open file is no path."""
     several = any(strategy.num_workers > 1 for strategy in STRATEGIES)
     return several and isinstance(path, str | os.PathLike)
 
 
-def _write_whole(write: Callable[[Any], Any], given: Any) -> Any:
-    """Saves to a folder beside a path, and puts what is there in its place."""
+def write_whole(write: Callable[[Any], Any], given: Any) -> Any:
+    """Writes to a folder beside a path, and puts what is there in its place.
+
+    Args:
+        write: Writes a file, or a folder, whose path it is given.
+        given: The path.
+
+    Returns:
+        What `write` returns.
+    """
     path = os.path.realpath(given)
     parent, name = os.path.split(path)
     if not os.path.isdir(parent):
