@@ -17,6 +17,7 @@ if TYPE_CHECKING or not IS_KERAS_2:
     from keras_fastnet._keras import callbacks, saving
     from keras_fastnet._keras.keras3 import (
         data,
+        downloads,
         functions,
         models,
         optimizers,
@@ -25,7 +26,7 @@ if TYPE_CHECKING or not IS_KERAS_2:
     )
 
     # Imported for the changes that they register.
-    REGISTERING: tuple = (callbacks, data, functions, saving)
+    REGISTERING: tuple = (callbacks, data, downloads, functions, saving)
     REGISTERING += (steps, tensorflow)
 else:
     from keras_fastnet._keras.keras2 import fit as functions

@@ -21,7 +21,7 @@ from keras_fastnet._keras.wrapping import wrap
 # a file is whole whenever it is read. Folders cannot be moved over others: those are
 # the chief's.
 def _save_beside_others(original, model, filepath, *args, **kwargs):
-    if not _is_shared(filepath):
+    if not is_shared(filepath):
         return original(model, filepath, *args, **kwargs)
     given = inspect.signature(original).bind(model, filepath, *args, **kwargs).arguments
     is_folder = original.__name__ == "export" or given.get("zipped") is False
@@ -29,7 +29,7 @@ def _save_beside_others(original, model, filepath, *args, **kwargs):
     if is_folder or "://" in os.fspath(filepath) or given.get("overwrite") is False:
         is_chief = all(strategy.rank == 0 for strategy in STRATEGIES)
         return original(model, filepath, *args, **kwargs) if is_chief else None
-    return _write_whole(lambda path: original(model, path, *args, **kwargs), filepath)
+    return write_whole(lambda path: original(model, path, *args, **kwargs), filepath)
 
 
 for _name in ("save", "save_weights", "export"):
@@ -49,30 +49,40 @@ for _name in ("save", "save_weights", "export"):
     until="Files are written elsewhere and then moved into place.",
 )
 def _checkpoint_beside_others(original, saver, file_prefix, *args, **kwargs):
-    if not _is_shared(file_prefix) or "://" in os.fspath(file_prefix):
+    if not is_shared(file_prefix) or "://" in os.fspath(file_prefix):
         return original(saver, file_prefix, *args, **kwargs)
     folder = os.path.dirname(file_prefix)
     os.makedirs(os.path.abspath(folder), exist_ok=True)
-    written = _write_whole(
+    written = write_whole(
         lambda path: original(saver, path, *args, **kwargs), file_prefix
     )
     name = os.path.basename(tf.compat.as_str(written.numpy()))
     return tf.constant(os.path.join(folder, name))
 
 
-def _is_shared(path: Any) -> bool:
+def is_shared(path: Any) -> bool:
     """Returns whether other workers may write to a path; an open file is no path."""
     several = any(strategy.num_workers > 1 for strategy in STRATEGIES)
     return several and isinstance(path, str | os.PathLike)
 
 
-def _write_whole(write: Callable[[Any], Any], given: Any) -> Any:
-    """Saves to a folder beside a path, and puts the files there in its place."""
-    parent, name = os.path.split(os.path.realpath(given))
+def write_whole(write: Callable[[Any], Any], given: Any) -> Any:
+    """Writes to a folder beside a path, and puts what is there in its place.
+
+    Args:
+        write: Writes a file, or a folder, whose path it is given.
+        given: The path.
+
+    Returns:
+        What `write` returns.
+    """
+    path = os.path.realpath(given)
+    parent, name = os.path.split(path)
     if not os.path.isdir(parent):
         # For an error with the path that was given.
         return write(given)
     indices = (".json", ".index")
+    before = _inode(path)
     # On the same disk.
     with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=parent) as spare:
         result = write(os.path.join(spare, name))
@@ -81,8 +91,20 @@ def _write_whole(write: Callable[[Any], Any], given: Any) -> Any:
             for entry in sorted(os.listdir(spare), key=lambda e: e.endswith(indices)):
                 # To where a link points, if it is one.
                 target = os.path.realpath(os.path.join(parent, entry))
+                if os.path.isdir(target):
+                    if _inode(target) != before:
+                        # Another worker was first, and may be reading it.
+                        continue
+                    os.rename(target, os.path.join(spare, f"{entry}.before"))
                 os.replace(os.path.join(spare, entry), target)
     return result
+
+
+def _inode(path: str) -> int | None:
+    try:
+        return os.stat(path).st_ino
+    except FileNotFoundError:
+        return None
 
 
 @contextlib.contextmanager

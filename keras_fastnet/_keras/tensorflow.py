@@ -22,8 +22,9 @@ from tensorflow.python.distribute import (
 )
 from tensorflow.python.distribute import values as distributed_values
 from tensorflow.python.eager import context
-from tensorflow.python.framework import func_graph
+from tensorflow.python.framework import func_graph, ops
 
+from keras_fastnet._keras.active_strategy import in_scope_only
 from keras_fastnet._keras.wrapping import extend, extension, install, wrap
 
 # The implementation behind `tf.distribute.MultiWorkerMirroredStrategy`.
@@ -32,6 +33,23 @@ CollectiveAllReduceExtended = collective_all_reduce_strategy.CollectiveAllReduce
 CollectiveAllReduce = cross_device_ops.CollectiveAllReduce
 # The implementation behind `tf.distribute.TPUStrategy`.
 TPUExtended = tpu_strategy.TPUExtended
+
+
+# TensorFlow notes on the default graph which strategy's scope is entered.
+@wrap(
+    tf.compat.v1,
+    "reset_default_graph",
+    stock=(
+        "`keras.utils.clear_session()` leaves the strategy's scope: layers made "
+        "afterwards are outside, and its end raises `IndexError: pop from empty list`."
+    ),
+    until="TensorFlow keeps the strategy elsewhere.",
+)
+def _keep_scope(original):
+    graph, scope = ops.get_default_graph(), in_scope_only()
+    original()
+    if scope is not None:
+        ops._default_graph_stack._global_default_graph = graph
 
 
 def tensorflow_has_run() -> bool:

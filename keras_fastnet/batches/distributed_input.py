@@ -9,7 +9,11 @@ import tensorflow as tf
 from keras_fastnet._keras import datasets as upstream
 from keras_fastnet._keras.tensorflow import empty_batch, worker_dataset
 from keras_fastnet.batches.epoch_data import DatasetElements, Elements, EpochData
-from keras_fastnet.batches.fingerprints import fingerprint, tell_the_same
+from keras_fastnet.batches.fingerprints import (
+    fingerprint,
+    targets_differ,
+    tell_the_same,
+)
 from keras_fastnet.batches.global_batch import (
     GlobalBatch,
     check_equal_rows,
@@ -194,12 +198,21 @@ class DistributedInput:
         if self._strategy.num_workers < 2:
             return
         seen = self._workers.values_of_all(fingerprint(batch), "the first batch")
-        if shares.marks_sources and not tell_the_same(seen):
+        same = tell_the_same(seen)
+        if shares.marks_sources and any(marks != seen[0] for marks in seen):
             # The sources may differ where the data do not, as paths of files do.
             seen = self._workers.values_of_all(
                 fingerprint(shares.first_whole()), "the first batch as a whole"
             )
-        if not tell_the_same(seen):
+            same = same or tell_the_same(seen)
+        if targets_differ(seen, shares.whole.element_spec):
+            raise ShardingError(
+                "All workers must see the same global batches, of which each takes "
+                "its share. Received: first batches of the same inputs with different "
+                f"targets ({seen}). Look for what is ordered differently in each "
+                "process: if classes are numbered in the order of a `set`, sort it."
+            )
+        if not same:
             raise ShardingError(
                 "All workers must see the same global batches, of which each takes "
                 f"its share. Received: different first batches ({seen}). "

@@ -1,5 +1,6 @@
 """Hashes of batches, by which workers see that they read the same data in one order."""
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -109,5 +110,28 @@ def tell_the_same(fingerprints: list[list[int]]) -> bool:
     Args:
         fingerprints: The fingerprint of each worker's batch.
     """
-    telling = [marks for marks in zip(*fingerprints, strict=True) if max(marks) >= 0]
-    return not telling or any(len(set(marks)) == 1 for marks in telling)
+    telling = _equal_marks(zip(*fingerprints, strict=True))
+    return not telling or any(telling)
+
+
+def targets_differ(fingerprints: list[list[int]], element_spec: Any) -> bool:
+    """Returns whether batches of the same inputs have other targets or weights.
+
+    Random augmentation changes inputs. Other targets for the same inputs are a mistake,
+    such as classes in the order of a Python set, which is another in each process.
+
+    Args:
+        fingerprints: The fingerprint of each worker's batch.
+        element_spec: What a batch consists of.
+    """
+    if not isinstance(element_spec, tuple):
+        return False
+    tensors = list(zip(*fingerprints, strict=True))
+    inputs = len(tf.nest.flatten(element_spec[0]))
+    same = _equal_marks(tensors[:inputs])
+    return bool(same) and all(same) and not all(_equal_marks(tensors[inputs:]))
+
+
+def _equal_marks(tensors: Iterable[Sequence[int]]) -> list[bool]:
+    """Returns whether each tensor has one hash on all workers, if its hashes tell."""
+    return [len(set(marks)) == 1 for marks in tensors if max(marks) >= 0]

@@ -81,7 +81,7 @@ class Failure:
             )
         reason = f"exit code {self.exit_code}"
         if self.recorded is not None:
-            reason = self.recorded.error.partition("\n")[0]
+            reason = _first_line(self.recorded.error)
         elif self.exit_code < 0:
             reason = f"killed by signal {-self.exit_code}"
             with contextlib.suppress(ValueError):
@@ -89,6 +89,22 @@ class Failure:
             if self.exit_code == -signal.SIGKILL:
                 reason += " (the kernel does this when memory runs out)"
         return f"worker {self.rank} failed first: {reason}"
+
+
+def _first_line(error: str) -> str:
+    """Returns the line that says what failed.
+
+    Args:
+        error: As `Recorded.error`. TensorFlow names the operation, and the lines of the
+            program that have made it, before it says what failed.
+    """
+    first, _, rest = error.partition("\n")
+    heading, found, _ = first.partition("Graph execution error:")
+    if found:
+        # Of several errors, with a number each, all but one are often "Cancelled".
+        line = re.search(r"^ +\(0\) (.+)|^(?!Detected at|\d+ root)(\S.*)", rest, re.M)
+        first = heading + (line[1] or line[2]) if line else first
+    return re.sub(r"{{function_node \S+?}} ", "", first)
 
 
 def find_failure(

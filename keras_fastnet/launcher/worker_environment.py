@@ -82,6 +82,9 @@ def worker_environments(
     for variable in _THREADS:
         if threads_per_worker is not None or variable not in environment:
             shared[variable] = str(threads)
+    if "PYTHONHASHSEED" not in environment:
+        # Sets of strings, such as names of classes, have one order on all workers.
+        shared["PYTHONHASHSEED"] = "0"
     if threads_per_worker is None and _OPERATIONS not in environment:
         # With a single thread a worker cannot compute and communicate at once.
         shared[_OPERATIONS] = str(max(2, threads))

@@ -62,6 +62,11 @@ def test_a_file_is_whole_while_it_is_saved_again(two_workers, tmp_path):
     assert other == [""] * 12
 
 
+def test_a_downloaded_file_is_whole(two_workers, tmp_path):
+    found = two_workers.run("download", folder=str(tmp_path))
+    assert found == [(False, (1 << 20) + 1)] * 2
+
+
 def test_the_chief_alone_asks_before_it_overwrites(two_workers, tmp_path):
     chief, other = two_workers.run("save_without_overwriting", folder=str(tmp_path))
     assert chief == {"asked": True, "kept": True}

@@ -4,7 +4,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_fastnet.batches.fingerprints import fingerprint, tell_the_same
+from keras_fastnet.batches.fingerprints import (
+    fingerprint,
+    targets_differ,
+    tell_the_same,
+)
 from keras_fastnet.batches.global_batch import (
     count_examples,
     dealt_evenly,
@@ -88,6 +92,11 @@ def test_one_tensor_with_equal_hashes_is_enough():
     assert not tell_the_same([marks(images[0], labels[::-1]), other])
     assert not tell_the_same([one, [one[0] + 1, -1]])
     assert tell_the_same([[-1, -1], [-1, -1]])
+    pair = (tf.TensorSpec([]), tf.TensorSpec([]))
+    renumbered = [one, marks(images[0], 6 - labels)]
+    assert targets_differ(renumbered, pair)
+    assert not targets_differ([one, other], pair)
+    assert not targets_differ(renumbered, {"x": pair[0], "y": pair[1]})
 
 
 @pytest.mark.parametrize("data", [(tf.constant(1.0),), None])

@@ -113,13 +113,16 @@ def fit_growing_pipeline(
     return {**state(model), "history": history.history}
 
 
-def fit_unlike_sources(strategy: Any, *, order: bool, labelled: bool) -> str:
+def fit_unlike_sources(
+    strategy: Any, *, order: bool = False, labelled: bool = True, mapped: bool = True
+) -> str:
     """Trains on sources that differ between workers; returns the error's text.
 
     Args:
         strategy: The worker's.
         order: Whether the data come in another order; else the examples' names differ.
         labelled: Whether the source has labels, which are no names.
+        mapped: Whether a worker maps its part; else each worker has other labels.
     """
     x, y = map(tf.constant, examples(64))
     numbers = np.arange(64)
@@ -133,9 +136,12 @@ def fit_unlike_sources(strategy: Any, *, order: bool, labelled: bool) -> str:
         return tf.gather(x, number), label
 
     dataset = tf.data.Dataset.from_tensor_slices((names, labels)).map(loaded)
+    data: dict[str, Any] = {"x": dataset.batch(32)}
+    if not mapped:
+        data = {"x": x, "y": (y + strategy.rank) % 2}
     model = compiled_network(strategy)
     try:
-        model.fit(dataset.batch(32), verbose=0)
+        model.fit(**data, verbose=0)
     except ShardingError as error:
         return str(error)
     return ""

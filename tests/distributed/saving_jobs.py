@@ -1,6 +1,9 @@
 """What the workers of a `WorkerPool` are told to do about files of models."""
 
+import functools
+import http.server
 import os
+import threading
 import time
 import zipfile
 from typing import Any
@@ -151,6 +154,37 @@ def load_while_saving(strategy: Any, *, folder: str) -> list[str]:
             found.append(damage(model, "weights", path))
     strategy.fit_support.workers.any(False, "the test")
     return found
+
+
+def download(strategy: Any, *, folder: str) -> tuple[bool, int]:
+    """Returns whether a file is there before it is whole, and its size afterwards."""
+    half, rest = threading.Event(), threading.Event()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"x" * (1 << 20))
+            half.set()
+            rest.wait(60)
+            self.wfile.write(b"y")
+
+        def log_message(self, *args):
+            pass
+
+    path = os.path.join(folder, str(strategy.rank))
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.handle_request).start()
+        origin = f"http://127.0.0.1:{server.server_port}/"
+        call = functools.partial(keras.utils.get_file, path, origin)
+        thread = threading.Thread(target=call)
+        thread.start()
+        half.wait(60)
+        time.sleep(0.5)
+        early = os.path.exists(path)
+        rest.set()
+        thread.join()
+    return early, os.path.getsize(path)
 
 
 def save_without_overwriting(strategy: Any, *, folder: str) -> dict[str, Any]:

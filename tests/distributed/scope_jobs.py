@@ -39,6 +39,8 @@ def optimizer_outside(strategy: Any, *, kind: str) -> dict[str, Any]:
     metric = keras.metrics.BinaryAccuracy()
     auc = keras.metrics.AUC(name="auc")
     with scope(strategy):
+        # As programs do that make several models in turn.
+        keras.utils.clear_session()
         model = network()
     model.compile(
         optimizer,

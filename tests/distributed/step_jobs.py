@@ -111,6 +111,23 @@ class TracedStep(OwnStep):
     train_step = tf.function(OwnStep.train_step)
 
 
+class AveragedStep(OwnStep):
+    """A step that TensorFlow's guides write for `strategy.run`."""
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            errors = tf.reduce_sum((self(x, training=True) - y) ** 2, 1)
+            kernel = tf.reduce_sum(self.trainable_variables[0] ** 2)
+            loss = (
+                tf.nn.compute_average_loss(errors, global_batch_size=5)
+                + tf.nn.compute_average_loss(errors, sample_weight=x[:, 0])
+                + tf.nn.scale_regularization_loss(kernel)
+            )
+        _apply(self.optimizer, tape, loss, self)
+        return {"loss": loss}
+
+
 class PlainTrainer(TensorFlowTrainer, keras.Layer):
     """A trainer that is no `keras.Model`."""
 
@@ -132,6 +149,7 @@ def fit_own_steps(strategy: Any, *, kind: str, eager: bool = False) -> dict[str,
         make: dict[str, Callable[[], Any]] = {
             "method": lambda: OwnStep(layers),
             "tf.function": lambda: TracedStep(layers),
+            "average": lambda: AveragedStep(layers),
             "attribute": lambda: keras.Sequential(layers),
             "trainer": PlainTrainer,
         }

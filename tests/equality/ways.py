@@ -211,7 +211,7 @@ OWN_STEPS = {
         f"own step by {kind}, {'eager' if eager else 'traced'}": _own(
             "fit_own_steps", kind=kind, eager=eager
         )
-        for kind in ("method", "tf.function", "attribute", "trainer")
+        for kind in ("method", "tf.function", "average", "attribute", "trainer")
         for eager in (False, True)
     },
     "own test step, traced": _own("evaluate_own_step", eager=False),

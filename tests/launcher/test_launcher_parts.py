@@ -50,6 +50,31 @@ def test_an_error_is_the_same_at_the_same_update_only(tmp_path):
     assert first == second != third
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (
+            "Graph execution error:\n\nDetected at node a/Assert defined at (most "
+            'recent call last):\n  File "train.py", line 4, in train_step\n\n'
+            "assertion failed: [below 3]\n\t [[{{node a/Assert}}]]",
+            "assertion failed: [below 3]",
+        ),
+        (
+            "Graph execution error:\n\nDetected at node b defined at ():\n"
+            "2 root error(s) found.\n  (0) INVALID_ARGUMENT:  indices = 7\n\t [[b]]\n"
+            "  (1) CANCELLED:  no\n0 successful operations.",
+            "INVALID_ARGUMENT:  indices = 7",
+        ),
+        ("{{function_node __inference_f_1}} no number: a\n\t [[b]]", "no number: a"),
+        ("Graph execution error:", "Graph execution error:"),
+    ],
+)
+def test_the_heading_says_what_failed_in_a_graph(tmp_path, text, shown):
+    found = failure(tmp_path, (1, f"InvalidArgumentError: {text}", 1.0, 5))
+    expected = f"worker 0 failed first: InvalidArgumentError: {shown}"
+    assert found.heading == expected
+
+
 def test_last_lines_have_bars_in_their_final_state(tmp_path):
     path = tmp_path / "log"
     path.write_bytes(b"x\n" * 30 + b"1/2 \b\b\b\r2/2 done\n\nend \xff\r\n")
@@ -66,6 +91,7 @@ def test_environment_of_the_workers():
     assert first["CUDA_VISIBLE_DEVICES"] == "3"
     assert second == {
         "PYTHONUNBUFFERED": "1",
+        "PYTHONHASHSEED": "0",
         "TF_NUM_INTRAOP_THREADS": "2",
         "TF_NUM_INTEROP_THREADS": "2",
         "OMP_NUM_THREADS": "2",

@@ -160,3 +160,8 @@ def test_unlike_sources_raise_if_their_data_differ(two_workers, order, labelled)
     for text in two_workers.run("fit_unlike_sources", order=order, labelled=labelled):
         assert ("must see the same global batches" in text) == order
         assert bool(text) == order
+
+
+def test_other_targets_of_the_same_inputs_raise(two_workers):
+    for text in two_workers.run("fit_unlike_sources", mapped=False):
+        assert "the same inputs with different targets" in text

@@ -165,17 +165,56 @@ def _weigh_elements(values: tf.Tensor, total: tf.Tensor) -> tf.Tensor:
 
     Args:
         values: The tensor. A scalar is a mean over the replica's examples, or a penalty
-            that is the same on all replicas. Another tensor is one of values of the
-            examples if it is as long as they are, and otherwise a penalty; a line
-            says so, as neither Keras nor TensorFlow tells the two apart.
+            that is the same on all replicas. Another tensor has values of the examples
+            if its length is unknown while the step is traced, and is a penalty if it
+            is known and that of the batch is not. Where both are known, equal lengths
+            decide, and a line says so.
         total: The sum of its elements.
     """
     if values.shape.rank == 0:
+        return total
+    if values.shape.rank is None:
+        # As what `tf.py_function` returns.
+        return tf.where(tf.rank(values) > 0, _step().unweigh(total), total)
+    if values.shape[0] is None:
+        return _step().unweigh(total)
+    if not _step().fixed:
         return total
     in_replica().fit_support.note_loss("elements")
     rows = tf.maximum(_step().own, 1)
     of_examples = tf.shape(values, out_type=rows.dtype)[0] == rows
     return tf.where(of_examples, _step().unweigh(total), total)
+
+
+# TensorFlow's guides to `strategy.run` give these to steps of the user's own, where
+# each replica's loss is its term of the sum over the replicas.
+@wrap(
+    tf.nn,
+    "compute_average_loss",
+    stock="A term of a mean over all replicas is weighed as a mean: updates of 1/N.",
+    until="Keras sums the losses of a step that the user has written.",
+)
+def _average_of_batch(original, per_example_loss, *args, **kwargs):
+    value = original(per_example_loss, *args, **kwargs)
+    step = keras_step()
+    if step is None:
+        return value
+    if "global_batch_size" in kwargs or len(args) > 1:
+        return step.unweigh(value)
+    # TensorFlow has taken the shares for equal.
+    return value * in_replica().num_replicas_in_sync
+
+
+@wrap(
+    tf.nn,
+    "scale_regularization_loss",
+    stock="As for `compute_average_loss`.",
+    until="As for `compute_average_loss`.",
+)
+def _whole_penalty(original, regularization_loss):
+    value = original(regularization_loss)
+    step = keras_step()
+    return value if step is None else value * in_replica().num_replicas_in_sync
 
 
 def _sums_of_own(values: list[tf.Tensor]) -> list[tf.Tensor]:
