@@ -24,14 +24,13 @@ if TYPE_CHECKING:
     from keras_fastnet._keras.scopes import train_alone
     from keras_fastnet.launcher.notebook import notebook_launcher
     from keras_fastnet.optimizers import LARS, LargeBatchOptimizer
-    from keras_fastnet.strategies import TorusStrategy, TPUStrategy, strategy
+    from keras_fastnet.strategies import TorusStrategy, TPUStrategy
 
 _HOME = {
     "LARS": "keras_fastnet.optimizers",
     "LargeBatchOptimizer": "keras_fastnet.optimizers",
     "TPUStrategy": "keras_fastnet.strategies",
     "TorusStrategy": "keras_fastnet.strategies",
-    "strategy": "keras_fastnet.strategies",
     "keras": "keras_fastnet._keras.keras_api",
     "notebook_launcher": "keras_fastnet.launcher.notebook",
     "train_alone": "keras_fastnet._keras.scopes",
@@ -52,7 +51,6 @@ __all__ = [
     "recipes",
     "schedules",
     "strategies",
-    "strategy",
     "train_alone",
 ]
 

@@ -75,18 +75,18 @@ CONFIGURATIONS = (
         f"{TORUS}, buckets of 4 MiB",
         KERAS,
         "torus",
-        {"bucket_bytes": 4 * MIB},
+        {"bytes_per_pack": 4 * MIB},
         alone=TORUS,
     ),
     Configuration(
         f"{TORUS}, buckets of 64 MiB",
         KERAS,
         "torus",
-        {"bucket_bytes": 64 * MIB},
+        {"bytes_per_pack": 64 * MIB},
         alone=TORUS,
     ),
     Configuration(
-        TORUS_ONE_BUCKET, KERAS, "torus", {"bucket_bytes": 1024 * MIB}, alone=TORUS
+        TORUS_ONE_BUCKET, KERAS, "torus", {"bytes_per_pack": 1024 * MIB}, alone=TORUS
     ),
     Configuration("Keras, XLA", KERAS, "none", alone="Keras, XLA", xla=True),
     Configuration(TORUS_XLA, KERAS, "torus", alone=TORUS_XLA, xla=True),

@@ -36,7 +36,9 @@ def make_strategy(kind, arguments):
     if kind == "torus":
         import keras_fastnet
 
-        return keras_fastnet.TorusStrategy(**arguments)
+        size = arguments.pop("bytes_per_pack", 0)
+        options = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=size)
+        return keras_fastnet.TorusStrategy(communication_options=options, **arguments)
     if kind == "none":
         return tf.distribute.get_strategy()
     options = tf.distribute.experimental.CommunicationOptions(**arguments)

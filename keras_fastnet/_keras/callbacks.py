@@ -95,13 +95,6 @@ def _optimizer_of(model: Any) -> MicroBatchOptimizer | None:
     return optimizer if isinstance(optimizer, MicroBatchOptimizer) else None
 
 
-def _sets_rate(callback: Any) -> bool:
-    """Returns whether a callback replaces the optimizer's rate in the first step."""
-    if isinstance(callback, FastnetCallback):
-        return callback.sets_learning_rate
-    return isinstance(callback, keras.callbacks.LearningRateScheduler)
-
-
 def _may_stop_within_epochs(callback: Any) -> bool:
     """Returns whether code of the program's own asks to stop after a step.
 
@@ -151,20 +144,16 @@ class WorkersCallbackList(keras.callbacks.CallbackList):
         self._record("the beginning of `fit`")
         strategy = strategy_of(self.model)
         if strategy is not None:
-            epochs = self.params.get("epochs")
-            strategy.fit_support.compare_fit(epochs, self.callbacks)
+            self._asks_all = strategy.fit_support.compare_fit(
+                self.params.get("epochs"),
+                self.callbacks,
+                any(map(_may_stop_within_epochs, self.callbacks)),
+            )
         super().on_train_begin(logs)
-        if strategy is not None and strategy.num_workers > 1:
-            own = any(map(_may_stop_within_epochs, self.callbacks))
-            workers = strategy.fit_support.workers
-            self._asks_all = workers.any(own, "the beginning of `fit`")
         data = data_of(self.model)
         if strategy is not None and data is not None:
             verbose = bool(self.params.get("verbose"))
-            setters = [type(c).__name__ for c in self.callbacks if _sets_rate(c)]
-            strategy.fit_support.begin_fit(
-                self.model, data, verbose, " and ".join(setters)
-            )
+            strategy.fit_support.begin_fit(self.model, data, verbose)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Tells the optimizer that an epoch begins, before all callbacks."""

@@ -2,7 +2,6 @@
 
 import contextlib
 import contextvars
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,8 +17,8 @@ from keras_fastnet._keras.active_strategy import (
 from keras_fastnet._keras.keras_api import keras, keras_2_is_asked_for
 from keras_fastnet._keras.wrapping import unwrapped
 
-STRATEGIES: "weakref.WeakSet[Any]" = weakref.WeakSet()
-"""Strategies in whose scope models must be made."""
+STRATEGIES: set[Any] = set()
+"""The strategies of this process, in whose scope models must be made."""
 
 _alone_on_purpose = contextvars.ContextVar("_alone_on_purpose", default=False)
 

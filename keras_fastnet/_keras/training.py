@@ -21,8 +21,6 @@ class FastnetCallback:
     """Whether it changes nothing in training, so that workers may differ in it."""
     siblings: Sequence[Any] = ()
     """The callbacks of the list that it is in."""
-    sets_learning_rate = False
-    """Whether it sets the optimizer's learning rate from the first update on."""
     adds_logs = False
     """Whether it adds values to the logs of epochs, and does nothing else with them."""
     hidden_logs: tuple[str, ...] = ()

@@ -176,9 +176,7 @@ class DistributedInput:
         # TensorFlow cut the batches to a replica's size.
         batches = dataset.cardinality
         steps = -(-batches // self._devices)
-        own_steps = tf.constant([steps], tf.int64)
-        seen = self._workers.values_of_all(own_steps, "counting the data")
-        counts = [n for (n,) in seen]
+        counts = self._workers.gather(int(steps), "counting the data")
         return None if min(counts) < 0 else max(counts)
 
     def peek(self, data: EpochData) -> Any:
@@ -197,13 +195,12 @@ class DistributedInput:
             check_equal_rows(batch)
         if self._strategy.num_workers < 2:
             return
-        seen = self._workers.values_of_all(fingerprint(batch), "the first batch")
+        seen = self._marks_of_all(batch, "the first batch")
         same = tell_the_same(seen)
         if shares.marks_sources and any(marks != seen[0] for marks in seen):
             # The sources may differ where the data do not, as paths of files do.
-            seen = self._workers.values_of_all(
-                fingerprint(shares.first_whole()), "the first batch as a whole"
-            )
+            whole = shares.first_whole()
+            seen = self._marks_of_all(whole, "the first batch as a whole")
             same = same or tell_the_same(seen)
         if targets_differ(seen, shares.whole.element_spec):
             raise ShardingError(
@@ -222,6 +219,9 @@ class DistributedInput:
                 "`options.experimental_distribute.auto_shard_policy = "
                 "tf.data.experimental.AutoShardPolicy.OFF`."
             )
+
+    def _marks_of_all(self, batch: Any, purpose: str) -> list[list[int]]:
+        return self._workers.gather(fingerprint(batch).numpy().tolist(), purpose)
 
     def _join(self, batches: list[Any]) -> Any:
         local = zip(

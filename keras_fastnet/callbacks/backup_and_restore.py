@@ -285,7 +285,7 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
         strategy = strategy_of(self.model)
         if strategy is not None:
             # No worker leaves before the chief has written the backup.
-            strategy.fit_support.workers.any(True, "the last backup")
+            strategy.fit_support.workers.gather(None, "the last backup")
         raise SystemExit(EXIT_CODE)
 
     def _back_up(self, epoch: int, batch: int) -> None:

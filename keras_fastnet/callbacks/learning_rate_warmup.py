@@ -71,8 +71,6 @@ class LearningRateWarmup(FastnetCallback, keras.callbacks.Callback):
     ```
     """
 
-    sets_learning_rate = True
-
     def __init__(
         self,
         peak: float,

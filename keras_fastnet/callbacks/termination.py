@@ -7,8 +7,6 @@ import time
 from types import FrameType
 from typing import Any
 
-import tensorflow as tf
-
 from keras_fastnet._keras.active_strategy import strategy_of
 from keras_fastnet._keras.keras_api import keras
 
@@ -67,8 +65,8 @@ class Termination:
         self._left -= 1
         if self._left > 0 and not now:
             return False
-        own = tf.constant([self._asked, self._next_interval()], tf.int64)
-        seen = strategy.fit_support.workers.values_of_all(own, "the end of an update")
+        own = [self._asked, self._next_interval()]
+        seen = strategy.fit_support.workers.gather(own, "the end of an update")
         # The chief's interval, since clocks differ.
         self._left = self._interval = seen[0][1]
         self._since = time.monotonic()

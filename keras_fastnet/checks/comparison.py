@@ -86,8 +86,8 @@ def _compare(strategy: Any, subject: Subject) -> Iterator[Verdict]:
         )
     rounding = one.apart(trainings.train(False, trainings.turned))
     # All workers go on, or none.
-    exceeds = not rounding <= _LARGEST_ROUNDING
-    if strategy.fit_support.workers.any(exceeds, "a check"):
+    exceeds = bool(not rounding <= _LARGEST_ROUNDING)
+    if any(strategy.fit_support.workers.gather(exceeds, "a check")):
         raise ValueError(
             "A model can be compared only if its updates do not depend on rounding or "
             f"on random numbers of its own. Received: {subject.name}, whose weights "

@@ -5,6 +5,7 @@ import itertools
 import json
 import threading
 import time
+from typing import Any
 
 from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet.cluster.flight_recorder import FlightRecorder
@@ -36,11 +37,11 @@ class Board:
         self._workers = workers
         self._recorder = recorder
 
-    def gather(self, own: str, purpose: str, *, last: bool = False) -> list[str]:
-        """Returns a text of each worker, by rank. All workers must call it.
+    def gather(self, own: Any, purpose: str, *, last: bool = False) -> list[Any]:
+        """Returns a value of each worker, by rank. All workers must call it.
 
         Args:
-            own: This worker's.
+            own: This worker's, for JSON.
             purpose: What it is for, such as "the beginning of `fit`".
             last: Whether the program may end now: the chief, without which no text can
                 be read, waits until all have read theirs. Defaults to `False`.

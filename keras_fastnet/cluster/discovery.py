@@ -222,8 +222,8 @@ def check_nothing_ran() -> None:
     if upstream.tensorflow_has_run():
         raise ClusterError(
             "A cluster can be formed only before TensorFlow runs its first operation. "
-            "Received: TensorFlow has run already. Create the `TorusStrategy` at the "
-            "start of the program, before any tensor, variable, layer or dataset."
+            "Received: TensorFlow has run already. Create one `TorusStrategy`, at "
+            "the start of the program, before any tensor, variable, layer or dataset."
         )
 
 

@@ -375,5 +375,5 @@ def _check_strategy() -> None:
             "strategies, since others clip and test for overflow before they reduce. "
             f"Received: {type(strategy).__name__} with "
             f"{strategy.num_replicas_in_sync} replicas. Make the model in the scope of "
-            "`keras_fastnet.strategy()`."
+            "`keras_fastnet.TorusStrategy()`."
         )

@@ -1,7 +1,6 @@
 """Distribution strategies."""
 
-from keras_fastnet.strategies.auto_strategy import strategy
 from keras_fastnet.strategies.torus_strategy import TorusStrategy
 from keras_fastnet.strategies.tpu_strategy import TPUStrategy
 
-__all__ = ["TPUStrategy", "TorusStrategy", "strategy"]
+__all__ = ["TPUStrategy", "TorusStrategy"]

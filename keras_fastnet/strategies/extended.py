@@ -1,6 +1,8 @@
 """What the strategies have in common: their methods, and their extended halves."""
 
 import contextlib
+import functools
+import weakref
 from typing import Any
 
 import tensorflow as tf
@@ -9,7 +11,6 @@ from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet._keras.replica_step import keras_step
 from keras_fastnet._keras.training import SHARED_POLICIES
 from keras_fastnet.batches.shares import distribute_shares
-from keras_fastnet.strategies.initial_values import InitialValues
 
 # Where assigning on a replica takes values from all of them.
 _REDUCED = (tf.VariableAggregation.SUM, tf.VariableAggregation.MEAN)
@@ -35,36 +36,12 @@ class FitStrategy:
         return self.extended.workers
 
     def run(self, fn, args=(), kwargs=None, options=None):
-        """Runs `fn` on each replica, as `tf.distribute.Strategy.run`.
-
-        Args:
-            fn: The function; Keras's own steps get their replica's share of the batch.
-            args: Its positional arguments, `PerReplica` values taken apart.
-            kwargs: Its keyword arguments.
-            options: `tf.distribute.RunOptions`.
-        """
+        """Runs `fn` on each replica, as `tf.distribute.Strategy.run`."""
         with self.fit_support.named_errors():
             return self.fit_support.run(fn, args, kwargs, options)
 
-    def plain_run(self, fn, args, kwargs, options):
-        """Runs a function on each replica as TensorFlow's strategy does.
-
-        Args:
-            fn: The function.
-            args: Its positional arguments.
-            kwargs: Its keyword arguments.
-            options: `tf.distribute.RunOptions`.
-        """
-        return super().run(fn, args, kwargs, options)  # type: ignore[misc]
-
     def reduce(self, reduce_op, value, axis=None):
-        """Reduces `value` across replicas, as `tf.distribute.Strategy.reduce`.
-
-        Args:
-            reduce_op: `"SUM"` or `"MEAN"`.
-            value: A value of each replica, or a structure of them.
-            axis: Axis to reduce over within each replica as well; `None` for none.
-        """
+        """Reduces `value` across replicas, as `tf.distribute.Strategy.reduce`."""
         return self.fit_support.reduce(reduce_op, value, axis)
 
 
@@ -75,7 +52,11 @@ class FitExtended(tf.distribute.StrategyExtended):
     """
 
     worker_devices: tuple[str, ...]
-    initial_values: InitialValues
+
+    @functools.cached_property
+    def new_variables(self) -> weakref.WeakValueDictionary[int, Any]:
+        """Variables whose values the workers have not compared, by identity."""
+        return weakref.WeakValueDictionary()
 
     @property
     def rank(self) -> int:
@@ -122,7 +103,7 @@ class FitExtended(tf.distribute.StrategyExtended):
 
     def _noted(self, variable):
         if self.workers > 1:
-            self.initial_values.note(variable)
+            self.new_variables[id(variable)] = variable
         return variable
 
     def colocate_vars_with(self, colocate_with_variable):

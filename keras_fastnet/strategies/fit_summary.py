@@ -2,36 +2,22 @@
 
 from typing import Any
 
-from keras_fastnet._keras.adapters import optimizers, values
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.training import TrainingData
 from keras_fastnet.text import count
 
 
-def fit_summary(
-    trained_by: str,
-    replicas: int,
-    model: keras.Model,
-    data: TrainingData,
-    rate_set_by: str,
-) -> str:
-    """Returns the workers, data, steps and learning rate of a training, in one line.
+def fit_summary(strategy: Any, model: keras.Model, data: TrainingData) -> str:
+    """Returns the workers, data and steps of a training, in one line.
 
     Args:
-        trained_by: The workers and replicas.
-        replicas: Number of replicas.
+        strategy: The strategy, which describes itself.
         model: The model, compiled.
         data: Its training data.
-        rate_set_by: The callbacks that set the learning rate; empty without any.
     """
-    parts = [trained_by, _update(replicas, model, data), _epoch(model, data)]
-    if data.elements.sharding:
-        parts.append(data.elements.sharding)
-    rates = dict.fromkeys(map(_rate, optimizers.innermost(model.optimizer)))
-    if rate_set_by:
-        # The optimizer's own is never used.
-        rates = {f"learning rate set by {rate_set_by}": None}
-    return "; ".join([*parts, *rates])
+    replicas = strategy.num_replicas_in_sync
+    parts = [strategy.describe(), _update(replicas, model, data), _epoch(model, data)]
+    return "; ".join([*parts, *filter(None, [data.elements.sharding])])
 
 
 def _update(replicas: int, model: keras.Model, data: TrainingData) -> str:
@@ -55,14 +41,6 @@ def _epoch(model: keras.Model, data: TrainingData) -> str:
     updates = -(-number // _accumulation(model))
     steps = count(number, "step")
     return f"{examples}, {steps} and {count(updates, 'update')} an epoch"
-
-
-def _rate(optimizer: Any) -> str:
-    schedule = optimizers.schedule_of(optimizer)
-    rate = f"{float(values.to_numpy(optimizer.learning_rate)):.4g}"
-    if schedule is not None:
-        return f"learning rate {rate} at first, by {schedule}"
-    return f"learning rate {rate}"
 
 
 def _accumulation(model: keras.Model) -> int:

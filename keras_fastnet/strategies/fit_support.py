@@ -8,9 +8,8 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet._keras.active_strategy import MicroBatchOptimizer, compiles_parts
-from keras_fastnet._keras.adapters import functions, optimizers, values
+from keras_fastnet._keras.adapters import functions
 from keras_fastnet._keras.adapters import models as keras_models
 from keras_fastnet._keras.description import (
     described_callbacks,
@@ -32,6 +31,7 @@ from keras_fastnet.batches.global_batch import (
 from keras_fastnet.cluster.board import Board
 from keras_fastnet.cluster.flight_recorder import FlightRecorder
 from keras_fastnet.strategies.agreement import compare_calls
+from keras_fastnet.strategies.extended import FitStrategy
 from keras_fastnet.strategies.fit_steps import (
     differentiable_sums,
     refuse_unequal_outputs,
@@ -40,13 +40,26 @@ from keras_fastnet.strategies.fit_steps import (
 from keras_fastnet.strategies.fit_summary import fit_summary
 from keras_fastnet.strategies.weights_check import WeightsCheck
 from keras_fastnet.strategies.worker_exchange import WorkerExchange
-from keras_fastnet.text import count
 
-SCALAR_LOSSES = {
-    "mean": "a scalar from a loss function is the mean over its examples",
-    "sum": "it is their sum",
+_LOSSES = {
+    "scalar": "a loss function returns a scalar, which is taken for the mean over "
+    "each replica's examples. Where it is a sum, or couples examples of a batch, as "
+    "Dice over the batch axis does, several replicas differ from one device. For sums "
+    "use a keras.losses.Loss with reduction='sum'.",
+    "metric": "a metric function returns a scalar, which is taken for the mean over "
+    "each replica's examples. Where it couples examples of a batch, as an F1 or the "
+    "root of a mean does, several replicas differ from one device: use a "
+    "keras.metrics.Metric, whose sums are added up.",
+    "elements": "a loss with an axis is taken for a sum over the examples if it is as "
+    "long as a replica's batch, and otherwise for the same on all replicas, as a "
+    "penalty on weights is. Reduce it to a scalar, such as `ops.sum(penalties)`, if it "
+    "could be either.",
+    "accumulated": "gradients that a step adds up in variables are weighed by the "
+    "examples of its last batch, which is right for batches of one size. For others "
+    "use LargeBatchOptimizer(optimizer, accumulation_steps), or add up "
+    "tf.distribute.get_replica_context().all_reduce('MEAN', gradients).",
 }
-"""The values of a strategy's argument `scalar_losses`."""
+"""How a loss is taken that may mean several things, by its kind."""
 
 
 class _Agreed:
@@ -61,10 +74,7 @@ class FitSupport:
 
     Args:
         strategy: The strategy.
-        trained_by: Returns the workers and replicas, for the summary of `fit`.
         check_fit: Called before the first step of `fit`; raises if it cannot train.
-        scalar_losses: What a scalar is that a loss function returns: the `"mean"` over
-            the examples it was given, or their `"sum"`.
         recorder: Records what this worker does. Defaults to `None`.
         board: The workers' board; `None` for a single worker.
 
@@ -80,21 +90,20 @@ class FitSupport:
         self,
         strategy: Any,
         *,
-        trained_by: Callable[[], str],
         check_fit: Callable[[], None] = lambda: None,
-        scalar_losses: Literal["mean", "sum"] = "mean",
         recorder: FlightRecorder | None = None,
         board: Board | None = None,
     ):
         self.strategy = strategy
         self.recorder = recorder
-        self.scalar_losses = scalar_losses
         self.workers = WorkerExchange(strategy, board)
         self.data = DistributedInput(strategy, self.workers, self.compiles_all)
-        self._trained_by = trained_by
         self._check_plain_fit = check_fit
-        self._weights = WeightsCheck(self.workers, warns=strategy.rank == 0)
-        self._noted_losses: set[str] = set()
+        self._weights = WeightsCheck(
+            self.workers,
+            strategy.extended.new_variables,
+            is_chief=strategy.rank == 0,
+        )
         self._said: set[str] = set()
         self._input: dict[str, Any] = {}
 
@@ -118,16 +127,21 @@ class FitSupport:
             refuse_other_step(fn)
             return self._run_function(fn, args, kwargs, options)
         if self.strategy.num_replicas_in_sync < 2:
-            return self.strategy.plain_run(step.function, args, kwargs, options)
+            return self._plain_run(step.function, args, kwargs, options)
         return self._run_step(step, args[0], options)
+
+    def _plain_run(self, fn: Any, args: Any, kwargs: Any, options: Any) -> Any:
+        """Runs a function on each replica as TensorFlow's strategy does."""
+        own: Any = super(FitStrategy, self.strategy)
+        return own.run(fn, args, kwargs, options)
 
     def _run_function(self, fn: Any, args: Any, kwargs: Any, options: Any) -> Any:
         if tf.executing_eagerly():
-            self._agree_on_used()
-            return self.strategy.plain_run(fn, args, kwargs, options)
-        outputs = self.strategy.plain_run(fn, args, kwargs, options)
+            self._weights.begin_used()
+            return self._plain_run(fn, args, kwargs, options)
+        outputs = self._plain_run(fn, args, kwargs, options)
         # It has been traced, and has not run.
-        self._agree_on_used()
+        self._weights.begin_used()
         return outputs
 
     def _run_step(
@@ -257,27 +271,34 @@ class FitSupport:
         if self.strategy.num_workers > 1:
             compare_calls(self.workers, call, described_model(model) | self._input)
 
-    def compare_fit(self, epochs: int | None, callbacks: Sequence[Any]) -> None:
+    def compare_fit(
+        self, epochs: int | None, callbacks: Sequence[Any], stops: bool
+    ) -> bool:
         """Checks that all workers train as long, with the same callbacks.
+
+        Args:
+            epochs: Number of epochs.
+            callbacks: Those of `fit`.
+            stops: Whether this worker may want to stop within an epoch.
+
+        Returns:
+            Whether any worker may, while others wait for it.
 
         Raises:
             MismatchError: If they differ.
         """
-        if self.strategy.num_workers > 1:
-            parts = {"epochs": epochs, "callbacks": described_callbacks(callbacks)}
-            compare_calls(self.workers, "`fit`", parts)
+        if self.strategy.num_workers < 2:
+            return False
+        parts = {"epochs": epochs, "callbacks": described_callbacks(callbacks)}
+        return compare_calls(self.workers, "`fit`", parts, stops)
 
-    def begin_fit(
-        self, model: keras.Model, data: TrainingData, verbose: bool, rate_set_by: str
-    ) -> None:
+    def begin_fit(self, model: keras.Model, data: TrainingData, verbose: bool) -> None:
         """Checks a training before its first step; the chief prints a summary.
 
         Args:
             model: The model.
             data: Its training data.
             verbose: Whether anything is printed.
-            rate_set_by: The callbacks that set the learning rate, as a text; empty
-                without any.
 
         Raises:
             ClusterError: If the cluster was described after the strategy was made.
@@ -287,22 +308,23 @@ class FitSupport:
         """
         self._check_fit(model, data)
         if self.strategy.num_workers > 1:
-            self._begin_weights(model, "fit")
+            self._weights.begin(model, "fit")
         # On all workers: looking at the first batch may be a collective.
-        replicas = self.strategy.num_replicas_in_sync
-        line = fit_summary(self._trained_by(), replicas, model, data, rate_set_by)
+        line = fit_summary(self.strategy, model, data)
         if verbose and self.strategy.rank == 0:
             print(f"fastnet: {line}", flush=True)
         self._say_how_state_is_combined(model, trains=True)
 
     def _say_how_state_is_combined(self, model: keras.Model, *, trains: bool) -> None:
         """Prints, once on the chief, what the program's own metrics and layers get."""
-        if self.strategy.num_replicas_in_sync < 2 or self.strategy.rank:
-            return
-        for text in keras_models.describe_own_state(model, trains=trains):
-            if text not in self._said:
-                self._said.add(text)
-                print(f"fastnet: {text}", flush=True)
+        if self.strategy.num_replicas_in_sync > 1 and self.strategy.rank == 0:
+            for text in keras_models.describe_own_state(model, trains=trains):
+                self._say_once(text)
+
+    def _say_once(self, text: str) -> None:
+        if self.strategy.rank == 0 and text not in self._said:
+            self._said.add(text)
+            print(f"fastnet: {text}", flush=True)
 
     def note(self, text: str, *numbers: int) -> None:
         """Records what this worker is doing; see `FlightRecorder.note`.
@@ -327,7 +349,7 @@ class FitSupport:
             MismatchError: If the workers hold different weights.
         """
         if self.strategy.num_workers > 1:
-            self._begin_weights(model, call)
+            self._weights.begin(model, call)
         if call == "evaluate":
             self._say_how_state_is_combined(model, trains=False)
 
@@ -349,29 +371,6 @@ class FitSupport:
             return stop
         return self._weights.end_epoch(model, epoch, stop)
 
-    def _begin_weights(self, model: keras.Model, call: str) -> None:
-        """Gives new variables of a model the chief's values, and compares all."""
-        variables = list(model.variables)
-        if getattr(model, "optimizer", None) is not None:
-            variables += optimizers.variables_of(model.optimizer)
-        changed = self.strategy.extended.initial_values.agree_on(
-            map(values.tensorflow_variable, variables),
-            self.workers,
-            f"the first step of `{call}`",
-        )
-        if changed and upstream.global_seed() is not None and self.strategy.rank == 0:
-            # A seed would have made them equal.
-            number = count(changed, "variable")
-            print(f"fastnet: {number} of the model set to the chief's values")
-        self._weights.begin(model, call)
-
-    def _agree_on_used(self) -> None:
-        """Gives new variables that a step uses the chief's values."""
-        if self.strategy.num_workers > 1:
-            self.strategy.extended.initial_values.agree_on_used(
-                self.workers, "a call of `strategy.run`"
-            )
-
     def note_loss(
         self, kind: Literal["scalar", "metric", "elements", "accumulated"]
     ) -> None:
@@ -382,28 +381,7 @@ class FitSupport:
                 `add_loss` or the gradient of a program's own step is given; or
                 gradients that a program adds up in variables.
         """
-        if kind in self._noted_losses or self.strategy.rank:
-            return
-        self._noted_losses.add(kind)
-        texts = {
-            "scalar": "a loss function returns a scalar, which is taken for the "
-            f"{self.scalar_losses} over each replica's examples. Where it couples "
-            "examples of a batch, as Dice over the batch axis does, several replicas "
-            "differ from one device.",
-            "metric": "a metric function returns a scalar, which is taken for the mean "
-            "over each replica's examples. Where it couples examples of a batch, as an "
-            "F1 or the root of a mean does, several replicas differ from one device: "
-            "use a keras.metrics.Metric, whose sums are added up.",
-            "elements": "a loss with an axis is taken for a sum over the examples if "
-            "it is as long as a replica's batch, and otherwise for the same on all "
-            "replicas, as a penalty on weights is. Reduce it to a scalar, such as "
-            "`ops.sum(penalties)`, if it could be either.",
-            "accumulated": "gradients that a step adds up in variables are weighed by "
-            "the examples of its last batch, which is right for batches of one size. "
-            "For others use LargeBatchOptimizer(optimizer, accumulation_steps), or add "
-            "up tf.distribute.get_replica_context().all_reduce('MEAN', gradients).",
-        }
-        print(f"fastnet: {texts[kind]}", flush=True)
+        self._say_once(_LOSSES[kind])
 
     def own_rows(self, batch: int) -> tuple[int, int]:
         """Returns where this replica's share of a global batch begins and ends.

@@ -1,14 +1,13 @@
 """The extended half of `TorusStrategy`: devices and reductions."""
 
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from keras_fastnet._keras import tensorflow as upstream
+from keras_fastnet.cluster.discovery import Membership
 from keras_fastnet.cluster.flight_recorder import FlightRecorder
-from keras_fastnet.cluster.mpi import MpiWorld
 from keras_fastnet.collectives.all_reducer import AllReducer
 from keras_fastnet.collectives.collective_mark import CollectiveMark
 from keras_fastnet.collectives.cost_model import Algorithm
@@ -23,15 +22,6 @@ from keras_fastnet.collectives.grid_choice import (
 from keras_fastnet.collectives.mpi_transport import MpiTransport
 from keras_fastnet.collectives.tensorflow_transport import TensorFlowTransport
 from keras_fastnet.strategies.extended import FitExtended
-from keras_fastnet.strategies.initial_values import InitialValues
-from keras_fastnet.strategies.reduction_options import ReductionOptions
-from keras_fastnet.text import count
-
-_WAYS: dict[Algorithm, str] = {
-    "ring": "one ring over all ranks",
-    "torus": "reduce-scatter in rows, all-reduce in columns, all-gather in rows",
-    "gather": "whole vectors sent to all of the row, then of the column",
-}
 
 
 class TorusCrossDeviceOps(upstream.CollectiveAllReduce):
@@ -93,52 +83,47 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
 
     Args:
         strategy: The `TorusStrategy`.
-        cluster_resolver: Describes the cluster; `None` for TF_CONFIG.
+        membership: The cluster of this process.
         communication_options: TensorFlow's options for collectives.
         hosts: Each worker's host, by rank.
-        reduction: Options of the all-reduce.
-        mpi: The MPI world of the workers; `None` to reduce on TensorFlow's
-            collectives.
+        grid: `"auto"`, `"ring"` or `(rows, columns)`.
+        wire_dtype: Dtype that `float32` is rounded to for sending; `None` for no
+            rounding.
+        transport: `"mpi"`, `"tensorflow"` or `"auto"`.
         recorder: Records what this worker does; `None` for a single worker.
-
     """
 
     def __init__(
         self,
         strategy: Any,
-        cluster_resolver: Any,
+        membership: Membership,
         communication_options: Any,
         hosts: Sequence[str],
-        reduction: ReductionOptions,
-        mpi: MpiWorld | None = None,
-        recorder: FlightRecorder | None = None,
+        grid: object,
+        wire_dtype: tf.DType | None,
+        transport: str,
+        recorder: FlightRecorder | None,
     ):
-        self.initial_values = InitialValues()
         self.recorder: FlightRecorder | None = None
         super().__init__(
             strategy,
-            cluster_resolver=cluster_resolver,
+            cluster_resolver=membership.resolver,
             communication_options=communication_options,
         )
         self.recorder = recorder
         if recorder is not None:
             recorder.start()
-        self.reduction = reduction
-        self.mpi = mpi if self._suits_mpi(reduction.transport) else None
+        self._wire_dtype = wire_dtype
+        self.mpi = membership.mpi if self._suits_mpi(transport) else None
         devices = len(self.worker_devices)
         self.hosts = [host for host in hosts for _ in range(devices)]
-        self.arrange(
-            choose_grid(reduction.grid, self.hosts, self.bucket_bytes, self.engine)
-        )
+        self.arrange(choose_grid(grid, self.hosts, self.bucket_bytes, self.engine))
 
     def check_peers(self, seconds: float) -> None:
         """Raises an error if another worker is late or has ended. Polled while waiting.
 
         Args:
             seconds: How long this worker has waited.
-
-        Raises:
-            ClusterError: If a worker is late, has left the program or does not answer.
         """
         if self.recorder is not None:
             self.recorder.poll(seconds)
@@ -168,7 +153,7 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
     def bucket_bytes(self) -> int:
         """Bytes of a bucket of gradients."""
         default = NCCL_BUCKET_BYTES if self.engine == "NCCL" else DEFAULT_BUCKET_BYTES
-        return self.reduction.bucket_bytes or default
+        return self._communication_options.bytes_per_pack or default
 
     @property
     def _uses_nccl(self) -> bool:
@@ -183,17 +168,14 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
         """Arranges the replicas in a grid, on all workers at once."""
         self.choice = choice
         transport = self.transport_on(choice.grid)
-        self.places = transport.ranks_by_row
         self._cross_device_ops = self.operations_on(transport, choice.algorithm_for)
 
     def transport_on(self, grid: Grid) -> TensorFlowTransport | MpiTransport:
         """Returns the groups of a grid of all replicas. All workers must call it."""
-        if self.mpi is None:
-            return self.tensorflow_transport_on(grid)
-        return MpiTransport(grid, self.hosts, self.mpi.communicator, self.check_peers)
-
-    def tensorflow_transport_on(self, grid: Grid) -> TensorFlowTransport:
-        """Returns them on TensorFlow's collectives. All workers must call it."""
+        if self.mpi is not None:
+            return MpiTransport(
+                grid, self.hosts, self.mpi.communicator, self.check_peers
+            )
         devices = self.worker_devices
         return TensorFlowTransport(
             grid,
@@ -221,7 +203,7 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
                 AllReducer(
                     sums,
                     bucket_bytes=self.bucket_bytes,
-                    wire_dtype=self.reduction.wire_dtype,
+                    wire_dtype=self._wire_dtype,
                 )
                 for sums in transport.sums(algorithm_for)
             ],
@@ -255,7 +237,7 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
         self, replica_id, device, primary_var, **kwargs
     ):
         if replica_id == 0:
-            # Not the chief's, by a collective for each variable: see `InitialValues`.
+            # Not the chief's, by a collective for each variable: see `WeightsCheck`.
             return kwargs["initial_value"]
         return super()._get_variable_creator_initial_value(
             replica_id, device, primary_var, **kwargs
@@ -281,57 +263,3 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
             count = len(tf.config.get_logical_device_configuration(cpu) or [cpu])
             devices = tuple(f"{worker_device}/device:CPU:{i}" for i in range(count))
         return devices, kind
-
-
-def describe(extended: TorusExtended, source: str, wait_timeout: float) -> str:
-    """Returns a text about the replicas and their all-reduce.
-
-    Args:
-        extended: The extended half of a strategy.
-        source: Where the cluster is described.
-        wait_timeout: Seconds that a worker waits for another one.
-
-    Returns:
-        Some lines of text.
-    """
-    reduction, grid = extended.reduction, extended.choice.grid
-    devices = len(extended.worker_devices)
-    ranks = len(extended.hosts)
-    rows = [
-        "  ".join(f"{rank} ({extended.hosts[rank]})" for rank in row)
-        for row in extended.places
-    ]
-    own = extended.engine == "MPI"
-    carrier = "MPI" if own else f"TensorFlow's collectives, {extended.engine}"
-    wire = reduction.wire_dtype
-    travels = "every dtype as it is" if wire is None else f"float32 as {wire.name}"
-    entries = [
-        (
-            "ranks",
-            f"{ranks} ({count(extended.workers, 'worker')} with "
-            f"{count(devices, 'device')} each); "
-            f"this is worker {extended.rank}",
-        ),
-        ("found by", source),
-        ("hosts", ", ".join(dict.fromkeys(extended.hosts))),
-        ("grid", f"{count(grid.rows, 'row')} x {count(grid.columns, 'column')}"),
-        *(("", row) for row in rows),
-        ("transport", f"{carrier}; {travels}"),
-        ("buckets", f"{extended.bucket_bytes:,} bytes"),
-        *(("sums", line) for line in _algorithms(extended.choice)),
-        ("waits", f"up to {wait_timeout:g} s for another worker"),
-    ]
-    return "\n".join(f"{name:<10} {text}" for name, text in entries)
-
-
-def _algorithms(choice: GridChoice) -> list[str]:
-    """Returns the algorithm for each range of sizes, in powers of two."""
-    lines: list[str] = []
-    sizes = [2**power for power in range(10, 31)]
-    for algorithm, group in itertools.groupby(sizes, choice.algorithm_for):
-        largest = list(group)[-1]
-        limit = f"to about {largest:,} bytes"
-        if largest == sizes[-1]:
-            limit = "larger" if lines else "any size"
-        lines.append(f"{limit}: {algorithm}, {_WAYS[algorithm]}")
-    return lines

@@ -1,6 +1,6 @@
 """TorusStrategy: Keras 3's `model.fit` on several TensorFlow workers."""
 
-import dataclasses
+import functools
 from contextlib import nullcontext
 from typing import Any, Literal
 
@@ -11,7 +11,6 @@ from keras_fastnet._keras.adapters import install_changes
 from keras_fastnet.arguments import checked_choice, checked_number
 from keras_fastnet.cluster.board import Board
 from keras_fastnet.cluster.discovery import (
-    Membership,
     check_described_in_time,
     find_cluster,
 )
@@ -20,17 +19,19 @@ from keras_fastnet.cluster.mpi import mpi4py_is_installed
 from keras_fastnet.cluster.start import meet_workers, server_start
 from keras_fastnet.collectives.grid import Grid
 from keras_fastnet.strategies.extended import FitStrategy
-from keras_fastnet.strategies.fit_support import SCALAR_LOSSES, FitSupport
-from keras_fastnet.strategies.memory import keep_freed_memory, let_memory_grow
-from keras_fastnet.strategies.one_per_process import OnePerProcess
-from keras_fastnet.strategies.reduction_options import check_options
-from keras_fastnet.strategies.torus_extended import TorusExtended, describe
+from keras_fastnet.strategies.fit_support import FitSupport
+from keras_fastnet.strategies.memory import keep_freed_memory
+from keras_fastnet.strategies.torus_extended import TorusExtended
 from keras_fastnet.text import count
 
+_TRANSPORTS = {
+    "auto": "MPI on CPUs if it started the processes, otherwise TensorFlow",
+    "mpi": "MPI",
+    "tensorflow": "TensorFlow's collectives",
+}
 
-class TorusStrategy(
-    FitStrategy, tf.distribute.MultiWorkerMirroredStrategy, metaclass=OnePerProcess
-):
+
+class TorusStrategy(FitStrategy, tf.distribute.MultiWorkerMirroredStrategy):
     """Synchronous data-parallel training through Keras 3's own `fit`.
 
     Training on N workers gives the same weight updates as training on one device with
@@ -38,10 +39,9 @@ class TorusStrategy(
     on a single device: arrays, or a dataset of *global* batches, of which each replica
     takes its share.
 
-    Create it at the start of the program: a cluster can be formed only before
+    Create it once, at the start of the program: a cluster can be formed only before
     TensorFlow runs its first operation. Without a cluster it trains on the local
-    devices. A process has one such strategy: a second call with the same arguments
-    returns the first one.
+    devices.
 
     Gradients are summed over a grid of all replicas: reduce-scatter along the row,
     all-reduce along the column, all-gather along the row (Mikami et al. 2018, arXiv
@@ -51,8 +51,10 @@ class TorusStrategy(
         cluster_resolver: A `tf.distribute.cluster_resolver.ClusterResolver`.
             Defaults to `None`: the first of the environment variable `TF_CONFIG`, MPI,
             Slurm and a Kubernetes Indexed Job that describes a cluster.
-        communication_options: `tf.distribute.experimental.CommunicationOptions`, for
-            a time limit, or RING instead of NCCL on GPUs. Defaults to TensorFlow's.
+        communication_options: `tf.distribute.experimental.CommunicationOptions`:
+            `bytes_per_pack`, the size of the buckets in which gradients are sent, by
+            default 16 MiB, or 64 MiB over NCCL; a time limit; RING instead of NCCL on
+            GPUs. Defaults to TensorFlow's.
         grid: The grid of replicas, `(rows, columns)`; `"ring"` for one ring over all
             of them; `"auto"` for one row per host or, if that is impossible, the grid
             of the lowest cost by the cost model, and for the faster of ring and torus
@@ -61,15 +63,10 @@ class TorusStrategy(
             `"bfloat16"` or `"float16"` (or TensorFlow's or NumPy's dtype of that
             name), for half the bytes. Sums are computed in `float32`. `float16`
             overflows at 65,504. Defaults to `None`: no rounding.
-        bucket_bytes: Gradients are sent in buckets of this size. Defaults to
-            `None`: `bytes_per_pack` of `communication_options`, if it is given, or
-            16 MiB, or 64 MiB over NCCL.
         transport: Library that sends gradients and metrics: `"mpi"`, for processes
             started by `mpiexec`; `"tensorflow"`, TensorFlow's own collectives (gRPC,
             NCCL); or `"auto"`: MPI on CPUs if it started the processes, otherwise
             TensorFlow's. Defaults to `"auto"`.
-        scalar_losses: Meaning of a scalar that a loss function returns: the `"mean"`
-            over its examples, or their `"sum"`. Defaults to `"mean"`.
         start_timeout: Seconds within which all workers must have started.
             Defaults to `300.0`, which covers a container image being pulled.
         wait_timeout: Seconds that a worker waits for another one, for example in a
@@ -82,8 +79,7 @@ class TorusStrategy(
             at most 20 seconds after `start_timeout`). The process exits if TensorFlow's
             servers then do not connect within the same time, or a minute if that is
             longer.
-        ValueError: If `grid` does not fit the replicas, another argument is wrong, or
-            the process has a strategy that was made with other arguments.
+        ValueError: If `grid` does not fit the replicas, or another argument is wrong.
 
     Example:
         ```python
@@ -97,8 +93,6 @@ class TorusStrategy(
 
     extended: TorusExtended
     fit_support: FitSupport
-    wait_timeout: float
-    membership: Membership
 
     def __init__(
         self,
@@ -107,40 +101,36 @@ class TorusStrategy(
         *,
         grid: Literal["auto", "ring"] | tuple[int, int] = "auto",
         wire_dtype: Literal["bfloat16", "float16"] | tf.DType | None = None,
-        bucket_bytes: int | None = None,
         transport: Literal["auto", "mpi", "tensorflow"] = "auto",
-        scalar_losses: Literal["mean", "sum"] = "mean",
         start_timeout: float = 300.0,
         wait_timeout: float = 600.0,
     ):
-        scalar_losses = checked_choice("scalar_losses", scalar_losses, SCALAR_LOSSES)
-        self.wait_timeout = checked_number("wait_timeout", wait_timeout, above=0.0)
+        checked_number("wait_timeout", wait_timeout, above=0.0)
+        checked_choice("transport", transport, _TRANSPORTS)
+        travels = _checked_wire_dtype(wire_dtype)
         if communication_options is None:
             communication_options = tf.distribute.experimental.CommunicationOptions()
-        if bucket_bytes is None:
-            bucket_bytes = communication_options.bytes_per_pack or None
-        reduction = check_options(grid, wire_dtype, bucket_bytes, transport)
-        self.membership = found = find_cluster(
-            cluster_resolver, transport, start_timeout
-        )
-        let_memory_grow()
+        found = find_cluster(cluster_resolver, transport, start_timeout)
         settings = {
-            **dataclasses.asdict(reduction),
-            "scalar_losses": scalar_losses,
+            "grid": grid,
+            "wire_dtype": travels,
+            "bytes_per_pack": communication_options.bytes_per_pack,
+            "transport": transport,
         }
         nodes = meet_workers(found, start_timeout, settings)
         recorder = None
         if found.cluster is not None and found.cluster.size > 1:
-            recorder = FlightRecorder(found.cluster, self.wait_timeout)
+            recorder = FlightRecorder(found.cluster, wait_timeout)
         named_errors = recorder.named_errors() if recorder else nullcontext()
         with server_start(found.cluster, start_timeout), named_errors:
             extended = TorusExtended(
                 self,
-                found.resolver,
+                found,
                 communication_options,
                 nodes,
-                reduction,
-                found.mpi,
+                grid,
+                travels,
+                transport,
                 recorder,
             )
             upstream.strategy_with_extended(self, extended)
@@ -149,9 +139,7 @@ class TorusStrategy(
             board = Board(extended.rank, extended.workers, recorder)
         self.fit_support = FitSupport(
             self,
-            trained_by=self._trained_by,
-            check_fit=self.check_unchanged,
-            scalar_losses=scalar_losses,
+            check_fit=functools.partial(check_described_in_time, found),
             recorder=recorder,
             board=board,
         )
@@ -166,34 +154,31 @@ class TorusStrategy(
         return self.extended.choice.grid
 
     def describe(self) -> str:
-        """Returns the ranks, cluster source, hosts, grid and transport, as a text."""
-        return describe(self.extended, self.membership.source, self.wait_timeout)
-
-    def check_unchanged(self) -> None:
-        """Checks that the cluster is still as it was when the strategy was made.
-
-        Raises:
-            ClusterError: If a cluster was described after it, so that this worker would
-                train alone.
-        """
-        if self.num_workers == 1:
-            check_described_in_time(self.membership)
-
-    def _trained_by(self) -> str:
-        """Returns the numbers of workers and replicas and the grid, as a text."""
-        replicas = self.num_replicas_in_sync
+        """Returns the numbers of workers and replicas, the grid and the transport."""
+        replicas, extended = self.num_replicas_in_sync, self.extended
         text = count(self.num_workers, "worker")
         if replicas > self.num_workers:
             text += f" with {count(replicas, 'replica')}"
         if replicas == 1:
             return text
-        return f"{text}, grid {self.grid} over {self._carrier()}"
-
-    def _carrier(self) -> str:
-        """Returns what carries gradients, and what would be faster."""
-        extended = self.extended
-        name: str = extended.engine
+        text += f", grid {self.grid} over {extended.engine}"
         measured = len(set(extended.hosts)) == len(extended.worker_devices) == 1
-        if name == "gRPC" and measured and not mpi4py_is_installed():
-            name += " (steps are shorter over MPI: pip install mpi4py mpich)"
-        return name
+        if extended.engine == "gRPC" and measured and not mpi4py_is_installed():
+            text += " (steps are shorter over MPI: pip install mpi4py mpich)"
+        return text
+
+
+def _checked_wire_dtype(value: Any) -> tf.DType | None:
+    """Returns the dtype, given by its name or as one of TensorFlow's or NumPy's."""
+    if value is None:
+        return None
+    try:
+        dtype = tf.as_dtype(value)
+    except TypeError:
+        dtype = None
+    if dtype not in (tf.bfloat16, tf.float16):
+        raise ValueError(
+            '`wire_dtype` must be `None`, "bfloat16" or "float16". '
+            f"Received: {value!r}. Leave it out to send `float32`."
+        )
+    return dtype

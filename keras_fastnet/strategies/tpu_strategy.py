@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import tensorflow as tf
 
@@ -12,7 +12,6 @@ from keras_fastnet._keras.adapters import install_changes
 from keras_fastnet._keras.keras_api import keras, require_keras_3
 from keras_fastnet._keras.replica_step import ModelStep
 from keras_fastnet._keras.training import TrainingData
-from keras_fastnet.arguments import checked_choice
 from keras_fastnet.batches.distributed_input import local_results, per_replica
 from keras_fastnet.batches.global_batch import (
     GlobalBatch,
@@ -22,7 +21,7 @@ from keras_fastnet.batches.global_batch import (
 )
 from keras_fastnet.errors import ClusterError, ShardingError
 from keras_fastnet.strategies.extended import FitExtended, FitStrategy
-from keras_fastnet.strategies.fit_support import SCALAR_LOSSES, FitSupport
+from keras_fastnet.strategies.fit_support import FitSupport
 from keras_fastnet.text import count
 
 
@@ -57,10 +56,7 @@ class TPUStrategy(FitStrategy, tf.distribute.TPUStrategy):
 
     Args:
         tpu_cluster_resolver: A `tf.distribute.cluster_resolver.TPUClusterResolver` of
-            a system that is connected and initialised. `keras_fastnet.strategy(tpu=…)`
-            finds one.
-        scalar_losses: Meaning of a scalar that a loss function returns: the `"mean"`
-            over its examples, or their `"sum"`. Defaults to `"mean"`.
+            a system that is connected and initialised, as `connect` returns it.
 
     Raises:
         ClusterError: If the system has several hosts.
@@ -83,17 +79,14 @@ class TPUStrategy(FitStrategy, tf.distribute.TPUStrategy):
     def __init__(
         self,
         tpu_cluster_resolver: tf.distribute.cluster_resolver.TPUClusterResolver,
-        *,
-        scalar_losses: Literal["mean", "sum"] = "mean",
     ):
         require_keras_3("TPUStrategy")
-        scalar_losses = checked_choice("scalar_losses", scalar_losses, SCALAR_LOSSES)
         kind = tf.distribute.cluster_resolver.TPUClusterResolver
         if not isinstance(tpu_cluster_resolver, kind):
             raise TypeError(
                 "`tpu_cluster_resolver` must be a `TPUClusterResolver`. Received: "
-                f"{tpu_cluster_resolver!r}. Use `keras_fastnet.strategy(tpu='local')`, "
-                "or pass `TPUClusterResolver.connect('local')`."
+                f"{tpu_cluster_resolver!r}. Pass "
+                "`TPUClusterResolver.connect('local')` on a TPU machine."
             )
         extended = TorusTPUExtended(self, tpu_cluster_resolver)
         if extended.num_hosts > 1:
@@ -103,12 +96,12 @@ class TPUStrategy(FitStrategy, tf.distribute.TPUStrategy):
                 "`tf.distribute.TPUStrategy`, without LargeBatchOptimizer."
             )
         upstream.tpu_strategy_with_extended(self, extended)
-        self.fit_support = TPUFitSupport(
-            self,
-            trained_by=lambda: count(self.num_replicas_in_sync, "TPU core"),
-            scalar_losses=scalar_losses,
-        )
+        self.fit_support = TPUFitSupport(self)
         install_changes(self)
+
+    def describe(self) -> str:
+        """Returns the number of cores, as a text."""
+        return count(self.num_replicas_in_sync, "TPU core")
 
 
 class TPUFitSupport(FitSupport):

@@ -1,17 +1,19 @@
-"""Checks that all workers hold the same weights."""
+"""Gives all workers the chief's initial weights, and checks that they stay equal."""
 
 import json
 import math
 import sys
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from keras_fastnet._keras.adapters import values
 from keras_fastnet._keras.description import shared_state
 from keras_fastnet._keras.keras_api import keras
+from keras_fastnet._keras.tensorflow import captured_tensors
 from keras_fastnet.batches.global_batch import local
 from keras_fastnet.errors import MismatchError
 from keras_fastnet.strategies.agreement import difference
@@ -21,35 +23,69 @@ from keras_fastnet.text import count
 # Processors of different kinds round differently: workers on them drift apart by this
 # part of a norm in an epoch, and are warned of.
 _ROUNDING = 1e-5
+_AT_FIRST = (
+    "Make, build, load or set them on all workers, outside of any condition on the "
+    "rank, or on one worker outside of `strategy.scope()`."
+)
 
 
 class WeightsCheck:
     """Compares the workers' weights and optimizer states, by checksums.
 
+    Each worker makes its variables alone, so that random initial values, without a
+    seed, differ. Before their first use all workers take the chief's, as with
+    Horovod's `BroadcastGlobalVariables`. Weights that only the chief has loaded by then
+    reach all workers too. Later differences raise an error.
+
     Args:
         workers: Exchanges values between the workers.
-        warns: Whether this worker prints warnings.
+        new: The variables that have not been compared, by identity.
+        is_chief: Whether this worker prints.
     """
 
-    def __init__(self, workers: WorkerExchange, *, warns: bool):
+    def __init__(
+        self, workers: WorkerExchange, new: MutableMapping[int, Any], *, is_chief: bool
+    ):
         self._workers = workers
-        self._warns = warns
+        self._new = new
+        self._is_chief = is_chief
+        self._warned = False
 
     def begin(self, model: keras.Model, call: str) -> None:
-        """Checks the values before the first step. All workers must call it.
+        """Makes new variables equal and checks all. All workers must call it.
 
         Args:
             model: The model, built.
             call: `"fit"`, `"evaluate"` or `"predict"`.
 
         Raises:
-            MismatchError: If they differ.
+            MismatchError: If values differ.
         """
-        self._compare(
-            model,
-            f"the first step of `{call}`",
-            "Load or set weights on all workers, outside of any condition on the rank.",
-        )
+        self._compare(_variables(model), f"the first step of `{call}`", _AT_FIRST)
+
+    def begin_used(self) -> None:
+        """Makes new variables equal that this code uses: those of the graph it traces.
+
+        Without a graph all new ones. All workers must call it.
+
+        Raises:
+            MismatchError: If the workers have made different variables.
+        """
+        used = dict(self._new)
+        if used and not tf.executing_eagerly():
+            by_handle = {
+                id(own.handle): variable
+                for variable in used.values()
+                for own in getattr(variable, "values", [variable])
+            }
+            found = (by_handle.get(id(tensor)) for tensor in captured_tensors())
+            used = {id(v): v for v in found if v is not None}
+        # Those that the traced function makes have no value until it has been traced.
+        with tf.init_scope():
+            ready = [v for v in used.values() if local(v).is_initialized()]
+        if ready:
+            rows = [(variable.name, variable) for variable in ready]
+            self._compare(rows, "a call of `strategy.run`", _AT_FIRST)
 
     def end_epoch(self, model: keras.Model, epoch: int, stop: bool) -> bool:
         """Checks the values after an epoch. All workers must call it.
@@ -65,70 +101,111 @@ class WeightsCheck:
         Raises:
             MismatchError: If the values differ.
         """
-        stops = self._compare(
-            model,
+        return self._compare(
+            _variables(model),
             f"the end of epoch {epoch + 1}",
             "Look for code that depends on the rank and sets weights, the learning "
             "rate or another setting of the optimizer, such as a callback that only "
             "one worker has.",
             stop,
         )
-        return any(stops)
 
     def _compare(
-        self, model: keras.Model, purpose: str, remedy: str, stop: bool = False
-    ) -> list[bool]:
-        """Returns each worker's `stop`.
+        self,
+        variables: Sequence[tuple[str, Any]],
+        purpose: str,
+        remedy: str,
+        stop: bool = False,
+    ) -> bool:
+        """Gives new variables the chief's values.
+
+        Returns:
+            Whether any worker has passed `stop`.
 
         Raises:
-            MismatchError: If the values differ by more than rounding.
+            MismatchError: If the values of others differ by more than rounding.
         """
-        arrays = _arrays(model)
-        marks = {path: _mark(array) for path, array in arrays.items()}
-        # Not of the paths: names of layers may differ.
-        digest = zlib.crc32(json.dumps([*marks.values()]).encode())
-        own = json.dumps([stop, digest])
-        seen = [json.loads(text) for text in self._workers.gather(own, purpose)]
-        if len({digest for _, digest in seen}) > 1:
-            rows = [[p, list(a.shape), marks[p], _norms(a)] for p, a in arrays.items()]
-            texts = self._workers.gather(json.dumps(rows), purpose, last=True)
-            self._tell([json.loads(text) for text in texts], purpose, remedy)
-        return [stop for stop, _ in seen]
+        # This may be within a function that is traced.
+        with tf.init_scope():
+            # Of the first device, not by `numpy`: each takes twice as long otherwise.
+            arrays = [local(v).value().numpy() for _, v in variables]
+            marks = [_mark(array) for array in arrays]
+            # Not of the paths: names of layers may differ.
+            facts = [(a.shape, mark) for a, mark in zip(arrays, marks, strict=True)]
+            digest = zlib.crc32(json.dumps(facts).encode())
+            stops, digests = zip(
+                *self._workers.gather([stop, digest], purpose), strict=True
+            )
+            if len(set(digests)) > 1:
+                rows = [
+                    {
+                        "path": path,
+                        "kind": f"shape {array.shape}, dtype {array.dtype.name}",
+                        "mark": mark,
+                        "norms": _norms(array),
+                        "new": id(variable) in self._new,
+                    }
+                    for (path, variable), array, mark in zip(
+                        variables, arrays, marks, strict=True
+                    )
+                ]
+                by_worker = self._workers.gather(rows, purpose, last=True)
+                self._tell(by_worker, purpose, remedy)
+                same = zip(*by_worker, strict=True)
+                taken = [i for i, rows in enumerate(same) if _is_taken(rows)]
+                self._take_from_chief([variables[i][1] for i in taken], arrays, taken)
+        for _, variable in variables:
+            self._new.pop(id(variable), None)
+        return any(stops)
 
-    def _tell(self, by_worker: list[list[Any]], purpose: str, remedy: str) -> None:
+    def _tell(
+        self, by_worker: Sequence[Sequence[Mapping[str, Any]]], purpose: str, fix: str
+    ) -> None:
         """Raises an error for variables that differ, or warns of rounding."""
         counts = [len(rows) for rows in by_worker]
         if len(set(counts)) > 1:
-            told = difference([count(n, "variable") for n in counts], str)
-            apart, rounded = [f"the model and its optimizer: {told}"], []
+            apart, rounded = [difference([count(n, "variable") for n in counts])], []
         else:
             found = [_told(same) for same in zip(*by_worker, strict=True)]
             apart = [text for text, is_apart in found if is_apart]
             rounded = [text for text, is_apart in found if text and not is_apart]
-        first, *others = [*apart, *rounded]
-        told = first + (f"; and {count(len(others), 'other')} differ" if others else "")
+        first, *others = [*apart, *rounded, ""]
+        told = f"{first}; and {len(others) - 1} more" if len(others) > 1 else first
         if apart:
             raise MismatchError(
                 "All workers must hold the same weights and the same state of the "
-                f"optimizer. Received at {purpose}: {told}. {remedy}"
+                f"optimizer. Received at {purpose}: {told}. {fix}"
             )
-        if self._warns:
+        if rounded and self._is_chief and not self._warned:
             print(
                 f"fastnet: the workers' weights differ by rounding at {purpose}: "
                 f"{told}. Their processors may be of different kinds.",
                 file=sys.stderr,
                 flush=True,
             )
-        self._warns = False
+            self._warned = True
+
+    def _take_from_chief(
+        self, variables: list[Any], arrays: list[np.ndarray], places: list[int]
+    ) -> None:
+        if not variables:
+            return
+        own = [np.ascontiguousarray(arrays[i]) for i in places]
+        content = self._workers.from_chief(b"".join(array.tobytes() for array in own))
+        start = 0
+        for variable, array in zip(variables, own, strict=True):
+            part = content[start : start + array.nbytes]
+            start += array.nbytes
+            variable.assign(np.frombuffer(part, array.dtype).reshape(array.shape))
+        if self._is_chief:
+            number = count(len(variables), "variable")
+            print(f"fastnet: {number} set to the chief's values", flush=True)
 
 
-def _arrays(model: keras.Model) -> Mapping[str, np.ndarray]:
-    """Returns the values of the variables that all workers share, by path."""
-    # Of the first device, and not by `numpy`: each takes twice as long otherwise.
-    return {
-        path: local(values.tensorflow_variable(variable)).value().numpy()
-        for path, variable in shared_state(model).items()
-    }
+def _variables(model: keras.Model) -> list[tuple[str, Any]]:
+    """Returns the variables of which all workers must hold the same values."""
+    shared = shared_state(model).items()
+    return [(path, values.tensorflow_variable(variable)) for path, variable in shared]
 
 
 def _mark(array: np.ndarray) -> int:
@@ -141,23 +218,23 @@ def _norms(array: np.ndarray) -> list[float]:
     return [float(np.linalg.norm(flat)), float(np.linalg.norm(np.diff(flat)))]
 
 
-def _told(same: Sequence[Sequence[Any]]) -> tuple[str, bool]:
-    """Returns how a variable differs, and whether by more than rounding.
+def _is_taken(same: Sequence[Mapping[str, Any]]) -> bool:
+    """Returns whether workers differ in a variable that none has used."""
+    return len({row["mark"] for row in same}) > 1 and all(row["new"] for row in same)
 
-    Args:
-        same: Its path, shape, checksum and norms on each worker.
-    """
-    shapes, marks, norms = ([row[i] for row in same] for i in (1, 2, 3))
-    if len(set(marks)) == 1:
+
+def _told(same: Sequence[Mapping[str, Any]]) -> tuple[str, bool]:
+    """Returns how a variable differs, and whether by more than rounding."""
+    path = f"{same[0]['path']}: "
+    if len({row["kind"] for row in same}) > 1:
+        return path + difference([row["kind"] for row in same]), True
+    if len({row["mark"] for row in same}) == 1 or _is_taken(same):
         return "", False
-    shown = [f"shape {tuple(shape)}" for shape in shapes]
-    same_shape = len(set(shown)) == 1
-    if same_shape:
-        shown = [f"norm {norm:.9g}" for norm, _ in norms]
+    shown = [f"norm {row['norms'][0]:.9g}" for row in same]
     if len(set(shown)) == 1:
-        shown = [f"checksum {mark:08x}" for mark in marks]
-    apart = not same_shape or any(map(_apart, zip(*norms, strict=True)))
-    return f"{same[0][0]}: {difference(shown, str)}", apart
+        shown = [f"checksum {row['mark']:08x}" for row in same]
+    apart = any(map(_apart, zip(*(row["norms"] for row in same), strict=True)))
+    return path + difference(shown), apart
 
 
 def _apart(norms: Sequence[float]) -> bool:

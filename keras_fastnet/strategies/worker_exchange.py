@@ -1,6 +1,5 @@
 """Values that the workers of a strategy tell one another outside of steps."""
 
-import json
 from typing import Any
 
 import numpy as np
@@ -28,11 +27,11 @@ class WorkerExchange:
     def _reduced(self, values: Any) -> tf.Tensor:
         return tf.distribute.Strategy.reduce(self._strategy, "SUM", values, axis=None)
 
-    def gather(self, own: str, purpose: str, *, last: bool = False) -> list[str]:
-        """Returns a text of each worker, by rank; see `Board.gather`.
+    def gather(self, own: Any, purpose: str, *, last: bool = False) -> list[Any]:
+        """Returns a value of each worker, by rank; see `Board.gather`.
 
         Args:
-            own: This worker's.
+            own: This worker's, for JSON.
             purpose: What it is for, such as "the beginning of `fit`".
             last: Whether the program may end now. Defaults to `False`.
 
@@ -40,11 +39,9 @@ class WorkerExchange:
             ClusterError: If another worker does not call it in time.
             MismatchError: If another worker calls it for another purpose.
         """
-        return (
-            [own]
-            if self._board is None
-            else self._board.gather(own, purpose, last=last)
-        )
+        if self._board is None:
+            return [own]
+        return self._board.gather(own, purpose, last=last)
 
     def sum(self, value: tf.Tensor) -> tf.Tensor:
         """Sums one value of each worker, whatever its number of devices.
@@ -59,25 +56,6 @@ class WorkerExchange:
         values = [value, *[tf.zeros_like(value)] * (devices - 1)]
         with strategy.fit_support.named_errors():
             return self._reduce(per_replica(strategy, values))
-
-    def values_of_all(self, own: tf.Tensor, purpose: str) -> list[list[int]]:
-        """Returns integers of each worker, by rank.
-
-        Args:
-            own: This worker's, of shape `(n,)`.
-            purpose: What they are for, such as "the beginning of `fit`".
-        """
-        texts = self.gather(json.dumps(own.numpy().tolist()), purpose)
-        return [json.loads(text) for text in texts]
-
-    def any(self, own: bool, purpose: str) -> bool:
-        """Returns whether something holds on any worker.
-
-        Args:
-            own: Whether it holds on this one.
-            purpose: What it is for, such as "the end of an epoch".
-        """
-        return "yes" in self.gather("yes" if own else "no", purpose)
 
     def from_chief(self, data: bytes) -> bytes:
         """Returns the chief's bytes, on all workers.

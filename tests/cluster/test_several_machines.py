@@ -147,7 +147,7 @@ def test_mpiexec_over_ssh_equals_one_process(hosts, whole, tmp_path, carrier, na
     shown = tmp_path / "output"
     assert process.wait(PATIENCE) == 0, shown.read_text()
     assert "2 workers on 2 hosts" in shown.read_text()
-    assert re.search(rf"transport +.*{name}", shown.read_text())
+    assert re.search(rf"over {name}", shown.read_text())
     check_both(tmp_path, whole)
 
 

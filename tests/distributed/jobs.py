@@ -734,11 +734,6 @@ def fit_loss(strategy: Any, *, kind: str, count: int = 33) -> dict[str, Any]:
                 keras.losses.sparse_categorical_crossentropy(y, p)
             )
         ),
-        "scalar_sum": lambda: (
-            lambda y, p: tf.reduce_sum(
-                keras.losses.sparse_categorical_crossentropy(y, p)
-            )
-        ),
     }
     regularizer = keras.regularizers.L2(0.1) if kind == "activity" else None
     with scope(strategy):
@@ -755,12 +750,10 @@ def fit_loss(strategy: Any, *, kind: str, count: int = 33) -> dict[str, Any]:
         model.compile(
             # Not LARS: it hides a gradient that is too large.
             optimizer=keras.optimizers.SGD(
-                0.01 if kind in ("sum", "scalar_sum", "unreduced") else 0.5
+                0.01 if kind in ("sum", "unreduced") else 0.5
             ),
             loss=losses.get(kind, crossentropy)(),
         )
-    if strategy is not None:
-        strategy.fit_support.scalar_losses = "sum" if kind == "scalar_sum" else "mean"
     history = model.fit(
         tokens,
         tokens % 3,

@@ -119,12 +119,6 @@ def rearrange(strategy: Any, grid: tuple[int, int], algorithms: Sequence[str]) -
     extended.arrange(GridChoice(Grid(*grid), tuple(algorithms), topology))
 
 
-def description(strategy: Any) -> str:
-    """What the strategy says of itself."""
-    rearrange(strategy, (2, 2), ("torus", "gather"))
-    return strategy.describe()
-
-
 def fit_on_grid(
     strategy: Any,
     *,

@@ -100,16 +100,16 @@ def save_often(
     for kind in found:
         for _ in range(rounds):
             # Together, so that they would be in each other's way.
-            strategy.fit_support.workers.any(False, "the test")
+            strategy.fit_support.workers.gather(None, "the test")
             if strategy.rank and chief_alone:
                 continue
             with scope(strategy if in_scope else None):
                 path = save(model, kind, folder)
             if kind == "export" and not chief_alone:
                 # The chief alone writes it, and the others do not wait.
-                strategy.fit_support.workers.any(False, "the test")
+                strategy.fit_support.workers.gather(None, "the test")
             found[kind].append(damage(model, kind, path))
-    strategy.fit_support.workers.any(False, "the test")
+    strategy.fit_support.workers.gather(None, "the test")
     return found
 
 
@@ -120,7 +120,7 @@ def save_checkpoints(strategy: Any, *, folder: str) -> list[str]:
     manager = tf.train.CheckpointManager(checkpoint, folder, max_to_keep=2)
     found = []
     for _ in range(4):
-        strategy.fit_support.workers.any(False, "the test")
+        strategy.fit_support.workers.gather(None, "the test")
         manager.save()
         copy = _copy(model)
         tf.train.Checkpoint(model=copy).restore(
@@ -128,7 +128,7 @@ def save_checkpoints(strategy: Any, *, folder: str) -> list[str]:
         ).expect_partial()
         same = map(np.array_equal, copy.get_weights(), model.get_weights())
         found.append("" if all(same) else "other weights")
-    strategy.fit_support.workers.any(False, "the test")
+    strategy.fit_support.workers.gather(None, "the test")
     return found
 
 
@@ -146,13 +146,13 @@ def load_while_saving(strategy: Any, *, folder: str) -> list[str]:
     model = large_network(strategy)
     found = []
     path = save(model, "weights", folder)
-    strategy.fit_support.workers.any(False, "the test")
+    strategy.fit_support.workers.gather(None, "the test")
     for _ in range(12):
         if strategy.rank == 0:
             save(model, "weights", folder)
         else:
             found.append(damage(model, "weights", path))
-    strategy.fit_support.workers.any(False, "the test")
+    strategy.fit_support.workers.gather(None, "the test")
     return found
 
 
@@ -195,7 +195,7 @@ def save_without_overwriting(strategy: Any, *, folder: str) -> dict[str, Any]:
         # The other worker would have made the file by now.
         time.sleep(2.0)
     model.save(path, overwrite=False)
-    strategy.fit_support.workers.any(False, "the test")
+    strategy.fit_support.workers.gather(None, "the test")
     first = os.stat(path).st_ino
     asked = ""
     try:
@@ -203,7 +203,7 @@ def save_without_overwriting(strategy: Any, *, folder: str) -> dict[str, Any]:
     except EOFError as error:
         # No other worker answers.
         asked = str(error)
-    strategy.fit_support.workers.any(False, "the test")
+    strategy.fit_support.workers.gather(None, "the test")
     return {"asked": bool(asked), "kept": os.stat(path).st_ino == first}
 
 

@@ -176,7 +176,6 @@ LOSSES = {
     "a sum": _loss("sum"),
     "an unreduced loss": _loss("unreduced"),
     "a scalar loss": _loss("scalar"),
-    "a scalar sum": _loss("scalar_sum"),
     "an added loss": _loss("added"),
     "an added loss by example": _loss("added_by_example"),
     "a penalty": _loss("penalty"),

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import functools
+import json
 import threading
 import types
 
@@ -79,11 +80,11 @@ class Exchange:
 
     def of(self, rank):
         def gather(own, purpose, *, last=False):
-            self._texts[rank] = own
+            self._texts[rank] = json.dumps(own)
             self._both.wait()
             texts = [self._texts[each] for each in range(2)]
             self._both.wait()
-            return texts
+            return [json.loads(text) for text in texts]
 
         return types.SimpleNamespace(gather=gather)
 
@@ -149,11 +150,12 @@ def assert_same(weights, expected):
 SETTINGS = """
 import json, os
 import keras_fastnet
+import tensorflow as tf
 from keras_fastnet.errors import ClusterError
 
 task = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
-different = {"grid": "ring", "wire_dtype": "bfloat16", "bucket_bytes": 4096,
-             "scalar_losses": "sum"}
+options = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=4096)
+different = {"grid": "ring", "wire_dtype": "bfloat16"}
 for name, value in different.items():
     try:
         keras_fastnet.TorusStrategy(**({name: value} if task else {}))
@@ -161,6 +163,12 @@ for name, value in different.items():
         assert name in str(error), error
     else:
         raise SystemExit(f"{name} was accepted")
+try:
+    keras_fastnet.TorusStrategy(communication_options=options if task else None)
+except ClusterError as error:
+    assert "bytes_per_pack" in str(error), error
+else:
+    raise SystemExit("bytes_per_pack was accepted")
 keras_fastnet.TorusStrategy()
 """
 

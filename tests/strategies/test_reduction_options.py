@@ -14,8 +14,8 @@ from keras_fastnet.collectives.all_reducer import plan_buckets
 from keras_fastnet.collectives.grid import Grid, rows_of_ranks
 from keras_fastnet.collectives.grid_choice import choose_grid
 from keras_fastnet.scaling.bench_results import read_measurements
-from keras_fastnet.strategies.reduction_options import check_options
 from keras_fastnet.strategies.torus_extended import TorusExtended
+from keras_fastnet.strategies.torus_strategy import _checked_wire_dtype
 from tests.documentation import ROOT
 
 BUCKET = 2**22
@@ -24,18 +24,16 @@ BUCKET = 2**22
 @pytest.mark.parametrize(
     ("options", "words"),
     [
+        ({"transport": "tcp"}, '"auto" .*"mpi" .* Received: .*tcp'),
         ({"grid": "torus"}, '"auto", "ring".* Received: .*\'torus\''),
         ({"grid": (2, 2)}, r"Received: .*\(2, 2\).* Pass one of \(1, 1\)"),
         ({"grid": (0, 1)}, r"two positive integers.* Received: .*\(0, 1\)"),
         ({"grid": 3}, "two positive integers.* Received: .*3"),
         ({"wire_dtype": tf.int8}, '"bfloat16" or "float16".* Received: .*int8'),
         ({"cluster_resolver": "x"}, "ClusterResolver`.* Received: .*'x'"),
-        ({"bucket_bytes": 0}, "integer >= 1.* Received: .*0"),
     ],
 )
-def test_wrong_options_raise_value_error(options, words, monkeypatch):
-    # As in a process in which no other test has made one.
-    monkeypatch.setattr(TorusStrategy, "_made", None)
+def test_wrong_options_raise_value_error(options, words):
     with pytest.raises(ValueError, match=f"(?s){words}"):
         TorusStrategy(**options)
 
@@ -45,16 +43,16 @@ def test_wrong_options_raise_value_error(options, words, monkeypatch):
     [("bfloat16", tf.bfloat16), (tf.bfloat16, tf.bfloat16), (np.float16, tf.float16)],
 )
 def test_wire_dtype_may_be_a_name_or_a_dtype(given, dtype):
-    assert check_options("auto", given, None, "auto").wire_dtype == dtype
+    assert _checked_wire_dtype(given) == dtype
 
 
 @pytest.mark.parametrize(
     ("given", "engine", "nbytes"),
-    [(None, "gRPC", 2**24), (None, "NCCL", 2**26), (5000, "NCCL", 5000)],
+    [(0, "gRPC", 2**24), (0, "NCCL", 2**26), (5000, "NCCL", 5000)],
 )
 def test_default_size_of_buckets_depends_on_the_engine(given, engine, nbytes):
-    options = check_options("auto", None, given, "auto")
-    extended = types.SimpleNamespace(reduction=options, engine=engine)
+    options = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=given)
+    extended = types.SimpleNamespace(_communication_options=options, engine=engine)
     assert TorusExtended.bucket_bytes.fget(extended) == nbytes
 
 
@@ -135,11 +133,3 @@ def test_buckets_hold_every_element_once(sizes, capacity, dtype, cut):
         last = bucket[-1]
         end = last.offset + last.stop - last.start
         assert end > capacity - 64 // dtype.size
-
-
-@pytest.mark.distributed
-def test_describe_lists_ranks_grid_and_sums(four_workers):
-    texts = four_workers.run("description")
-    for rank, text in enumerate(texts):
-        words = (f"worker {rank}", "2 rows x 2 columns", "gRPC", "16,777,216", "gather")
-        assert all(word in text for word in (*words, "2 (127.0.0.1)  3 (127.0.0.1)"))

@@ -90,11 +90,10 @@ def test_a_saved_model_continues_training_identically(two_workers, tmp_path):
             "two_by_two",
             {"count": 70, "accumulation_steps": 2},
             [
-                "2 workers with 4 replicas, grid",
+                "2 workers with 4 replicas, grid 1x4 over gRPC",
                 "32 examples a step (up to 8 a replica), 64 in 2 an update",
                 "70 examples, 3 steps and 2 updates an epoch",
                 "each worker gathers 1/2 of each batch",
-                "learning rate 0.1",
             ],
         ),
         (

@@ -53,7 +53,9 @@ def _reduce_exactly(
     if 0 in weighted.shape:
         return weighted
     if reduction != "sum" and weighted.shape.rank == 0:
-        return weighted if step is None else _weigh_scalar(weighted)
+        if step is not None:
+            in_replica().fit_support.note_loss("scalar")
+        return weighted
     total = keras.ops.sum(weighted)
     if reduction == "sum":
         return total if step is None else step.unweigh(total)
@@ -73,16 +75,6 @@ def _reduce_exactly(
     counts = [tf.cast(tf.size(valid), total.dtype), tf.reduce_sum(valid)]
     every, valid = counts if step is None else _sums_of_own(counts)
     return mean * tf.math.divide_no_nan(every, valid)
-
-
-def _weigh_scalar(value: tf.Tensor) -> tf.Tensor:
-    """Returns the weighted value of a scalar that a loss function returned.
-
-    It is a mean over the replica's examples, or a sum where the strategy was told so.
-    """
-    support = in_replica().fit_support
-    support.note_loss("scalar")
-    return _step().unweigh(value) if support.scalar_losses == "sum" else value
 
 
 @wrap(
