@@ -13,11 +13,11 @@ from collections.abc import Callable
 
 import numpy as np
 
+from keras_fastnet.collectives.cost_model import PIPELINING, nccl_all_reduce_seconds
 from keras_fastnet.collectives.grid_choice import (
     DEFAULT_BUCKET_BYTES,
     NCCL_BUCKET_BYTES,
 )
-from keras_fastnet.collectives.nccl_model import PIPELINING, nccl_all_reduce_seconds
 
 HERE = pathlib.Path(__file__).parent
 MIB = 2**20

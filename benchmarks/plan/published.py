@@ -12,13 +12,13 @@ import textwrap
 from collections.abc import Sequence
 
 from keras_fastnet.collectives.cost_model import (
+    PIPELINING,
     Topology,
     UnitCosts,
     all_reduce_seconds,
     cheapest_algorithm,
     cheapest_grid,
 )
-from keras_fastnet.collectives.nccl_model import PIPELINING
 from keras_fastnet.text import fact, table
 
 

@@ -30,6 +30,8 @@ ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
 
 WIRE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 """Bytes that one `float32` value takes in transport, by wire dtype."""
+PIPELINING = 1.2
+"""For NCCL: the median over six published systems; see `benchmarks/plan`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,6 +201,27 @@ def all_reduce_seconds(
     """
     work = work_of(algorithm, grid, topology, nbytes, buckets)
     return costs.seconds(work.on_shared_cores(topology.ranks_per_core))
+
+
+def nccl_all_reduce_seconds(
+    latency: float, bandwidth: float, nbytes: float, pipelining: float = PIPELINING
+) -> float:
+    """Returns the predicted time of NCCL's all-reduce of one vector.
+
+    The time is that of the shortest vector, plus that of the bytes of a long one, plus
+    `pipelining` times the geometric mean of both: NCCL cuts a vector into chunks, and
+    chunks of any size cost either starts or waiting for the first one to arrive. With
+    the best size of chunk, a pipeline has this form, and a factor of 2.
+
+    Args:
+        latency: Seconds of an all-reduce of a few bytes.
+        bandwidth: Bytes of the vector per second of a long all-reduce: `algbw` of
+            nccl-tests.
+        nbytes: Bytes of each rank's vector.
+        pipelining: The factor. Defaults to `1.2`.
+    """
+    moving = nbytes / bandwidth
+    return latency + pipelining * math.sqrt(latency * moving) + moving
 
 
 def cheapest_algorithm(

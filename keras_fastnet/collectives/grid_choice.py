@@ -46,7 +46,7 @@ DEFAULT_BUCKET_BYTES = 16 * 2**20
 """Bytes of a gradient bucket over gRPC and MPI: the fastest in
 `benchmarks/weak_scaling` and `benchmarks/all_reduce`."""
 NCCL_BUCKET_BYTES = 64 * 2**20
-"""Bytes of a gradient bucket over NCCL. By the model of `nccl_model`, on the systems of
+"""Bytes of a gradient bucket over NCCL. By the model of `cost_model`, on the systems of
 `benchmarks/plan`, ResNet-50's gradients in such buckets take 1.1 to 1.4 times as long
 as in one, in buckets of 16 MiB 1.6 to 3.4 times."""
 

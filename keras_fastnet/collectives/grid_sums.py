@@ -116,7 +116,7 @@ class GridSums:
         if algorithm == "torus":
             return self._torus_sums(vectors)
         if algorithm == "ring":
-            return self._ring_sums(vectors)
+            return [self._everyone.start_all_reduce(vector)() for vector in vectors]
         return [
             self._column.gather_and_sum(self._row.gather_and_sum(vector))
             for vector in vectors
@@ -140,13 +140,3 @@ class GridSums:
         if before is not None:
             sums.append(self._row.all_gather(before[0](), before[1]))
         return sums
-
-    def _ring_sums(self, vectors: Iterable[Any]) -> list[Any]:
-        """Sums over all ranks at once; each sum starts before the last one ends."""
-        sums, last = [], None
-        for vector in vectors:
-            started = self._everyone.start_all_reduce(vector)
-            if last is not None:
-                sums.append(last())
-            last = started
-        return sums if last is None else [*sums, last()]

@@ -3,7 +3,6 @@
 import functools
 import os
 import time
-import weakref
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -178,9 +177,6 @@ class MpiTransport:
         hosts: Each rank's host, by rank.
         communicator: An `mpi4py.MPI.Comm` of all ranks.
         check_peers: See `MpiGroup`.
-
-    Attributes:
-        ranks_by_row: The ranks in every row of the grid, by column.
     """
 
     def __init__(
@@ -190,8 +186,7 @@ class MpiTransport:
         communicator: Any,
         check_peers: Callable[[float], None],
     ):
-        self.ranks_by_row = rows_of_ranks(grid, hosts)
-        order = [rank for row in self.ranks_by_row for rank in row]
+        order = [rank for row in rows_of_ranks(grid, hosts) for rank in row]
         placed = communicator.Split(0, key=order.index(communicator.rank))
         cartesian = placed.Create_cart([grid.rows, grid.columns])
         self._groups = [
@@ -234,7 +229,6 @@ class MpiBucketSums:
         self._grid_sums = grid_sums
         self._everyone = everyone
         self._ranks = ranks
-        self._pool = VectorPool()
         with tf.init_scope(), tf.device("CPU:0"):
             # TensorFlow orders operations that share a resource.
             self._done = tf.Variable(0, dtype=tf.int64, trainable=False)
@@ -277,7 +271,7 @@ class MpiBucketSums:
         """
         ranks = self._grid_sums.ranks
         length = offsets[-1] + parts[-1].size
-        total = self._pool.vector(length + -length % ranks, parts[0].dtype)
+        total = _aligned(length + -length % ranks, parts[0].dtype)
         kind = f"{total.dtype} {[part.size for part in parts]}"
         self._compare([int(done), total.nbytes, zlib.crc32(kind.encode())])
         segment = max(1, _SEGMENT_BYTES // total.itemsize // ranks) * ranks
@@ -340,34 +334,14 @@ def segments(
         yield Vector.in_place(room)
 
 
-class VectorPool:
-    """Allocates vectors from a pool of freed buffers.
+def _aligned(length: int, dtype: np.dtype) -> np.ndarray:
+    """Returns an uninitialized vector in memory that TensorFlow takes without a copy.
 
-    The C library may return a freed vector to the operating system, which then clears
-    every page of the next one: with some hundred megabytes a step, this takes as long
-    as MPI. The pool keeps a vector's memory once nothing refers to the vector, which
-    for TensorFlow is when it has released the tensor.
+    Args:
+        length: Number of elements.
+        dtype: Their dtype.
     """
-
-    def __init__(self) -> None:
-        self._free: dict[int, list[np.ndarray]] = {}
-
-    def vector(self, length: int, dtype: np.dtype) -> np.ndarray:
-        """Returns an uninitialized vector.
-
-        Its memory is reused once the vector itself is gone, even if views of it remain.
-
-        Args:
-            length: Number of elements.
-            dtype: Their dtype.
-        """
-        nbytes = length * dtype.itemsize
-        # Eight sizes for each power of two, which bounds the number of pools.
-        step = max(_ALIGNMENT, 1 << max(0, nbytes.bit_length() - 4))
-        room = -(-nbytes // step) * step
-        free = self._free.setdefault(room, [])
-        memory = free.pop() if free else np.empty(room + _ALIGNMENT, np.uint8)
-        first = -memory.ctypes.data % _ALIGNMENT
-        vector = memory[first : first + nbytes].view(dtype)
-        weakref.finalize(vector, free.append, memory).atexit = False
-        return vector
+    nbytes = length * dtype.itemsize
+    memory = np.empty(nbytes + _ALIGNMENT, np.uint8)
+    first = -memory.ctypes.data % _ALIGNMENT
+    return memory[first : first + nbytes].view(dtype)

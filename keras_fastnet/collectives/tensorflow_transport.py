@@ -167,9 +167,6 @@ class TensorFlowTransport:
             limit. Defaults to `0.0`.
         watch: Called with a clock of each group, which returns for how many seconds it
             has waited. Defaults to nothing.
-
-    Attributes:
-        ranks_by_row: The ranks in every row of the grid, by column.
     """
 
     def __init__(
@@ -210,15 +207,6 @@ class TensorFlowTransport:
         self._columns = groups(
             [f"column {i} of {layout}" for i in own_columns], grid.rows
         )
-        cells = [
-            (row * grid.columns + column) * grid.size + rank
-            for row, column, rank in zip(own_rows, own_columns, ranks, strict=True)
-        ]
-        cells = sorted(_gather_all(self._everyone, cells)[0])
-        self.ranks_by_row = [
-            [cell % grid.size for cell in cells[start : start + grid.columns]]
-            for start in range(0, grid.size, grid.columns)
-        ]
 
     def sums(
         self, algorithm_for: Callable[[int], Algorithm]

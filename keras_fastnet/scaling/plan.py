@@ -12,11 +12,11 @@ from keras_fastnet.collectives.cost_model import (
     all_reduce_seconds,
     cheapest_algorithm,
     cheapest_grid,
+    nccl_all_reduce_seconds,
     work_of,
 )
 from keras_fastnet.collectives.grid import Grid, grids_of
 from keras_fastnet.collectives.grid_choice import DEFAULT_BUCKET_BYTES
-from keras_fastnet.collectives.nccl_model import nccl_all_reduce_seconds
 from keras_fastnet.scaling.bench_results import read_measurements
 
 DEFAULT_COSTS = UnitCosts(
