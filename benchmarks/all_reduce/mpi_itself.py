@@ -13,7 +13,7 @@ import sys
 import numpy as np
 
 import keras_fastnet
-from keras_fastnet.collectives.mpi_transport import MpiTransport
+from keras_fastnet.collectives.mpi_transport import mpi_sums
 from keras_fastnet.scaling.all_reduce_timing import time_in_turn
 
 
@@ -24,10 +24,8 @@ def main() -> None:
     extended = strategy.extended
     choice = extended.choice
     communicator = extended.mpi.communicator.Dup()
-    transport = MpiTransport(
-        choice.grid, extended.hosts, communicator, extended.check_peers
-    )
-    sums = transport.sums(choice.algorithm_for)[0]
+    peers = communicator, extended.recorder.poll
+    (sums,) = mpi_sums(choice.grid, extended.hosts, *peers, choice.algorithm_for)
     rows = []
     for nbytes in map(int, sizes):
         vector = np.ones(nbytes // 4, np.float32)

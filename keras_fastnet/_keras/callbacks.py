@@ -4,7 +4,7 @@ import functools
 from collections import ChainMap
 from collections.abc import Callable
 from types import CodeType
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -172,8 +172,9 @@ class WorkersCallbackList(keras.callbacks.CallbackList):
         self._end_epoch()
         self._record_test("")
         super().on_test_begin(logs)
-        if not self._epoch:
-            self._begin_test("evaluate")
+        strategy = strategy_of(self.model)
+        if strategy is not None and not self._epoch:
+            strategy.fit_support.begin(self.model, "evaluate")
 
     def on_predict_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Tells the strategy that prediction begins, after all callbacks."""
@@ -181,7 +182,8 @@ class WorkersCallbackList(keras.callbacks.CallbackList):
         if strategy := strategy_of(self.model):
             strategy.fit_support.compare_call(self.model, "`predict`")
         super().on_predict_begin(logs)
-        self._begin_test("predict")
+        if strategy:
+            strategy.fit_support.begin(self.model, "predict")
 
     def on_test_batch_begin(
         self, batch: int, logs: dict[str, Any] | None = None
@@ -264,11 +266,6 @@ class WorkersCallbackList(keras.callbacks.CallbackList):
                 )
             self.model.stop_training = False
             self._stop_wanted = True
-
-    def _begin_test(self, call: Literal["evaluate", "predict"]) -> None:
-        strategy = strategy_of(self.model)
-        if strategy is not None:
-            strategy.fit_support.begin_test(self.model, call)
 
     def _all_stop(self, logs: dict[str, Any] | None) -> bool:
         """Returns whether every worker stops after this step, for the same loss."""

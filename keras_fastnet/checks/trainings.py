@@ -79,9 +79,8 @@ class Trainings:
     def __init__(self, strategy: Any, subject: Subject):
         self._strategy, self._subject = strategy, subject
         self._batch = EXAMPLES_PER_REPLICA * strategy.num_replicas_in_sync
-        # Replicas get unequal shares of the last batch, except on a TPU.
-        odd = 0 if strategy.fit_support.compiles_all else 1
-        count = (UPDATES - 1) * self._batch + self._batch // 2 + odd
+        # Replicas get unequal shares of the last batch.
+        count = (UPDATES - 1) * self._batch + self._batch // 2 + 1
         self.in_order = np.arange(count)
         batches = np.split(self.in_order, range(self._batch, count, self._batch))
         self.turned = np.concatenate([order[::-1] for order in batches])

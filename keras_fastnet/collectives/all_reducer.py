@@ -120,36 +120,28 @@ class AllReducer:
             by_dtype.setdefault(self._wire_dtype_of(tensor.dtype), []).append(index)
         sums = list(tensors)
         for wire_dtype, indices in by_dtype.items():
-            values = [tf.cast(tensors[index], wire_dtype) for index in indices]
-            for index, value in zip(indices, self._sum_one_dtype(values), strict=True):
-                sums[index] = tf.cast(value, tensors[index].dtype)
+            own = [tf.cast(tensors[index], wire_dtype) for index in indices]
+            buckets = plan_buckets(
+                [tensor.shape.num_elements() for tensor in own],
+                wire_dtype,
+                self._bucket_bytes,
+                self._sums.cuts_tensors,
+            )
+            totals = unpack(self._sums.sum(own, buckets), buckets, own)
+            for index, total in zip(indices, totals, strict=True):
+                sums[index] = tf.cast(total, tensors[index].dtype)
         return sums
-
-    def _sum_one_dtype(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
-        """Sums tensors of one dtype."""
-        buckets = plan_buckets(
-            [tensor.shape.num_elements() for tensor in tensors],
-            tensors[0].dtype,
-            self._bucket_bytes,
-            self._sums.cuts_tensors,
-        )
-        return unpack(self._sums.sum(tensors, buckets), buckets, tensors)
 
     def _wire_dtype_of(self, dtype: tf.DType) -> tf.DType:
         if dtype == tf.float32 and self._wire_dtype is not None:
             return self._wire_dtype
-        return _default_wire_dtype(dtype)
-
-
-def _default_wire_dtype(dtype: tf.DType) -> tf.DType:
-    try:
+        if dtype not in _WIRE_DTYPES:
+            names = ", ".join(known.name for known in _WIRE_DTYPES)
+            raise TypeError(
+                f"Tensors to sum over replicas must have one of these dtypes: {names}. "
+                f"Received: {dtype.name}. Cast the tensor first."
+            )
         return _WIRE_DTYPES[dtype]
-    except KeyError:
-        names = ", ".join(known.name for known in _WIRE_DTYPES)
-        raise TypeError(
-            f"Tensors to sum over replicas must have one of these dtypes: {names}. "
-            f"Received: {dtype.name}. Cast the tensor first."
-        ) from None
 
 
 def plan_buckets(

@@ -106,7 +106,5 @@ def choose_grid(
             grid, ("ring",) if engine == "NCCL" else among, topology, costs
         )
     grid = check_grid(wanted, len(hosts))
-    on_grid: tuple[Algorithm, ...] = (
-        ("torus",) if engine == "NCCL" else _GRID_ALGORITHMS
-    )
-    return GridChoice(grid, on_grid, topology, costs)
+    among = ("torus",) if engine == "NCCL" else _GRID_ALGORITHMS
+    return GridChoice(grid, among, topology, costs)

@@ -21,8 +21,6 @@ from keras_fastnet.collectives.grid_sums import GridSums
 _SEGMENT_BYTES = 2 * 2**20
 # Alignment of memory that TensorFlow takes without a copy.
 _ALIGNMENT = 64
-
-
 _HALVES = (np.dtype("float16"), np.dtype(ml_dtypes.bfloat16))
 # Interval at which a waiting rank checks that its peers are alive.
 _CHECK_SECONDS = 0.5
@@ -169,41 +167,30 @@ def _bytes_of(array: np.ndarray) -> np.ndarray:
     return array.view(np.uint8)
 
 
-class MpiTransport:
-    """The groups that this rank belongs to; all ranks must create it together.
+def mpi_sums(
+    grid: Grid,
+    hosts: Sequence[str],
+    communicator: Any,
+    check_peers: Callable[[float], None],
+    algorithm_for: Callable[[int], Algorithm],
+) -> list["MpiBucketSums"]:
+    """Returns the all-reduce of this rank's device. All ranks must call it together.
 
     Args:
         grid: The grid of all ranks.
         hosts: Each rank's host, by rank.
         communicator: An `mpi4py.MPI.Comm` of all ranks.
         check_peers: See `MpiGroup`.
+        algorithm_for: See `GridSums`.
     """
-
-    def __init__(
-        self,
-        grid: Grid,
-        hosts: Sequence[str],
-        communicator: Any,
-        check_peers: Callable[[float], None],
-    ):
-        order = [rank for row in rows_of_ranks(grid, hosts) for rank in row]
-        placed = communicator.Split(0, key=order.index(communicator.rank))
-        cartesian = placed.Create_cart([grid.rows, grid.columns])
-        self._groups = [
-            MpiGroup(part, check_peers)
-            for part in (
-                cartesian.Sub([False, True]),
-                cartesian.Sub([True, False]),
-                placed,
-            )
-        ]
-        self._order = order
-
-    def sums(self, algorithm_for: Callable[[int], Algorithm]) -> list["MpiBucketSums"]:
-        """Returns the all-reduce of this rank; as it sees it."""
-        row, column, everyone = self._groups
-        grid_sums = GridSums(row, column, everyone, algorithm_for)
-        return [MpiBucketSums(grid_sums, everyone, self._order)]
+    order = [rank for row in rows_of_ranks(grid, hosts) for rank in row]
+    placed = communicator.Split(0, key=order.index(communicator.rank))
+    cartesian = placed.Create_cart([grid.rows, grid.columns])
+    row = MpiGroup(cartesian.Sub([False, True]), check_peers)
+    column = MpiGroup(cartesian.Sub([True, False]), check_peers)
+    everyone = MpiGroup(placed, check_peers)
+    grid_sums = GridSums(row, column, everyone, algorithm_for)
+    return [MpiBucketSums(grid_sums, everyone, order)]
 
 
 class MpiBucketSums:

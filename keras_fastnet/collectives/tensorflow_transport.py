@@ -152,16 +152,27 @@ def _key_of(operation: str, value: tf.Tensor) -> int | tf.Tensor:
     return tf.cast(key, tf.int32) if isinstance(key, tf.Tensor) else key
 
 
-class TensorFlowTransport:
-    """The groups that this worker's devices belong to.
+def tensorflow_sums(
+    grid: Grid,
+    hosts: Sequence[str],
+    devices: Sequence[str],
+    first_rank: int,
+    algorithm_for: Callable[[int], Algorithm],
+    *,
+    nccl: bool = False,
+    timeout_seconds: float = 0.0,
+    watch: Callable[[Callable[[], float]], None] = lambda clock: None,
+) -> list["TensorFlowBucketSums"]:
+    """Returns the all-reduce of each of this worker's devices.
 
-    All workers must create it together.
+    All workers must call it together.
 
     Args:
         grid: The grid of all ranks.
         hosts: Each rank's host, by rank.
         devices: This worker's devices.
         first_rank: The rank of the first device; the others follow.
+        algorithm_for: See `GridSums`.
         nccl: Whether NCCL connects the ranks. Defaults to `False`.
         timeout_seconds: Seconds that a collective waits for the other ranks; 0.0 for no
             limit. Defaults to `0.0`.
@@ -169,53 +180,33 @@ class TensorFlowTransport:
             has waited. Defaults to nothing.
     """
 
-    def __init__(
-        self,
-        grid: Grid,
-        hosts: Sequence[str],
-        devices: Sequence[str],
-        first_rank: int,
-        *,
-        nccl: bool = False,
-        timeout_seconds: float = 0.0,
-        watch: Callable[[Callable[[], float]], None] = lambda clock: None,
-    ):
-        def groups(names: Sequence[str], size: int) -> list[TensorFlowGroup]:
-            made = [
-                TensorFlowGroup(
-                    name, size, device, nccl=nccl, timeout_seconds=timeout_seconds
-                )
-                for name, device in zip(names, devices, strict=True)
-            ]
-            for group in made:
-                watch(group.mark.waited)
-            return made
+    def groups(names: Sequence[str], size: int) -> list[TensorFlowGroup]:
+        made = [
+            TensorFlowGroup(
+                name, size, device, nccl=nccl, timeout_seconds=timeout_seconds
+            )
+            for name, device in zip(names, devices, strict=True)
+        ]
+        for group in made:
+            watch(group.mark.waited)
+        return made
 
-        layout = rows_of_ranks(grid, hosts)
-        ranks = range(first_rank, first_rank + len(devices))
-        own_rows = [
-            next(i for i, row in enumerate(layout) if rank in row) for rank in ranks
-        ]
-        self._everyone = groups([f"all of {grid}"] * len(devices), grid.size)
-        self._rows = groups([f"row {i} of {layout}" for i in own_rows], grid.columns)
-        # TensorFlow decides the order of a group's ranks, so a column consists of the
-        # ranks that it gives the same chunk.
-        orders = _gather_all(self._rows, ranks)
-        own_columns = [
-            order.index(rank) for order, rank in zip(orders, ranks, strict=True)
-        ]
-        self._columns = groups(
-            [f"column {i} of {layout}" for i in own_columns], grid.rows
-        )
-
-    def sums(
-        self, algorithm_for: Callable[[int], Algorithm]
-    ) -> list["TensorFlowBucketSums"]:
-        """Returns the all-reduce of each device; as one rank sees it."""
-        return [
-            TensorFlowBucketSums(GridSums(*groups, algorithm_for))
-            for groups in zip(self._rows, self._columns, self._everyone, strict=True)
-        ]
+    layout = rows_of_ranks(grid, hosts)
+    ranks = range(first_rank, first_rank + len(devices))
+    own_rows = [
+        next(i for i, row in enumerate(layout) if rank in row) for rank in ranks
+    ]
+    rows = groups([f"row {i} of {layout}" for i in own_rows], grid.columns)
+    # TensorFlow decides the order of a group's ranks, so a column consists of the ranks
+    # that it gives the same chunk.
+    orders = _gather_all(rows, ranks)
+    own_columns = map(list.index, orders, ranks)
+    columns = groups([f"column {i} of {layout}" for i in own_columns], grid.rows)
+    everyone = groups([f"all of {grid}"] * len(devices), grid.size)
+    return [
+        TensorFlowBucketSums(GridSums(*parts, algorithm_for))
+        for parts in zip(rows, columns, everyone, strict=True)
+    ]
 
 
 class TensorFlowBucketSums:

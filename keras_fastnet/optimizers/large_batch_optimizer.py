@@ -210,9 +210,6 @@ class LargeBatchOptimizer(MicroBatchOptimizer, optimizers.LossScaleOptimizer):
                 self._examples.assign_add(examples)
 
             tf.cond(first, begin, go_on)
-
-        def add_whole() -> None:
-            add()
             self._micro_batches.assign_add(1)
 
         def update() -> None:
@@ -232,11 +229,7 @@ class LargeBatchOptimizer(MicroBatchOptimizer, optimizers.LossScaleOptimizer):
             mean = compiled(lambda: tf.cond(first, mean_of_one, means))
             self._update(mean())
 
-        step = keras_step()
-        if step is not None and step.continues:
-            add()
-        else:
-            tf.cond(seen + 1 >= steps, update, compiled(add_whole))
+        tf.cond(seen + 1 >= steps, update, compiled(add))
 
     def finish_update(self) -> None:
         """Updates with the micro-batches that are left, if any.

@@ -48,18 +48,17 @@ class AllReduces:
     def __init__(self, strategy: TorusStrategy, grids: Sequence[Grid]):
         self._strategy = strategy
         extended = strategy.extended
-        transports = {grid: extended.transport_on(grid) for grid in grids}
         flat = Grid(strategy.num_replicas_in_sync, 1)
         stock = upstream.CollectiveAllReduce(**extended.collective_settings)
         ways = [TimedAllReduce("tensorflow", flat, stock)]
 
         def add(algorithm: Any, grid: Grid, shown: Grid) -> None:
-            chosen = extended.operations_on(transports[grid], lambda _: algorithm)
+            chosen = extended.operations_on(grid, lambda _: algorithm)
             ways.append(TimedAllReduce(algorithm, shown, chosen))
 
         # A ring does not depend on the grid.
-        add("ring", next(iter(transports)), flat)
-        for grid in transports:
+        add("ring", grids[0], flat)
+        for grid in grids:
             if grid.columns > 1:  # With one column the torus equals the ring.
                 add("torus", grid, grid)
             add("gather", grid, grid)

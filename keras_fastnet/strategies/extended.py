@@ -49,40 +49,31 @@ class FitExtended(tf.distribute.StrategyExtended):
     """Exact shares of every global batch, and means over its examples.
 
     A base for subclasses of TensorFlow's extended classes, which `tf.distribute` calls.
+
+    Attributes:
+        worker_devices: This worker's devices.
+        rank: This worker's rank in the cluster.
+        workers: Number of worker processes.
     """
 
     worker_devices: tuple[str, ...]
+    rank: int
+    workers: int
 
     @functools.cached_property
     def new_variables(self) -> weakref.WeakValueDictionary[int, Any]:
         """Variables whose values the workers have not compared, by identity."""
         return weakref.WeakValueDictionary()
 
-    @property
-    def rank(self) -> int:
-        """This worker's rank in the cluster."""
-        raise NotImplementedError
-
-    @property
-    def workers(self) -> int:
-        """Number of worker processes."""
-        raise NotImplementedError
-
     def _use_merge_call(self) -> bool:
         # A merge call cannot stand in a `tf.cond`, where Keras puts gradient
         # accumulation, overflow handling and the overwriting of EMA weights.
         return False
 
-    @property
-    def has_plain_variables(self) -> bool:
-        """Whether variables are TensorFlow's own, as this worker has one device."""
-        return len(self.worker_devices) == 1
-
     def _create_variable(self, next_creator, **kwargs):
         on_read = kwargs.get("synchronization") == tf.VariableSynchronization.ON_READ
-        if self.has_plain_variables and not (
-            on_read or kwargs.get("aggregation") in _REDUCED
-        ):
+        is_reduced = on_read or kwargs.get("aggregation") in _REDUCED
+        if len(self.worker_devices) == 1 and not is_reduced:
             kwargs.pop("colocate_with", None)
             with tf.device(self.worker_devices[0]):
                 variable = next_creator(**kwargs)

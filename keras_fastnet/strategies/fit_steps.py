@@ -51,11 +51,9 @@ def run_step(
     exact = _has_own_logs(step) and all(
         models.is_summed(variable) for variable in metrics
     )
-    if exact:
-        outputs = step(batch.data)
-    else:
+    if not exact:
         replica.totals = totals
-        outputs = step(batch.data)
+    outputs = step(batch.data)
     _refuse_unequal(replica.assigned)
 
     for variable in metrics:
@@ -64,14 +62,17 @@ def run_step(
         replica.weigh(_value(variable) - value)
         for variable, value in zip(state, state_before, strict=True)
     ]
-    logs = None if exact else _Logs(outputs, replica)
-    results = [_value(v) for v in metrics] if logs is None else logs.terms
+    if exact:
+        results = [_value(v) for v in metrics]
+    else:
+        outputs = tf.nest.map_structure(values.as_tensor, outputs)
+        results = _terms(outputs, replica)
     sums = _sums(changes, results, batch.logs)
     for variable, value, change in zip(state, state_before, sums, strict=False):
         variable.assign(value + change)
     sums_of_results = sums[len(changes) :]
-    if logs is not None:
-        return logs.of_all_replicas(sums_of_results)
+    if not exact:
+        return _mean_logs(outputs, sums_of_results)
     outputs = models.metrics_result(
         model, list(zip(metrics, sums_of_results, strict=True))
     )
@@ -90,14 +91,14 @@ def _sums(
     """
 
     def all_sums() -> list[tf.Tensor]:
-        return sum_over_replicas(changes + results) if changes or results else []
+        return sum_over_replicas(changes + results)
 
     def sums_of_changes() -> list[tf.Tensor]:
         sums = sum_over_replicas(changes) if changes else []
-        return [*sums, *(tf.identity(result) for result in results)]
+        return [*sums, *map(tf.identity, results)]
 
     if wanted is None or not results:
-        return all_sums()
+        return all_sums() if changes or results else []
     return tf.cond(wanted, all_sums, sums_of_changes)
 
 
@@ -135,8 +136,8 @@ def _equal_on_all(own: list[tf.Tensor]) -> tf.Tensor:
     return tf.abs(squares / replicas - mean**2) <= 1e-12 * mean**2
 
 
-def refuse_unequal_outputs(outputs: Any) -> None:
-    """Raises an error in a step of `predict` whose outputs cannot be joined.
+def refuse_unequal_outputs(outputs: Any) -> list[Any]:
+    """Returns operations that raise an error if outputs of `predict` cannot be joined.
 
     Args:
         outputs: A replica's.
@@ -148,77 +149,58 @@ def refuse_unequal_outputs(outputs: Any) -> None:
         for axis, size in enumerate(output.shape[1:], 1)
         if size is None
     ]
-    if open_sizes:
-        tf.debugging.Assert(
-            tf.reduce_all(_equal_on_all(open_sizes)),
-            [
-                "Outputs of `predict` must have the same shape on all replicas, apart "
-                "from the number of examples. Received: sizes that depend on the "
-                "examples of a replica, here",
-                open_sizes,
-                "Give the output a fixed length, such as by `output_sequence_length`, "
-                "or predict on one device.",
-            ],
-        )
+    if not open_sizes:
+        return []
+    told = [
+        "Outputs of `predict` must have the same shape on all replicas, apart from the "
+        "number of examples. Received: sizes that depend on the examples of a replica, "
+        "here",
+        open_sizes,
+        "Give the output a fixed length, such as by `output_sequence_length`, or "
+        "predict on one device.",
+    ]
+    return [tf.debugging.Assert(tf.reduce_all(_equal_on_all(open_sizes)), told)]
 
 
-class _Logs:
-    """The logs of a train or test step that the user has written.
+def _terms(logs: Any, replica: ReplicaStep) -> list[tf.Tensor]:
+    """Returns a replica's terms of the sums that are a step's mean logs."""
+    return [
+        replica.weigh(tf.cast(log, log.dtype if log.dtype.is_floating else tf.float64))
+        for log in tf.nest.flatten(logs)
+        if _has_mean(log)
+    ]
+
+
+def _mean_logs(logs: Any, sums: list[tf.Tensor]) -> tuple[Any, Any]:
+    """Returns the logs of all replicas, and whether each is equal on all of them.
 
     Args:
-        outputs: What the step returned on this replica.
-        replica: The replica's part of the step.
-
-    Attributes:
-        terms: This replica's terms of the sums that are the means over all examples.
+        logs: A replica's.
+        sums: Of the terms, over the replicas.
     """
+    means = iter(sums)
 
-    def __init__(self, outputs: Any, replica: ReplicaStep):
-        self._outputs = tf.nest.map_structure(values.as_tensor, outputs)
-        self._leaves = tf.nest.flatten(self._outputs)
-        self.terms = [
-            replica.weigh(tf.cast(leaf, _float_type(leaf)))
-            for leaf in self._leaves
-            if _has_mean(leaf)
-        ]
+    def mean(log: Any) -> Any:
+        if not _has_mean(log):
+            return log
+        total = next(means)
+        return tf.cast(total if log.dtype.is_floating else tf.round(total), log.dtype)
 
-    def of_all_replicas(self, sums: list[tf.Tensor]) -> tuple[Any, Any]:
-        """Returns the logs, and whether each is equal on all replicas.
-
-        Args:
-            sums: Of the terms, over the replicas.
-        """
-        means = iter(sums)
-        logs = [
-            _cast_back(next(means), leaf) if _has_mean(leaf) else leaf
-            for leaf in self._leaves
-        ]
+    def is_agreed(log: Any) -> bool:
         # Python numbers are equal on all replicas, and Keras cannot reduce a text.
-        agreed = [
-            _has_mean(leaf) or not tf.is_tensor(leaf) or leaf.dtype == tf.string
-            for leaf in self._leaves
-        ]
-        return (
-            tf.nest.pack_sequence_as(self._outputs, logs),
-            tf.nest.pack_sequence_as(self._outputs, agreed),
-        )
+        return _has_mean(log) or not tf.is_tensor(log) or log.dtype == tf.string
+
+    structure = tf.nest.map_structure
+    return structure(mean, logs), structure(is_agreed, logs)
 
 
-def _has_mean(leaf: Any) -> bool:
+def _has_mean(log: Any) -> bool:
     """Returns whether a log can be averaged over replicas: its shape is fixed."""
     return (
-        isinstance(leaf, tf.Tensor)
-        and leaf.dtype != tf.string
-        and leaf.shape.is_fully_defined()
+        isinstance(log, tf.Tensor)
+        and log.dtype != tf.string
+        and log.shape.is_fully_defined()
     )
-
-
-def _float_type(leaf: tf.Tensor) -> tf.DType:
-    return leaf.dtype if leaf.dtype.is_floating else tf.float64
-
-
-def _cast_back(mean: tf.Tensor, leaf: tf.Tensor) -> tf.Tensor:
-    return tf.cast(mean if leaf.dtype.is_floating else tf.round(mean), leaf.dtype)
 
 
 @contextlib.contextmanager
@@ -236,22 +218,19 @@ def differentiable_sums(replica: ReplicaStep) -> Iterator[None]:
     context = tf.distribute.get_replica_context()
 
     def backward(scale: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Returns an identity whose gradient is scaled."""
+
         @tf.custom_gradient
         def same(value: Any) -> Any:
             return tf.identity(value), scale
 
         def scaled(value: Any) -> Any:
-            sparse = isinstance(value, tf.IndexedSlices)
-            return value if sparse or not value.dtype.is_floating else same(value)
+            if isinstance(value, tf.IndexedSlices):
+                return value
+            value = tf.convert_to_tensor(value)
+            return same(value) if value.dtype.is_floating else value
 
-        return lambda values: tf.nest.map_structure(
-            lambda value: scaled(
-                value
-                if isinstance(value, tf.IndexedSlices)
-                else tf.convert_to_tensor(value)
-            ),
-            values,
-        )
+        return lambda structure: tf.nest.map_structure(scaled, structure)
 
     enter, leave = backward(replica.unweigh), backward(replica.weigh)
 

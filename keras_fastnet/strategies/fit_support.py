@@ -47,13 +47,11 @@ _LOSSES = {
     "Dice over the batch axis does, several replicas differ from one device. For sums "
     "use a keras.losses.Loss with reduction='sum'.",
     "metric": "a metric function returns a scalar, which is taken for the mean over "
-    "each replica's examples. Where it couples examples of a batch, as an F1 or the "
-    "root of a mean does, several replicas differ from one device: use a "
-    "keras.metrics.Metric, whose sums are added up.",
+    "each replica's examples. For another value, such as F1 or the root of a mean, use "
+    "a keras.metrics.Metric, whose sums are added up.",
     "elements": "a loss with an axis is taken for a sum over the examples if it is as "
-    "long as a replica's batch, and otherwise for the same on all replicas, as a "
-    "penalty on weights is. Reduce it to a scalar, such as `ops.sum(penalties)`, if it "
-    "could be either.",
+    "long as a replica's batch, and otherwise for a penalty, the same on all "
+    "replicas. Reduce it, such as by `ops.sum(penalties)`, if it could be both.",
     "accumulated": "gradients that a step adds up in variables are weighed by the "
     "examples of its last batch, which is right for batches of one size. For others "
     "use LargeBatchOptimizer(optimizer, accumulation_steps), or add up "
@@ -75,8 +73,7 @@ class FitSupport:
     Args:
         strategy: The strategy.
         check_fit: Called before the first step of `fit`; raises if it cannot train.
-        recorder: Records what this worker does. Defaults to `None`.
-        board: The workers' board; `None` for a single worker.
+        recorder: Records what this worker does. Defaults to `None`: a single worker.
 
     Attributes:
         workers: Exchanges values between the workers.
@@ -92,35 +89,25 @@ class FitSupport:
         *,
         check_fit: Callable[[], None] = lambda: None,
         recorder: FlightRecorder | None = None,
-        board: Board | None = None,
     ):
+        board = None
+        if recorder is not None:
+            board = Board(strategy.rank, strategy.num_workers, recorder)
         self.strategy = strategy
         self.recorder = recorder
         self.workers = WorkerExchange(strategy, board)
         self.data = DistributedInput(strategy, self.workers, self.compiles_all)
-        self._check_plain_fit = check_fit
-        self._weights = WeightsCheck(
-            self.workers,
-            strategy.extended.new_variables,
-            is_chief=strategy.rank == 0,
-        )
+        self._check_fit = check_fit
+        new = strategy.extended.new_variables
+        self._weights = WeightsCheck(self.workers, new, is_chief=strategy.rank == 0)
         self._said: set[str] = set()
         self._input: dict[str, Any] = {}
 
     def run(self, fn: Any, args: Any, kwargs: Any, options: Any) -> Any:
-        """Runs a function on each replica, as `tf.distribute.Strategy.run`.
+        """Runs a function on each replica; takes and returns what TensorFlow's does.
 
         Keras's own steps get their replica's share of the global batch, and their
         logs are those over all examples.
-
-        Args:
-            fn: The function.
-            args: Its positional arguments, `PerReplica` values taken apart.
-            kwargs: Its keyword arguments.
-            options: `tf.distribute.RunOptions`.
-
-        Returns:
-            The replicas' results.
         """
         step = keras_models.step_of(fn)
         if step is None:
@@ -130,10 +117,9 @@ class FitSupport:
             return self._plain_run(step.function, args, kwargs, options)
         return self._run_step(step, args[0], options)
 
-    def _plain_run(self, fn: Any, args: Any, kwargs: Any, options: Any) -> Any:
-        """Runs a function on each replica as TensorFlow's strategy does."""
-        own: Any = super(FitStrategy, self.strategy)
-        return own.run(fn, args, kwargs, options)
+    def _plain_run(self, *args: Any) -> Any:
+        tensorflow_strategy: Any = super(FitStrategy, self.strategy)
+        return tensorflow_strategy.run(*args)
 
     def _run_function(self, fn: Any, args: Any, kwargs: Any, options: Any) -> Any:
         if tf.executing_eagerly():
@@ -144,16 +130,13 @@ class FitSupport:
         self._weights.begin_used()
         return outputs
 
-    def _run_step(
-        self, step: ModelStep, batch: Any, options: Any, *, continues: bool = False
-    ) -> Any:
+    def _run_step(self, step: ModelStep, batch: Any, options: Any) -> Any:
         """Runs one of Keras's steps on each replica.
 
         Args:
             step: The step.
             batch: The batch, or each replica's share of it.
             options: `tf.distribute.RunOptions`.
-            continues: Whether a further step takes more examples of the same batch.
         """
         agreed: list[Any] = []
         compiled = compiles_parts(step.model)
@@ -168,7 +151,6 @@ class FitSupport:
                 batch.own,
                 batch.examples,
                 compiled=compiled,
-                continues=continues,
                 fixed=any(shape.rank and shape[0] is not None for shape in shapes),
             )
             with (
@@ -199,17 +181,9 @@ class FitSupport:
         return tf.nest.map_structure(agreed_on, outputs, agreed[0])
 
     def reduce(self, reduce_op: Any, value: Any, axis: int | None) -> Any:
-        """Reduces `value` across replicas, as `tf.distribute.Strategy.reduce`.
+        """Reduces a value of each replica; takes and returns what TensorFlow's does.
 
         Keras also calls it for structures and, with an axis, for scalars.
-
-        Args:
-            reduce_op: `"SUM"` or `"MEAN"`.
-            value: A value of each replica, or a structure of them.
-            axis: Axis to reduce over within each replica as well; `None` for none.
-
-        Returns:
-            The reduced value or structure.
         """
         if isinstance(value, _Agreed):
             return value.value
@@ -303,22 +277,30 @@ class FitSupport:
         Raises:
             ClusterError: If the cluster was described after the strategy was made.
             MismatchError: If the workers hold different weights.
-            ShardingError: On a TPU, if a batch is of a size that the model's optimizer
-                cannot update with.
         """
-        self._check_fit(model, data)
-        if self.strategy.num_workers > 1:
-            self._weights.begin(model, "fit")
+        self._check_fit()
+        self.begin(model, "fit")
         # On all workers: looking at the first batch may be a collective.
         line = fit_summary(self.strategy, model, data)
         if verbose and self.strategy.rank == 0:
             print(f"fastnet: {line}", flush=True)
-        self._say_how_state_is_combined(model, trains=True)
 
-    def _say_how_state_is_combined(self, model: keras.Model, *, trains: bool) -> None:
-        """Prints, once on the chief, what the program's own metrics and layers get."""
-        if self.strategy.num_replicas_in_sync > 1 and self.strategy.rank == 0:
-            for text in keras_models.describe_own_state(model, trains=trains):
+    def begin(
+        self, model: keras.Model, call: Literal["fit", "evaluate", "predict"]
+    ) -> None:
+        """Compares the weights, and says what own metrics and layers get.
+
+        Args:
+            model: The model.
+            call: What begins with its first step.
+
+        Raises:
+            MismatchError: If the workers hold different weights.
+        """
+        if self.strategy.num_workers > 1:
+            self._weights.begin(model, call)
+        if self.strategy.num_replicas_in_sync > 1 and call != "predict":
+            for text in keras_models.describe_own_state(model, trains=call == "fit"):
                 self._say_once(text)
 
     def _say_once(self, text: str) -> None:
@@ -335,23 +317,6 @@ class FitSupport:
         """
         if self.recorder is not None:
             self.recorder.note(text, *numbers)
-
-    def begin_test(
-        self, model: keras.Model, call: Literal["evaluate", "predict"]
-    ) -> None:
-        """Checks an evaluation or prediction before its first step.
-
-        Args:
-            model: The model.
-            call: Which of them.
-
-        Raises:
-            MismatchError: If the workers hold different weights.
-        """
-        if self.strategy.num_workers > 1:
-            self._weights.begin(model, call)
-        if call == "evaluate":
-            self._say_how_state_is_combined(model, trains=False)
 
     def end_epoch(self, model: keras.Model, epoch: int, stop: bool) -> bool:
         """Compares the workers' weights, and whether any wants to stop.
@@ -431,9 +396,6 @@ class FitSupport:
     def _predictions(self, step: ModelStep, batch: GlobalBatch) -> Any:
         """Returns the predictions for a replica's share, fillers left out."""
         outputs = step(batch.data)
-        refuse_unequal_outputs(outputs)
-        return tf.nest.map_structure(lambda output: output[: batch.own], outputs)
-
-    def _check_fit(self, model: keras.Model, data: TrainingData) -> None:
-        """Raises if the strategy cannot train a model on its data."""
-        self._check_plain_fit()
+        # Gathering outputs of other sizes would end all further collectives.
+        with tf.control_dependencies(refuse_unequal_outputs(outputs)):
+            return tf.nest.map_structure(lambda output: output[: batch.own], outputs)

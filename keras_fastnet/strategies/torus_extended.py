@@ -8,7 +8,7 @@ import tensorflow as tf
 from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet.cluster.discovery import Membership
 from keras_fastnet.cluster.flight_recorder import FlightRecorder
-from keras_fastnet.collectives.all_reducer import AllReducer
+from keras_fastnet.collectives.all_reducer import AllReducer, BucketSums
 from keras_fastnet.collectives.collective_mark import CollectiveMark
 from keras_fastnet.collectives.cost_model import Algorithm
 from keras_fastnet.collectives.grid import Grid
@@ -19,8 +19,8 @@ from keras_fastnet.collectives.grid_choice import (
     GridChoice,
     choose_grid,
 )
-from keras_fastnet.collectives.mpi_transport import MpiTransport
-from keras_fastnet.collectives.tensorflow_transport import TensorFlowTransport
+from keras_fastnet.collectives.mpi_transport import mpi_sums
+from keras_fastnet.collectives.tensorflow_transport import tensorflow_sums
 from keras_fastnet.strategies.extended import FitExtended
 
 
@@ -104,12 +104,13 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
         transport: str,
         recorder: FlightRecorder | None,
     ):
-        self.recorder: FlightRecorder | None = None
+        self.recorder: Any = None
         super().__init__(
             strategy,
             cluster_resolver=membership.resolver,
             communication_options=communication_options,
         )
+        self.rank, self.workers = self._id_in_cluster, self._num_workers
         self.recorder = recorder
         if recorder is not None:
             recorder.start()
@@ -118,15 +119,6 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
         devices = len(self.worker_devices)
         self.hosts = [host for host in hosts for _ in range(devices)]
         self.arrange(choose_grid(grid, self.hosts, self.bucket_bytes, self.engine))
-
-    def check_peers(self, seconds: float) -> None:
-        """Raises an error if another worker is late or has ended. Polled while waiting.
-
-        Args:
-            seconds: How long this worker has waited.
-        """
-        if self.recorder is not None:
-            self.recorder.poll(seconds)
 
     def _suits_mpi(self, transport: str) -> bool:
         """Returns whether MPI carries vectors, if there is an MPI world."""
@@ -167,49 +159,39 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
     def arrange(self, choice: GridChoice) -> None:
         """Arranges the replicas in a grid, on all workers at once."""
         self.choice = choice
-        transport = self.transport_on(choice.grid)
-        self._cross_device_ops = self.operations_on(transport, choice.algorithm_for)
-
-    def transport_on(self, grid: Grid) -> TensorFlowTransport | MpiTransport:
-        """Returns the groups of a grid of all replicas. All workers must call it."""
-        if self.mpi is not None:
-            return MpiTransport(
-                grid, self.hosts, self.mpi.communicator, self.check_peers
-            )
-        devices = self.worker_devices
-        return TensorFlowTransport(
-            grid,
-            self.hosts,
-            devices,
-            self.rank * len(devices),
-            nccl=self._uses_nccl,
-            timeout_seconds=self._communication_options.timeout_seconds or 0.0,
-            watch=self._watch,
-        )
+        self._cross_device_ops = self.operations_on(choice.grid, choice.algorithm_for)
 
     def operations_on(
-        self,
-        transport: TensorFlowTransport | MpiTransport,
-        algorithm_for: Callable[[int], Algorithm],
+        self, grid: Grid, algorithm_for: Callable[[int], Algorithm]
     ) -> TorusCrossDeviceOps:
-        """Returns the reductions over a transport, with the strategy's options.
+        """Returns the reductions on a grid. All workers must call it.
 
         Args:
-            transport: The groups.
+            grid: A grid of all replicas.
             algorithm_for: Returns the algorithm for a vector of so many bytes.
         """
-        return TorusCrossDeviceOps(
-            [
-                AllReducer(
-                    sums,
-                    bucket_bytes=self.bucket_bytes,
-                    wire_dtype=self._wire_dtype,
-                )
-                for sums in transport.sums(algorithm_for)
-            ],
-            self._watch,
-            **self.collective_settings,
-        )
+        all_sums: Sequence[BucketSums]
+        if self.mpi is not None:
+            peers = self.mpi.communicator, self.recorder.poll
+            all_sums = mpi_sums(grid, self.hosts, *peers, algorithm_for)
+        else:
+            all_sums = tensorflow_sums(
+                grid,
+                self.hosts,
+                self.worker_devices,
+                self.rank * len(self.worker_devices),
+                algorithm_for,
+                nccl=self._uses_nccl,
+                timeout_seconds=self._communication_options.timeout_seconds or 0.0,
+                watch=self._watch,
+            )
+        reducers = [
+            AllReducer(
+                sums, bucket_bytes=self.bucket_bytes, wire_dtype=self._wire_dtype
+            )
+            for sums in all_sums
+        ]
+        return TorusCrossDeviceOps(reducers, self._watch, **self.collective_settings)
 
     @property
     def collective_settings(self) -> dict[str, Any]:
@@ -242,16 +224,6 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
         return super()._get_variable_creator_initial_value(
             replica_id, device, primary_var, **kwargs
         )
-
-    @property
-    def rank(self) -> int:
-        """This worker's rank in the cluster."""
-        return self._id_in_cluster
-
-    @property
-    def workers(self) -> int:
-        """Number of worker processes."""
-        return self._num_workers
 
     def _initialize_local_devices(self, cluster_resolver, worker_device):
         devices, kind = super()._initialize_local_devices(

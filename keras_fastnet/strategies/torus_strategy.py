@@ -9,13 +9,11 @@ import tensorflow as tf
 from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet._keras.adapters import install_changes
 from keras_fastnet.arguments import checked_choice, checked_number
-from keras_fastnet.cluster.board import Board
 from keras_fastnet.cluster.discovery import (
     check_described_in_time,
     find_cluster,
 )
 from keras_fastnet.cluster.flight_recorder import FlightRecorder
-from keras_fastnet.cluster.mpi import mpi4py_is_installed
 from keras_fastnet.cluster.start import meet_workers, server_start
 from keras_fastnet.collectives.grid import Grid
 from keras_fastnet.strategies.extended import FitStrategy
@@ -28,6 +26,10 @@ _TRANSPORTS = {
     "auto": "MPI on CPUs if it started the processes, otherwise TensorFlow",
     "mpi": "MPI",
     "tensorflow": "TensorFlow's collectives",
+}
+_WIRE_DTYPES = {
+    "bfloat16": "the range of `float32`, 8 bits of precision",
+    "float16": "11 bits of precision, up to 65,504",
 }
 
 
@@ -60,9 +62,8 @@ class TorusStrategy(FitStrategy, tf.distribute.MultiWorkerMirroredStrategy):
             of the lowest cost by the cost model, and for the faster of ring and torus
             for each bucket. Defaults to `"auto"`.
         wire_dtype: Dtype that `float32` values are rounded to for sending:
-            `"bfloat16"` or `"float16"` (or TensorFlow's or NumPy's dtype of that
-            name), for half the bytes. Sums are computed in `float32`. `float16`
-            overflows at 65,504. Defaults to `None`: no rounding.
+            `"bfloat16"` or `"float16"`, for half the bytes. Sums are computed in
+            `float32`. `float16` overflows at 65,504. Defaults to `None`: no rounding.
         transport: Library that sends gradients and metrics: `"mpi"`, for processes
             started by `mpiexec`; `"tensorflow"`, TensorFlow's own collectives (gRPC,
             NCCL); or `"auto"`: MPI on CPUs if it started the processes, otherwise
@@ -100,20 +101,21 @@ class TorusStrategy(FitStrategy, tf.distribute.MultiWorkerMirroredStrategy):
         communication_options: Any = None,
         *,
         grid: Literal["auto", "ring"] | tuple[int, int] = "auto",
-        wire_dtype: Literal["bfloat16", "float16"] | tf.DType | None = None,
+        wire_dtype: str | None = None,
         transport: Literal["auto", "mpi", "tensorflow"] = "auto",
         start_timeout: float = 300.0,
         wait_timeout: float = 600.0,
     ):
         checked_number("wait_timeout", wait_timeout, above=0.0)
         checked_choice("transport", transport, _TRANSPORTS)
-        travels = _checked_wire_dtype(wire_dtype)
+        if wire_dtype is not None:
+            checked_choice("wire_dtype", wire_dtype, _WIRE_DTYPES)
         if communication_options is None:
             communication_options = tf.distribute.experimental.CommunicationOptions()
         found = find_cluster(cluster_resolver, transport, start_timeout)
         settings = {
             "grid": grid,
-            "wire_dtype": travels,
+            "wire_dtype": wire_dtype,
             "bytes_per_pack": communication_options.bytes_per_pack,
             "transport": transport,
         }
@@ -129,19 +131,15 @@ class TorusStrategy(FitStrategy, tf.distribute.MultiWorkerMirroredStrategy):
                 communication_options,
                 nodes,
                 grid,
-                travels,
+                None if wire_dtype is None else tf.as_dtype(wire_dtype),
                 transport,
                 recorder,
             )
             upstream.strategy_with_extended(self, extended)
-        board = None
-        if recorder is not None:
-            board = Board(extended.rank, extended.workers, recorder)
         self.fit_support = FitSupport(
             self,
             check_fit=functools.partial(check_described_in_time, found),
             recorder=recorder,
-            board=board,
         )
         if not any("GPU" in device for device in extended.worker_devices):
             keep_freed_memory()
@@ -155,30 +153,10 @@ class TorusStrategy(FitStrategy, tf.distribute.MultiWorkerMirroredStrategy):
 
     def describe(self) -> str:
         """Returns the numbers of workers and replicas, the grid and the transport."""
-        replicas, extended = self.num_replicas_in_sync, self.extended
+        replicas = self.num_replicas_in_sync
         text = count(self.num_workers, "worker")
         if replicas > self.num_workers:
             text += f" with {count(replicas, 'replica')}"
         if replicas == 1:
             return text
-        text += f", grid {self.grid} over {extended.engine}"
-        measured = len(set(extended.hosts)) == len(extended.worker_devices) == 1
-        if extended.engine == "gRPC" and measured and not mpi4py_is_installed():
-            text += " (steps are shorter over MPI: pip install mpi4py mpich)"
-        return text
-
-
-def _checked_wire_dtype(value: Any) -> tf.DType | None:
-    """Returns the dtype, given by its name or as one of TensorFlow's or NumPy's."""
-    if value is None:
-        return None
-    try:
-        dtype = tf.as_dtype(value)
-    except TypeError:
-        dtype = None
-    if dtype not in (tf.bfloat16, tf.float16):
-        raise ValueError(
-            '`wire_dtype` must be `None`, "bfloat16" or "float16". '
-            f"Received: {value!r}. Leave it out to send `float32`."
-        )
-    return dtype
+        return f"{text}, grid {self.grid} over {self.extended.engine}"

@@ -1,25 +1,22 @@
 """TPUStrategy: TensorFlow's, with exact shares, means and metrics."""
 
-import itertools
-from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from keras_fastnet._keras import tensorflow as upstream
-from keras_fastnet._keras.active_strategy import MicroBatchOptimizer
 from keras_fastnet._keras.adapters import install_changes
-from keras_fastnet._keras.keras_api import keras, require_keras_3
+from keras_fastnet._keras.keras_api import require_keras_3
 from keras_fastnet._keras.replica_step import ModelStep
-from keras_fastnet._keras.training import TrainingData
 from keras_fastnet.batches.distributed_input import local_results, per_replica
 from keras_fastnet.batches.global_batch import (
     GlobalBatch,
+    joined,
     rows_of,
     static_rows,
     with_examples,
 )
-from keras_fastnet.errors import ClusterError, ShardingError
+from keras_fastnet.errors import ClusterError
 from keras_fastnet.strategies.extended import FitExtended, FitStrategy
 from keras_fastnet.strategies.fit_support import FitSupport
 from keras_fastnet.text import count
@@ -29,15 +26,8 @@ class TorusTPUExtended(FitExtended, upstream.TPUExtended):
     """The extended half of `TPUStrategy`, with exact shares of every global batch."""
 
     # One process drives all cores.
-    @property
-    def rank(self) -> int:
-        """This worker's rank in the cluster."""
-        return 0
-
-    @property
-    def workers(self) -> int:
-        """Number of worker processes."""
-        return 1
+    rank = 0
+    workers = 1
 
 
 class TPUStrategy(FitStrategy, tf.distribute.TPUStrategy):
@@ -50,9 +40,9 @@ class TPUStrategy(FitStrategy, tf.distribute.TPUStrategy):
     this package work.
 
     The cores run one program of static shapes; XLA compiles one more for each size of a
-    batch. If a batch is no multiple of the number of cores, the remaining examples take
-    a separate step; an update with both needs a `LargeBatchOptimizer`. Layers with
-    batch statistics use those of each step, with equal weights.
+    batch. If a batch is no multiple of the number of cores, such as the last of an
+    epoch, as many cores compute it as can have equal shares: of a prime number of
+    examples one core.
 
     Args:
         tpu_cluster_resolver: A `tf.distribute.cluster_resolver.TPUClusterResolver` of
@@ -105,42 +95,25 @@ class TPUStrategy(FitStrategy, tf.distribute.TPUStrategy):
 
 
 class TPUFitSupport(FitSupport):
-    """Runs Keras's steps as programs of static shapes.
-
-    A batch that the cores cannot divide evenly takes several steps: one for the
-    examples that all cores have, and one for each row that only some have.
-    """
+    """Runs Keras's steps as programs of static shapes."""
 
     compiles_all = True
 
-    def _check_fit(self, model: keras.Model, data: TrainingData) -> None:
-        if data.examples is None:
-            return
-        batch = data.examples_of_first_batch()
-        for examples in (batch, data.examples % batch):
-            self._check_adds_up(model.optimizer, examples)
-
-    def _run_step(
-        self, step: ModelStep, batch: Any, options: Any, *, continues: bool = False
-    ) -> Any:
-        # Once for the examples that all cores have, and once more for those that only
-        # some have, beside fillers that count for nothing.
-        shares = self._shares_of(batch)
-        if step.kind == "train":
-            examples = sum(static_rows(share.data) for share in shares)
-            self._check_adds_up(step.model.optimizer, examples)
-        parts = self._parts(shares)
-        outputs: list[Any] = []
-        for part in parts:
-            last = part is parts[-1]
-            # TensorFlow does not see that programs share the cores' variables.
-            with tf.control_dependencies(tf.nest.flatten(outputs, True)):
-                given = per_replica(self.strategy, part)
-                outputs.append(
-                    super()._run_step(step, given, options, continues=not last)
-                )
+    def _run_step(self, step: ModelStep, batch: Any, options: Any) -> Any:
+        strategy = self.strategy
+        if isinstance(batch, GlobalBatch):
+            shares = local_results(strategy, batch)
+        else:  # Of `train_on_batch` and its relatives.
+            cores = strategy.num_replicas_in_sync
+            shares = [with_examples(batch, core, cores) for core in range(cores)]
+        if len({static_rows(share.data) for share in shares}) > 1:
+            shares = _equal_shares(shares)
+        outputs = super()._run_step(step, per_replica(strategy, shares), options)
         if step.kind == "predict":
-            return self._joined(outputs, parts)
+            # Not in the cores' program, whose shapes are static.
+            by_core = local_results(strategy, outputs)
+            own = [share.own for share in shares]
+            return per_replica(strategy, list(map(_first_rows, by_core, own)))
         # Logs that are not exact differ by core; Keras would take the first core's.
         return tf.nest.map_structure(
             lambda log: (
@@ -148,81 +121,39 @@ class TPUFitSupport(FitSupport):
                 if isinstance(log, tf.distribute.DistributedValues)
                 else log
             ),
-            outputs[-1],
+            outputs,
         )
-
-    def _shares_of(self, batch: Any) -> list[GlobalBatch]:
-        """Returns what each core takes of a batch."""
-        if isinstance(batch, GlobalBatch):
-            return local_results(self.strategy, batch)
-        cores = self.strategy.num_replicas_in_sync
-        # `train_on_batch` and its relatives.
-        return [with_examples(batch, core, cores) for core in range(cores)]
-
-    def _parts(self, shares: list[GlobalBatch]) -> list[list[GlobalBatch]]:
-        """Divides a batch into parts of which all cores take equally many examples.
-
-        All but the first have one row for each core.
-        """
-        rows = [static_rows(share.data) for share in shares]
-        parts = []
-        for begin, end in itertools.pairwise([0, *range(min(rows), max(rows) + 1)]):
-            own = [tf.clip_by_value(s.own - begin, 0, end - begin) for s in shares]
-            examples = tf.add_n(own)
-            parts.append(
-                [
-                    # A core that has no more takes its first example as a filler.
-                    GlobalBatch(
-                        rows_of(share.data, *((begin, end) if begin < n else (0, 1))),
-                        own_examples,
-                        examples,
-                        share.fingerprint,
-                    )
-                    for share, n, own_examples in zip(shares, rows, own, strict=True)
-                ]
-            )
-        return parts
-
-    def _check_adds_up(self, optimizer: Any, examples: int) -> None:
-        """Raises if an optimizer would make two updates of one batch."""
-        cores = self.strategy.num_replicas_in_sync
-        even = examples < cores or examples % cores == 0
-        if even or isinstance(optimizer, MicroBatchOptimizer):
-            return
-        raise ShardingError(
-            "On a TPU all cores take equally many examples in a step, so that an "
-            "update with a batch that is no multiple of the number of cores is one of "
-            f"two micro-batches. Received: a batch of {examples:,} examples for "
-            f"{cores} cores, with a {type(optimizer).__name__}. Compile with "
-            "`keras_fastnet.LargeBatchOptimizer(optimizer)`, change `batch_size`, or "
-            "leave the last batch of an epoch out with "
-            "`dataset.batch(..., drop_remainder=True)`."
-        )
-
-    def _joined(self, outputs: list[Any], parts: list[list[GlobalBatch]]) -> Any:
-        """Returns each core's predictions for its own examples, in their order."""
-        by_core = zip(
-            *(local_results(self.strategy, output) for output in outputs), strict=True
-        )
-        own = zip(*([share.own for share in part] for part in parts), strict=True)
-        return per_replica(self.strategy, list(map(_first_rows, by_core, own)))
 
     def _predictions(self, step: ModelStep, batch: GlobalBatch) -> Any:
-        # Static shapes: fillers are left out by `_joined`.
         return step(batch.data)
 
 
-def _first_rows(batches: Sequence[Any], counts: Sequence[Any]) -> Any:
-    """Joins the first rows of several batches.
+def _equal_shares(shares: list[GlobalBatch]) -> list[GlobalBatch]:
+    """Returns equal shares of a batch for as many cores as can have them.
 
-    Args:
-        batches: Structures of tensors.
-        counts: Number of rows of each.
+    The others compute the first examples as well, which count for nothing.
     """
-    # Not in the cores' program, whose shapes are static.
-    return tf.nest.map_structure(
-        lambda *leaves: tf.concat(
-            [leaf[:n] for leaf, n in zip(leaves, counts, strict=True)], 0
-        ),
-        *batches,
+    whole = joined([share.data for share in shares])
+    rows = static_rows(whole)
+    tf.debugging.assert_equal(
+        shares[0].examples,
+        tf.constant(rows, tf.int64),
+        "Batches of fewer examples than there are TPU cores cannot be joined. Pass a "
+        "larger `batch_size`.",
     )
+    busy = max(n for n in range(1, len(shares) + 1) if rows % n == 0)
+    size = rows // busy
+    return [
+        GlobalBatch(
+            rows_of(whole, *((core * size, core * size + size) if own else (0, size))),
+            tf.constant(own, tf.int64),
+            share.examples,
+            share.fingerprint,
+        )
+        for core, share in enumerate(shares)
+        for own in [size if core < busy else 0]
+    ]
+
+
+def _first_rows(batch: Any, rows: Any) -> Any:
+    return tf.nest.map_structure(lambda leaf: leaf[:rows], batch)

@@ -23,6 +23,7 @@ from keras_fastnet.text import count
 # Processors of different kinds round differently: workers on them drift apart by this
 # part of a norm in an epoch, and are warned of.
 _ROUNDING = 1e-5
+_MOST_TOLD = 3
 _AT_FIRST = (
     "Make, build, load or set them on all workers, outside of any condition on the "
     "rank, or on one worker outside of `strategy.scope()`."
@@ -71,8 +72,10 @@ class WeightsCheck:
         Raises:
             MismatchError: If the workers have made different variables.
         """
+        if not self._new:
+            return
         used = dict(self._new)
-        if used and not tf.executing_eagerly():
+        if not tf.executing_eagerly():
             by_handle = {
                 id(own.handle): variable
                 for variable in used.values()
@@ -152,8 +155,10 @@ class WeightsCheck:
                 by_worker = self._workers.gather(rows, purpose, last=True)
                 self._tell(by_worker, purpose, remedy)
                 same = zip(*by_worker, strict=True)
-                taken = [i for i, rows in enumerate(same) if _is_taken(rows)]
-                self._take_from_chief([variables[i][1] for i in taken], arrays, taken)
+                if taken := [i for i, rows in enumerate(same) if _is_taken(rows)]:
+                    self._take_from_chief(
+                        [variables[i][1] for i in taken], [arrays[i] for i in taken]
+                    )
         for _, variable in variables:
             self._new.pop(id(variable), None)
         return any(stops)
@@ -169,8 +174,7 @@ class WeightsCheck:
             found = [_told(same) for same in zip(*by_worker, strict=True)]
             apart = [text for text, is_apart in found if is_apart]
             rounded = [text for text, is_apart in found if text and not is_apart]
-        first, *others = [*apart, *rounded, ""]
-        told = f"{first}; and {len(others) - 1} more" if len(others) > 1 else first
+        told = "; ".join([*apart, *rounded][:_MOST_TOLD])
         if apart:
             raise MismatchError(
                 "All workers must hold the same weights and the same state of the "
@@ -185,12 +189,7 @@ class WeightsCheck:
             )
             self._warned = True
 
-    def _take_from_chief(
-        self, variables: list[Any], arrays: list[np.ndarray], places: list[int]
-    ) -> None:
-        if not variables:
-            return
-        own = [np.ascontiguousarray(arrays[i]) for i in places]
+    def _take_from_chief(self, variables: list[Any], own: list[np.ndarray]) -> None:
         content = self._workers.from_chief(b"".join(array.tobytes() for array in own))
         start = 0
         for variable, array in zip(variables, own, strict=True):

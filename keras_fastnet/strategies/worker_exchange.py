@@ -1,5 +1,6 @@
 """Values that the workers of a strategy tell one another outside of steps."""
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,8 @@ class WorkerExchange:
         self._board = board
         # Of data of its own a worker sums a number in every step: what TensorFlow does
         # in Python for an eager reduction takes more time than the exchange.
-        self._reduce = tf.function(self._reduced, autograph=False)
-
-    def _reduced(self, values: Any) -> tf.Tensor:
-        return tf.distribute.Strategy.reduce(self._strategy, "SUM", values, axis=None)
+        plain = functools.partial(tf.distribute.Strategy.reduce, strategy, "SUM")
+        self._reduce = tf.function(plain, autograph=False)
 
     def gather(self, own: Any, purpose: str, *, last: bool = False) -> list[Any]:
         """Returns a value of each worker, by rank; see `Board.gather`.
@@ -55,7 +54,7 @@ class WorkerExchange:
         devices = len(strategy.extended.worker_devices)
         values = [value, *[tf.zeros_like(value)] * (devices - 1)]
         with strategy.fit_support.named_errors():
-            return self._reduce(per_replica(strategy, values))
+            return self._reduce(per_replica(strategy, values), axis=None)
 
     def from_chief(self, data: bytes) -> bytes:
         """Returns the chief's bytes, on all workers.

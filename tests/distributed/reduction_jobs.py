@@ -6,6 +6,7 @@ a test works out the sum by itself.
 
 from collections.abc import Sequence
 from typing import Any
+from unittest import mock
 
 import ml_dtypes
 import numpy as np
@@ -15,8 +16,9 @@ from keras_fastnet.collectives.all_reducer import AllReducer
 from keras_fastnet.collectives.cost_model import Topology
 from keras_fastnet.collectives.grid import Grid
 from keras_fastnet.collectives.grid_choice import GridChoice
-from keras_fastnet.collectives.mpi_transport import MpiTransport
-from keras_fastnet.collectives.tensorflow_transport import TensorFlowTransport
+from keras_fastnet.collectives.mpi_transport import mpi_sums
+from keras_fastnet.collectives.tensorflow_transport import tensorflow_sums
+from keras_fastnet.strategies.torus_extended import TorusExtended
 from tests.distributed import jobs
 
 Spec = tuple[tuple[int, ...], str]
@@ -63,14 +65,13 @@ def sum_on_grid(
     size = grid[0] * grid[1]
     if first >= size:
         return None
-    transport = transport_of(strategy, Grid(*grid), hosts)
     reducers = [
         AllReducer(
             bucket_sums,
             bucket_bytes=bucket_bytes,
             wire_dtype=wire_dtype and tf.as_dtype(wire_dtype),
         )
-        for bucket_sums in transport.sums(lambda nbytes: algorithm)
+        for bucket_sums in sums_on(strategy, Grid(*grid), hosts, lambda _: algorithm)
     ]
 
     def sums(tensors: list[list[tf.Tensor]]) -> list[list[tf.Tensor]]:
@@ -85,19 +86,20 @@ def sum_on_grid(
     return [[t.numpy() for t in tensors] for tensors in results]
 
 
-def transport_of(strategy: Any, grid: Grid, hosts: Sequence[str] | None) -> Any:
-    """Returns the strategy's transport on a grid of the first ranks."""
+def sums_on(
+    strategy: Any, grid: Grid, hosts: Sequence[str] | None, algorithm_for: Any
+) -> Any:
+    """Returns the sums of the strategy's transport on a grid of the first ranks."""
     extended = strategy.extended
     hosts = hosts or ["localhost"] * grid.size
     if extended.mpi is None:
         devices = extended.worker_devices
         first = strategy.rank * len(devices)
-        return TensorFlowTransport(grid, hosts, devices, first)
+        return tensorflow_sums(grid, hosts, devices, first, algorithm_for)
     everyone = extended.mpi.communicator
     members = everyone.group.Incl(range(grid.size))
-    return MpiTransport(
-        grid, hosts, everyone.Create_group(members), extended.check_peers
-    )
+    peers = everyone.Create_group(members), extended.recorder.poll
+    return mpi_sums(grid, hosts, *peers, algorithm_for)
 
 
 def sum_of_unknown_shapes(strategy: Any, *, grid: tuple[int, int]) -> list[np.ndarray]:
@@ -166,11 +168,8 @@ def collectives_for_gpus(
         group, and what is to carry it.
     """
     extended = strategy.extended
-    devices = extended.worker_devices
-    transport = TensorFlowTransport(
-        Grid(*grid), extended.hosts, devices, extended.rank * len(devices), nccl=True
-    )
-    operations = extended.operations_on(transport, lambda nbytes: "torus")
+    with mock.patch.object(TorusExtended, "_uses_nccl", True):
+        operations = extended.operations_on(Grid(*grid), lambda nbytes: "torus")
     extended._cross_device_ops, before = operations, extended._cross_device_ops
 
     def step() -> Any:

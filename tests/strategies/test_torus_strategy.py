@@ -142,7 +142,7 @@ def test_other_ranks_show_progress_on_request_only(two_workers, verbose, shown):
 
 def test_the_chief_says_which_part_of_a_pipeline_is_shared(two_workers):
     chief, other = two_workers.run("printed_about_data")
-    assert "; each worker maps 1/2 of each batch (source read whole); " in chief
+    assert "; each worker maps 1/2 of each batch (source read whole)" in chief
     assert "each worker" not in other
 
 
