@@ -17,7 +17,7 @@ BEFORE_LANDING = [
     # A last batch with fewer examples than cores.
     ("fit", {"optimizer": "adam", "count": 33}),
     # A last batch of 6 examples, of which three cores have two.
-    ("fit", {"count": 70, "data": "unknown"}),
+    ("fit", {"count": 70}),
 ]
 BEFORE_A_RELEASE = [
     ("fit", {"normalization": "synchronized"}),
