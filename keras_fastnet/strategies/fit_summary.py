@@ -15,9 +15,9 @@ def fit_summary(strategy: Any, model: keras.Model, data: TrainingData) -> str:
         model: The model, compiled.
         data: Its training data.
     """
-    replicas = strategy.num_replicas_in_sync
-    parts = [strategy.describe(), _update(replicas, model, data), _epoch(model, data)]
-    return "; ".join([*parts, *filter(None, [data.elements.sharding])])
+    update = _update(strategy.num_replicas_in_sync, model, data)
+    parts = [strategy.describe(), update, _epoch(model, data), data.elements.sharding]
+    return "; ".join(filter(None, parts))
 
 
 def _update(replicas: int, model: keras.Model, data: TrainingData) -> str:
@@ -44,9 +44,5 @@ def _epoch(model: keras.Model, data: TrainingData) -> str:
 
 
 def _accumulation(model: keras.Model) -> int:
-    optimizer = model.optimizer
-    for name in ("accumulation_steps", "gradient_accumulation_steps"):
-        steps = getattr(optimizer, name, None)
-        if steps:
-            return int(steps)
-    return 1
+    names = ("accumulation_steps", "gradient_accumulation_steps")
+    return max(int(getattr(model.optimizer, name, None) or 1) for name in names)

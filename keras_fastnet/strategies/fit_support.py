@@ -342,9 +342,8 @@ class FitSupport:
         """Prints once how a loss is interpreted that may mean several things.
 
         Args:
-            kind: A scalar from a loss function, or from a metric's; a tensor that
-                `add_loss` or the gradient of a program's own step is given; or
-                gradients that a program adds up in variables.
+            kind: A scalar from a loss function, or from a metric's; a tensor given to
+                `add_loss` or a gradient; or gradients added up in variables.
         """
         self._say_once(_LOSSES[kind])
 

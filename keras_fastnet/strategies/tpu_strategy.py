@@ -111,9 +111,12 @@ class TPUFitSupport(FitSupport):
         outputs = super()._run_step(step, per_replica(strategy, shares), options)
         if step.kind == "predict":
             # Not in the cores' program, whose shapes are static.
-            by_core = local_results(strategy, outputs)
-            own = [share.own for share in shares]
-            return per_replica(strategy, list(map(_first_rows, by_core, own)))
+            by_core = zip(local_results(strategy, outputs), shares, strict=True)
+            own = [
+                tf.nest.map_structure(lambda leaf, n=share.own: leaf[:n], output)
+                for output, share in by_core
+            ]
+            return per_replica(strategy, own)
         # Logs that are not exact differ by core; Keras would take the first core's.
         return tf.nest.map_structure(
             lambda log: (
@@ -153,7 +156,3 @@ def _equal_shares(shares: list[GlobalBatch]) -> list[GlobalBatch]:
         for core, share in enumerate(shares)
         for own in [size if core < busy else 0]
     ]
-
-
-def _first_rows(batch: Any, rows: Any) -> Any:
-    return tf.nest.map_structure(lambda leaf: leaf[:rows], batch)
