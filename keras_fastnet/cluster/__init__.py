@@ -1,7 +1,7 @@
 """Forming a cluster and keeping it together.
 
 In reading order: `cluster_spec` (addresses and rank), the readers of the environment
-(`slurm`, `kubernetes`, `mpi`, `environment`), `discovery` (the decision between them),
+(`environment`, `slurm`, `mpi`), `discovery` (the decision between them),
 `rendezvous` (all workers meet), `start` (TensorFlow's server starts), `loopback` (which
 keeps the server to this machine), `flight_recorder` (which worker is late), `board`
 (texts that the workers compare). `ports` and `gpus` reserve and divide what the workers

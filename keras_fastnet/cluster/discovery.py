@@ -6,38 +6,28 @@ The first of these sources counts that describes a cluster:
 2. the environment variable `TF_CONFIG`
 3. MPI
 4. Slurm
-5. a Kubernetes Indexed Job
 
 Without any of them training runs in one process.
 """
 
 import dataclasses
 import os
-import socket
 
 import tensorflow as tf
 
 from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet.arguments import checked_number
 from keras_fastnet.cluster.cluster_spec import Cluster, make_cluster, read_tf_config
-from keras_fastnet.cluster.environment import scheduler_ranks
-from keras_fastnet.cluster.gpus import slurm_task_gpus
-from keras_fastnet.cluster.kubernetes import (
-    check_workers_are_counted,
-    kubernetes_addresses,
-)
-from keras_fastnet.cluster.mpi import (
-    MpiWorld,
-    mpi4py_is_installed,
+from keras_fastnet.cluster.environment import (
+    ProcessRank,
+    left_out,
     mpi_rank,
+    slurm_rank,
     started_by_mpi,
 )
-from keras_fastnet.cluster.slurm import (
-    slurm_addresses,
-    slurm_rank,
-    tasks_without_step,
-)
-from keras_fastnet.cluster.variables import ProcessRank
+from keras_fastnet.cluster.gpus import slurm_task_gpus
+from keras_fastnet.cluster.mpi import MpiWorld, mpi4py_is_installed
+from keras_fastnet.cluster.slurm import slurm_addresses
 from keras_fastnet.cluster.watchdog import killed_after
 from keras_fastnet.errors import ClusterError
 
@@ -96,55 +86,43 @@ def find_cluster(
         raise ValueError(
             "`cluster_resolver` must be a "
             "`tf.distribute.cluster_resolver.ClusterResolver`. Received: "
-            f"{resolver!r}. Leave it out to use TF_CONFIG, MPI, Slurm or Kubernetes."
+            f"{resolver!r}. Leave it out to use TF_CONFIG, MPI or Slurm."
         )
     described = _described(resolver)
     cluster = described.cluster if described is not None else None
-    ranks = scheduler_ranks(os.environ)
-    if transport == "mpi" and not started_by_mpi():
+    slurm = slurm_rank(os.environ)
+    mpi = mpi_rank(os.environ) if started_by_mpi() else None
+    if transport == "mpi" and mpi is None:
         raise ClusterError(
             '`transport="mpi"` needs several processes that MPI started. '
             "Received: a process that it did not start, or started alone. Run "
             "`mpiexec -n 4 python train.py`, `srun --mpi=pmi2 python train.py` or "
             "`fastnet run --transport mpi --workers 4 train.py`."
         )
-    stated = list(ranks)
+    stated = [] if slurm is None else [slurm]
     if described is not None and cluster is not None:
         stated.insert(0, ProcessRank(described.source, cluster.rank, cluster.size))
     # Under `srun`, too, MPI's variables are there for programs that do not use MPI.
     wanted = transport == "mpi" or (transport == "auto" and mpi4py_is_installed())
-    uses_mpi = started_by_mpi() and (wanted or not stated)
     _check_same(stated)
-    if ranks and slurm_rank(os.environ) is not None:
-        gpus = slurm_task_gpus(os.environ)
-        if gpus is not None:
-            # TensorFlow has not read it.
-            os.environ["CUDA_VISIBLE_DEVICES"] = gpus
-    if uses_mpi:
+    if slurm is not None and (gpus := slurm_task_gpus(os.environ)) is not None:
+        # TensorFlow has not read it.
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpus
+    if mpi is not None and (wanted or not stated):
         check_nothing_ran()
         checked_number("start_timeout", start_timeout, above=0.0)
-        stuck = _STUCK.format(mpi_rank(os.environ), start_timeout)
+        stuck = _STUCK.format(mpi.rank, start_timeout)
         with killed_after(start_timeout + _REPORT_SECONDS, stuck):
             return _by_mpi(described, start_timeout)
     if described is not None:
         return described
-    if not ranks:
-        check_workers_are_counted(os.environ)
-        if (tasks := tasks_without_step(os.environ)) > 1:
-            # A common mistake in sbatch scripts.
-            print(
-                f"fastnet: one process, although Slurm's job has {tasks} tasks: start "
-                "them with `srun python train.py`",
-                flush=True,
-            )
+    if slurm is None:
+        if (others := left_out(os.environ)) is not None:
+            print(f"fastnet: one process, although {others}", flush=True)
         return Membership(None, "one process")
-    own = ranks[0]
-    if slurm_rank(os.environ) is not None:
-        addresses = slurm_addresses(os.environ, own)
-    else:
-        addresses = kubernetes_addresses(os.environ, own, socket.getfqdn())
-    cluster = make_cluster({"worker": addresses}, "worker", own.rank)
-    return Membership(cluster, own.source, resolver_of(cluster))
+    addresses = slurm_addresses(os.environ, slurm)
+    cluster = make_cluster({"worker": addresses}, "worker", slurm.rank)
+    return Membership(cluster, slurm.source, resolver_of(cluster))
 
 
 def _described(
@@ -171,9 +149,8 @@ def _check_same(stated: list[ProcessRank]) -> None:
             raise ClusterError(
                 "All sources that describe the cluster must agree. Received: "
                 f"{stated[0]}, and {other}. Under Slurm start the workers with `srun` "
-                "alone, without `fastnet run`, and under Kubernetes as the pods "
-                "themselves; or unset the variables of the source that is wrong "
-                "(TF_CONFIG, SLURM_PROCID, FASTNET_WORKERS)."
+                "alone, without `fastnet run`; or unset the variables of the source "
+                "that is wrong (TF_CONFIG, SLURM_PROCID)."
             )
 
 

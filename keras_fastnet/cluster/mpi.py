@@ -1,4 +1,4 @@
-"""MPI: its environment variables, and the processes that it started together."""
+"""MPI: the processes that it started together."""
 
 import contextlib
 import importlib.util
@@ -6,58 +6,25 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
 from keras_fastnet.cluster.cluster_spec import Cluster
+from keras_fastnet.cluster.environment import mpi_rank
 from keras_fastnet.cluster.gpus import mpi_process_gpus
 from keras_fastnet.cluster.ports import port_socket, reserve_any_port
 from keras_fastnet.errors import ClusterError
 from keras_fastnet.text import listed
 
-# MPICH, Intel MPI and Slurm's PMI-2; Open MPI. Not PMIx, which MPICH's wheel lacks.
-_RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK")
-_SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 _PRESENT = 1
 _LOOK_SECONDS = 0.01
 _PATIENCE_SECONDS = 2.0
 
 
-def started_by_mpi(environment: Mapping[str, str] = os.environ) -> bool:
-    """Returns whether MPI started this process together with others.
-
-    MPI itself is not loaded: in a process that it did not start this may hang or fail.
-
-    Args:
-        environment: The environment variables.
-    """
-    return mpi_rank(environment) is not None and mpi_size(environment) != 1
-
-
 def mpi4py_is_installed() -> bool:
     """Returns whether mpi4py can be found, without loading it."""
     return importlib.util.find_spec("mpi4py") is not None
-
-
-def mpi_rank(environment: Mapping[str, str]) -> int | None:
-    """Returns the rank that MPI's launcher has set; `None` if it has set none.
-
-    Args:
-        environment: The environment variables.
-    """
-    stated = [environment.get(name, "") for name in _RANKS]
-    return next((int(text) for text in stated if text.isdecimal()), None)
-
-
-def mpi_size(environment: Mapping[str, str]) -> int | None:
-    """Returns the world size that MPI's launcher has set; `None` if it has set none.
-
-    Args:
-        environment: The environment variables.
-    """
-    stated = [environment.get(name, "") for name in _SIZES]
-    return next((int(text) for text in stated if text.isdecimal()), None)
 
 
 class MpiWorld:
@@ -96,14 +63,15 @@ class MpiWorld:
         self._mpi = MPI
         self.rank: int = MPI.COMM_WORLD.rank
         self.size: int = MPI.COMM_WORLD.size
-        expected = mpi_size(os.environ)
-        if expected not in (None, self.size):
+        stated = mpi_rank(os.environ)
+        if stated is not None and stated.size not in (0, self.size):
+            library = MPI.Get_library_version().splitlines()[0]
             raise ClusterError(
                 "mpi4py must use the MPI library that started this process. Received: "
-                f"{expected} processes were started, and mpi4py knows of {self.size} "
-                f"({MPI.Get_library_version().splitlines()[0]}). Start them with the "
-                "`mpiexec` of that library, install mpi4py for the other, or do "
-                'without MPI: TF_CONFIG and `transport="tensorflow"`.'
+                f"{stated.size} processes were started, and mpi4py knows of "
+                f"{self.size} ({library}). Start them with the `mpiexec` of that "
+                "library, install mpi4py for the other, or do without MPI: TF_CONFIG "
+                'and `transport="tensorflow"`.'
             )
         self._call_roll(start_timeout)
         self.communicator = MPI.COMM_WORLD.Dup()

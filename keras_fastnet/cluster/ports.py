@@ -80,8 +80,8 @@ def listen(cluster: Cluster) -> socket.socket:
                 raise ClusterError(
                     f"Rank {cluster.rank} must be able to listen on its own port. "
                     f"Received: {cluster.address}, {os.strerror(error.errno or 0)}. "
-                    "Choose another port on all workers (in TF_CONFIG; FASTNET_PORT "
-                    "under Slurm and Kubernetes), or end the process that has it "
+                    "Choose another port in TF_CONFIG on all workers, or end the "
+                    "process that has it "
                     f"(`ss -ltnp 'sport = :{port}'` shows it)."
                 ) from error
         time.sleep(_RETRY_SECONDS)

@@ -49,8 +49,8 @@ class TorusStrategy(
 
     Args:
         cluster_resolver: A `tf.distribute.cluster_resolver.ClusterResolver`.
-            Defaults to `None`: the first of the environment variable `TF_CONFIG`, MPI,
-            Slurm and a Kubernetes Indexed Job that describes a cluster.
+            Defaults to `None`: the first of the environment variable `TF_CONFIG`, MPI
+            and Slurm that describes a cluster.
         communication_options: `tf.distribute.experimental.CommunicationOptions`, for
             a time limit, or RING instead of NCCL on GPUs. Defaults to TensorFlow's.
         grid: The grid of replicas, `(rows, columns)`; `"ring"` for one ring over all

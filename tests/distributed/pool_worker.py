@@ -25,7 +25,7 @@ def main() -> None:
 
     import keras_fastnet
     from keras_fastnet._keras.keras_api import IS_KERAS_2, keras
-    from keras_fastnet.cluster.mpi import started_by_mpi
+    from keras_fastnet.cluster.environment import started_by_mpi
 
     names = ("keras_2_jobs",) if IS_KERAS_2 else _JOBS
     homes = [importlib.import_module(f"tests.distributed.{name}") for name in names]
