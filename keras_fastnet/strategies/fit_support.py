@@ -29,7 +29,6 @@ from keras_fastnet.batches.global_batch import (
     with_examples,
     without_optionals,
 )
-from keras_fastnet.cluster.board import Board
 from keras_fastnet.cluster.flight_recorder import FlightRecorder
 from keras_fastnet.strategies.agreement import compare_calls
 from keras_fastnet.strategies.fit_steps import (
@@ -65,8 +64,8 @@ class FitSupport:
         check_fit: Called before the first step of `fit`; raises if it cannot train.
         scalar_losses: What a scalar is that a loss function returns: the `"mean"` over
             the examples it was given, or their `"sum"`.
-        recorder: Records what this worker does. Defaults to `None`.
-        board: The workers' board; `None` for a single worker.
+        recorder: Records what this worker does. Defaults to `None`, for a single
+            worker.
 
     Attributes:
         workers: Exchanges values between the workers.
@@ -84,12 +83,11 @@ class FitSupport:
         check_fit: Callable[[], None] = lambda: None,
         scalar_losses: Literal["mean", "sum"] = "mean",
         recorder: FlightRecorder | None = None,
-        board: Board | None = None,
     ):
         self.strategy = strategy
         self.recorder = recorder
         self.scalar_losses = scalar_losses
-        self.workers = WorkerExchange(strategy, board)
+        self.workers = WorkerExchange(strategy, recorder)
         self.data = DistributedInput(strategy, self.workers, self.compiles_all)
         self._trained_by = trained_by
         self._check_plain_fit = check_fit

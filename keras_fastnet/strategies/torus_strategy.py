@@ -9,7 +9,6 @@ import tensorflow as tf
 from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet._keras.adapters import install_changes
 from keras_fastnet.arguments import checked_choice, checked_number
-from keras_fastnet.cluster.board import Board
 from keras_fastnet.cluster.discovery import (
     Membership,
     check_described_in_time,
@@ -115,6 +114,7 @@ class TorusStrategy(
     ):
         scalar_losses = checked_choice("scalar_losses", scalar_losses, SCALAR_LOSSES)
         self.wait_timeout = checked_number("wait_timeout", wait_timeout, above=0.0)
+        checked_number("start_timeout", start_timeout, above=0.0)
         if communication_options is None:
             communication_options = tf.distribute.experimental.CommunicationOptions()
         if bucket_bytes is None:
@@ -144,16 +144,12 @@ class TorusStrategy(
                 recorder,
             )
             upstream.strategy_with_extended(self, extended)
-        board = None
-        if recorder is not None:
-            board = Board(extended.rank, extended.workers, recorder)
         self.fit_support = FitSupport(
             self,
             trained_by=self._trained_by,
             check_fit=self.check_unchanged,
             scalar_losses=scalar_losses,
             recorder=recorder,
-            board=board,
         )
         if not any("GPU" in device for device in extended.worker_devices):
             keep_freed_memory()

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_fastnet.batches.distributed_input import per_replica
-from keras_fastnet.cluster.board import Board
+from keras_fastnet.cluster.flight_recorder import FlightRecorder
 
 
 class WorkerExchange:
@@ -15,12 +15,12 @@ class WorkerExchange:
 
     Args:
         strategy: Their strategy.
-        board: Their board; `None` for a single worker.
+        recorder: Has their texts; `None` for a single worker.
     """
 
-    def __init__(self, strategy: Any, board: Board | None = None):
+    def __init__(self, strategy: Any, recorder: FlightRecorder | None = None):
         self._strategy = strategy
-        self._board = board
+        self._recorder = recorder
         # Of data of its own a worker sums a number in every step: what TensorFlow does
         # in Python for an eager reduction takes more time than the exchange.
         self._reduce = tf.function(self._reduced, autograph=False)
@@ -29,7 +29,7 @@ class WorkerExchange:
         return tf.distribute.Strategy.reduce(self._strategy, "SUM", values, axis=None)
 
     def gather(self, own: str, purpose: str, *, last: bool = False) -> list[str]:
-        """Returns a text of each worker, by rank; see `Board.gather`.
+        """Returns a text of each worker, by rank; see `FlightRecorder.gather`.
 
         Args:
             own: This worker's.
@@ -42,8 +42,8 @@ class WorkerExchange:
         """
         return (
             [own]
-            if self._board is None
-            else self._board.gather(own, purpose, last=last)
+            if self._recorder is None
+            else self._recorder.gather(own, purpose, last=last)
         )
 
     def sum(self, value: tf.Tensor) -> tf.Tensor:
