@@ -2,10 +2,9 @@
 
 In reading order: `cluster_spec` (addresses and rank), the readers of the environment
 (`environment`, `slurm`, `mpi`), `discovery` (the decision between them),
-`rendezvous` (all workers meet), `start` (TensorFlow's server starts), `loopback` (which
-keeps the server to this machine), `flight_recorder` (which worker is late), `board`
-(texts that the workers compare). `ports` and `gpus` reserve and divide what the workers
-of a host share.
+`rendezvous` (all workers meet), `start` (TensorFlow's server starts), `flight_recorder`
+(which worker is late, and texts that the workers compare). `ports` and `gpus` reserve,
+guard and divide what the workers of a host share.
 
-Only `discovery`, `start`, `flight_recorder` and `board` import TensorFlow.
+Only `discovery`, `start` and `flight_recorder` import TensorFlow.
 """

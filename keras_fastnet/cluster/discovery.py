@@ -16,14 +16,12 @@ import os
 import tensorflow as tf
 
 from keras_fastnet._keras import tensorflow as upstream
-from keras_fastnet.arguments import checked_number
 from keras_fastnet.cluster.cluster_spec import Cluster, make_cluster, read_tf_config
 from keras_fastnet.cluster.environment import (
     ProcessRank,
     left_out,
     mpi_rank,
     slurm_rank,
-    started_by_mpi,
 )
 from keras_fastnet.cluster.gpus import slurm_task_gpus
 from keras_fastnet.cluster.mpi import MpiWorld, mpi4py_is_installed
@@ -37,8 +35,6 @@ _STUCK = (
     "or is suspended; MPI does not say which: look at the output of each. A larger "
     "`start_timeout` allows more time."
 )
-# Longer than `start_timeout`: a rank that is missing is then named.
-_REPORT_SECONDS = 10.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,35 +59,28 @@ class Membership:
 def find_cluster(
     resolver: tf.distribute.cluster_resolver.ClusterResolver | None,
     transport: str,
-    start_timeout: float = 300.0,
+    start_timeout: float,
 ) -> Membership:
     """Finds and checks the cluster that this process belongs to.
 
     Args:
         resolver: A `tf.distribute.cluster_resolver.ClusterResolver`, or `None`.
         transport: `"mpi"`, `"tensorflow"` or `"auto"`.
-        start_timeout: Seconds within which MPI's ranks must have started. Defaults to
-            `300.0`.
+        start_timeout: Seconds within which MPI's ranks must have started.
 
     Returns:
         The cluster, and the source that described it.
 
     Raises:
         ClusterError: If a description is wrong, two sources describe different
-            clusters, or a rank of MPI does not start in time.
-        ValueError: If `resolver` is no cluster resolver.
+            clusters, or TensorFlow has run an operation.
     """
-    kind = tf.distribute.cluster_resolver.ClusterResolver
-    if resolver is not None and not isinstance(resolver, kind):
-        raise ValueError(
-            "`cluster_resolver` must be a "
-            "`tf.distribute.cluster_resolver.ClusterResolver`. Received: "
-            f"{resolver!r}. Leave it out to use TF_CONFIG, MPI or Slurm."
-        )
     described = _described(resolver)
     cluster = described.cluster if described is not None else None
     slurm = slurm_rank(os.environ)
-    mpi = mpi_rank(os.environ) if started_by_mpi() else None
+    mpi = mpi_rank(os.environ)
+    if mpi is not None and mpi.size == 1:
+        mpi = None
     if transport == "mpi" and mpi is None:
         raise ClusterError(
             '`transport="mpi"` needs several processes that MPI started. '
@@ -108,12 +97,16 @@ def find_cluster(
     if slurm is not None and (gpus := slurm_task_gpus(os.environ)) is not None:
         # TensorFlow has not read it.
         os.environ["CUDA_VISIBLE_DEVICES"] = gpus
+    if (mpi is not None or stated) and upstream.tensorflow_has_run():
+        raise ClusterError(
+            "A cluster can be formed only before TensorFlow runs its first operation. "
+            "Received: TensorFlow has run already. Create the `TorusStrategy` at the "
+            "start of the program, before any tensor, variable, layer or dataset."
+        )
     if mpi is not None and (wanted or not stated):
-        check_nothing_ran()
-        checked_number("start_timeout", start_timeout, above=0.0)
         stuck = _STUCK.format(mpi.rank, start_timeout)
-        with killed_after(start_timeout + _REPORT_SECONDS, stuck):
-            return _by_mpi(described, start_timeout)
+        with killed_after(start_timeout, stuck):
+            return _by_mpi(described)
     if described is not None:
         return described
     if slurm is None:
@@ -136,9 +129,9 @@ def _described(
     cluster = make_cluster(jobs, resolver.task_type, resolver.task_id) if jobs else None
     if by_variable not in (None, cluster):
         raise ClusterError(
-            "TF_CONFIG and the `cluster_resolver` must not describe different "
-            f"clusters. Received: {by_variable} in TF_CONFIG, and {cluster} from the "
-            "resolver. Unset TF_CONFIG, or leave `cluster_resolver` out."
+            "TF_CONFIG and the `cluster_resolver` must describe the same cluster. "
+            f"Received: {by_variable} and {cluster}. Unset TF_CONFIG, or leave "
+            "`cluster_resolver` out."
         )
     return Membership(cluster, "the `cluster_resolver`", resolver)
 
@@ -154,21 +147,19 @@ def _check_same(stated: list[ProcessRank]) -> None:
             )
 
 
-def _by_mpi(described: Membership | None, start_timeout: float) -> Membership:
-    world = MpiWorld(start_timeout)
+def _by_mpi(described: Membership | None) -> Membership:
+    world = MpiWorld()
     gpus = tf.config.get_visible_devices("GPU")
-    own = gpus[world.own_gpus(len(gpus))]
-    if own != gpus:
-        tf.config.set_visible_devices(own, "GPU")
-    if described is None or described.cluster is None:
-        cluster = world.cluster()
-        world.print_processes()
+    stated = None if described is None else described.cluster
+    cluster, own_gpus = world.describe(len(gpus), prints=stated is None)
+    if gpus[own_gpus] != gpus:
+        tf.config.set_visible_devices(gpus[own_gpus], "GPU")
+    if described is None or stated is None:
         return Membership(cluster, "MPI", resolver_of(cluster), world)
-    cluster = described.cluster
     _check_same(
         [
             ProcessRank("MPI", world.rank, world.size),
-            ProcessRank(described.source, cluster.rank, cluster.size),
+            ProcessRank(described.source, stated.rank, stated.size),
         ]
     )
     return dataclasses.replace(described, mpi=world)
@@ -190,20 +181,6 @@ def resolver_of(cluster: Cluster) -> tf.distribute.cluster_resolver.ClusterResol
     )
 
 
-def check_nothing_ran() -> None:
-    """Checks that TensorFlow has not run an operation.
-
-    Raises:
-        ClusterError: If it has: a cluster can no longer be formed.
-    """
-    if upstream.tensorflow_has_run():
-        raise ClusterError(
-            "A cluster can be formed only before TensorFlow runs its first operation. "
-            "Received: TensorFlow has run already. Create the `TorusStrategy` at the "
-            "start of the program, before any tensor, variable, layer or dataset."
-        )
-
-
 def check_described_in_time(membership: Membership) -> None:
     """Checks that a process that trains alone still has no cluster in `TF_CONFIG`.
 
@@ -213,9 +190,8 @@ def check_described_in_time(membership: Membership) -> None:
     Raises:
         ClusterError: If `TF_CONFIG` now describes several workers.
     """
-    if membership.cluster is not None or membership.resolver is not None:
-        return
-    now = read_tf_config()
+    alone = membership.cluster is None and membership.resolver is None
+    now = read_tf_config() if alone else None
     if now is not None and now.size > 1:
         raise ClusterError(
             "TF_CONFIG must be set before the strategy is made. Received: a cluster of "

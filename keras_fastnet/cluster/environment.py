@@ -31,30 +31,16 @@ class ProcessRank(NamedTuple):
 def mpi_rank(environment: Mapping[str, str]) -> ProcessRank | None:
     """Returns the rank that MPI's launcher has set; `None` if it has set none.
 
-    Args:
-        environment: The environment variables.
-    """
-    stated = [
-        next((int(text) for text in texts if text.isdecimal()), None)
-        for texts in (
-            [environment.get(name, "") for name in names]
-            for names in (_MPI_RANKS, _MPI_SIZES)
-        )
-    ]
-    rank, size = stated
-    return None if rank is None else ProcessRank("MPI", rank, size or 0)
-
-
-def started_by_mpi(environment: Mapping[str, str] = os.environ) -> bool:
-    """Returns whether MPI started this process together with others.
-
     MPI itself is not loaded: in a process that it did not start this may hang or fail.
 
     Args:
         environment: The environment variables.
     """
-    stated = mpi_rank(environment)
-    return stated is not None and stated.size != 1
+    rank, size = (
+        next((int(text) for text in map(environment.get, names) if text), None)
+        for names in (_MPI_RANKS, _MPI_SIZES)
+    )
+    return None if rank is None else ProcessRank("MPI", rank, size or 0)
 
 
 def slurm_rank(environment: Mapping[str, str]) -> ProcessRank | None:
@@ -90,22 +76,20 @@ def who_started(environment: Mapping[str, str] = os.environ) -> str | None:
     """
     if environment.get("TF_CONFIG"):
         return "TF_CONFIG"
-    if started_by_mpi(environment):
+    mpi = mpi_rank(environment)
+    if mpi is not None and mpi.size != 1:
         return "MPI"
     slurm = slurm_rank(environment)
     return slurm.source if slurm is not None else None
 
 
 def left_out(environment: Mapping[str, str]) -> str | None:
-    """Returns what others were started beside a process that finds no cluster.
+    """Returns what was started beside a process that finds no cluster, as a text.
 
     Such a process trains alone, which may be meant, or be a common mistake.
 
     Args:
         environment: The environment variables.
-
-    Returns:
-        A part of a sentence, and what to do; `None` if nothing else is known of.
     """
     tasks = environment.get("SLURM_NTASKS", "")
     in_step = "SLURM_STEP_NUM_TASKS" in environment

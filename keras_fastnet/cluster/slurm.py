@@ -39,23 +39,20 @@ def slurm_addresses(environment: Mapping[str, str], own: ProcessRank) -> list[st
     hosts = _expand_hosts(environment.get("SLURM_STEP_NODELIST", ""))
     counts = expand_counts(environment.get("SLURM_STEP_TASKS_PER_NODE", ""))
     places = [(node, local) for node, n in enumerate(counts) for local in range(n)]
-    if len(places) != own.size or len(hosts) != len(counts):
+    stated = {
+        name: environment.get(f"SLURM_{name}", "?")
+        for name in ("NODEID", "LOCALID", "DISTRIBUTION", "STEP_TASKS_PER_NODE")
+    }
+    own_place = [(stated["NODEID"], stated["LOCALID"])]
+    expected = [(str(node), str(local)) for node, local in places[own.rank :][:1]]
+    sizes = len(places), len(counts)
+    if own_place != expected or sizes != (own.size, len(hosts)):
+        told = ", ".join(f"SLURM_{name}={text}" for name, text in stated.items())
         raise ClusterError(
-            "Slurm's variables must describe one step. Received: "
-            f"SLURM_STEP_NUM_TASKS={own.size}, but {len(places)} tasks in "
-            f"SLURM_STEP_TASKS_PER_NODE, and {len(hosts)} hosts for {len(counts)} "
-            "numbers of tasks. Start the workers with `srun`, and do not set the "
-            "variables yourself."
-        )
-    node, local = places[own.rank]
-    stated = tuple(environment.get(f"SLURM_{n}", "?") for n in ("NODEID", "LOCALID"))
-    if (str(node), str(local)) != stated:
-        raise ClusterError(
-            "Slurm must distribute the tasks by `block`. Received: "
-            f"SLURM_DISTRIBUTION={environment.get('SLURM_DISTRIBUTION')!r}, with which "
-            f"rank {own.rank} is task {stated[1]} of node {stated[0]} and not task "
-            f"{local} of node {node}. Start the workers with `srun "
-            "--distribution=block`."
+            "Slurm's variables must describe one step, whose tasks are distributed by "
+            f"`block`. Received: rank {own.rank} of {own.size} with {told}. Start the "
+            "workers with `srun --distribution=block`, and do not set the variables "
+            "yourself."
         )
     # 199 consecutive jobs have different ports.
     job, step = (

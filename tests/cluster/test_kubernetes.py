@@ -13,7 +13,6 @@ from tests.cluster.processes import PATIENCE, QUIET, ROOT, TRAIN, check_weights
 
 MANIFEST = ROOT / "examples" / "clusters" / "kubernetes.yaml"
 SCHEMAS = {"Service": models.IoK8sApiCoreV1Service, "Job": models.IoK8sApiBatchV1Job}
-NODES = ["node-a", "node-b", "node-a", "node-b"]
 
 
 @pytest.fixture
@@ -48,28 +47,23 @@ def test_numbers_and_names_in_the_manifest_agree(documents):
     domain = service["metadata"]["name"]
     assert pod["subdomain"] == domain
     assert spec["completions"] == spec["parallelism"]
-    hosts = [f"{name}-{index}.{domain}:1" for index in range(spec["completions"])]
+    hosts = [f"{name}-{index}.{domain}:2" for index in range(spec["completions"])]
     assert ",".join(hosts) in pod["containers"][0]["args"]
     assert service["spec"]["selector"] == {"batch.kubernetes.io/job-name": name}
 
 
 def pods(job, script):
-    """Returns names, variables and commands of the pods that the cluster would start.
+    """Yields names and a command of each pod that the cluster would start.
 
-    The names are in the hosts' file; the commands run the script.
+    The names are in the hosts' file; the command runs the script.
     """
     pod, name = job["spec"]["template"]["spec"], job["metadata"]["name"]
     (container,) = pod["containers"]
     options = [*container["command"][1:], *container["args"][:2]]
     for index in range(job["spec"]["completions"]):
-        variables = {"JOB_COMPLETION_INDEX": str(index)}
-        for entry in container["env"]:
-            is_node = "valueFrom" in entry
-            variables[entry["name"]] = NODES[index] if is_node else entry["value"]
         own = [word.replace("$(JOB_COMPLETION_INDEX)", str(index)) for word in options]
         command = [sys.executable, "-m", "keras_fastnet.cli", *own, *script]
-        names = f"{name}-{index}.{pod['subdomain']} {name}-{index}"
-        yield names, variables, command
+        yield f"{name}-{index}.{pod['subdomain']} {name}-{index}", command
 
 
 @pytest.mark.distributed
@@ -77,7 +71,7 @@ def pods(job, script):
 def test_pods_find_each_other(tmp_path, documents):
     script = [TRAIN, str(tmp_path), "1", "0"]
     started = []
-    names, variables, commands = zip(*pods(documents["Job"], script), strict=True)
+    names, commands = zip(*pods(documents["Job"], script), strict=True)
     try:
         hosts = NamedHosts(names, tmp_path)
     except OSError as error:
@@ -86,8 +80,8 @@ def test_pods_find_each_other(tmp_path, documents):
     image = {**QUIET, "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
     logs = [tmp_path / f"{index}.log" for index in range(len(names))]
     try:
-        for index, (own, command) in enumerate(zip(variables, commands, strict=True)):
-            started.append(hosts.start(index, command, {**image, **own}, logs[index]))
+        for index, command in enumerate(commands):
+            started.append(hosts.start(index, command, image, logs[index]))
         codes = [process.wait(PATIENCE) for process in started]
     finally:
         for process in started:
@@ -97,6 +91,6 @@ def test_pods_find_each_other(tmp_path, documents):
     output = logs[0].read_text()
     assert codes == [0] * len(names), output
     assert "fastnet: 4 workers on 2 hosts, started by `fastnet run`" in output
-    assert re.search(r"^ +0 \(node-a\)  2 \(node-a\)$", output, re.M)
-    assert re.search(r"^ +1 \(node-b\)  3 \(node-b\)$", output, re.M)
+    assert re.search(r"^ +0 \(digits-0.digits\)  1 \(digits-0.digits\)$", output, re.M)
+    assert re.search(r"^ +2 \(digits-1.digits\)  3 \(digits-1.digits\)$", output, re.M)
     check_weights(tmp_path / "rank-0.npz", tmp_path / "rank-3.npz")
