@@ -4,7 +4,7 @@ import argparse
 import os
 
 from keras_fastnet.cli.option_types import add_cluster, byte_sizes, grid, integer
-from keras_fastnet.cluster.environment import in_a_cluster
+from keras_fastnet.cluster.environment import who_started
 from keras_fastnet.collectives.cost_model import WIRE_BYTES
 from keras_fastnet.errors import UsageError
 from keras_fastnet.launcher import launcher
@@ -75,7 +75,7 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Runs `fastnet bench` and returns its exit code."""
-    if (arguments.workers is None) != in_a_cluster():
+    if (arguments.workers is None) != bool(who_started()):
         raise UsageError(
             "--workers N must be passed, unless there is a cluster. Received: "
             f"{'neither' if arguments.workers is None else 'both'}. Pass `--workers 4` "

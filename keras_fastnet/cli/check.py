@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from keras_fastnet.cli.option_types import add_cluster
-from keras_fastnet.cluster.environment import in_a_cluster
+from keras_fastnet.cluster.environment import who_started
 from keras_fastnet.errors import UsageError
 from keras_fastnet.launcher import launcher
 
@@ -30,7 +30,7 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
     add_cluster(
         parser,
         "start N workers on this machine (default: take part in the cluster of "
-        f"TF_CONFIG, MPI, Slurm or Kubernetes; {_WORKERS} without one)",
+        f"TF_CONFIG, MPI or Slurm; {_WORKERS} without one)",
     )
     # Takes all words that follow, also those that start with a dash.
     parser.add_argument(
@@ -52,7 +52,7 @@ def execute(arguments: argparse.Namespace) -> int:
             "--help`."
         )
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    if arguments.workers is None and in_a_cluster():
+    if arguments.workers is None and who_started():
         from keras_fastnet.checks.worker import check_cluster
 
         return check_cluster(arguments.script)[1]

@@ -7,7 +7,6 @@ from importlib import metadata
 from pathlib import Path
 
 from keras_fastnet.cluster.environment import who_started
-from keras_fastnet.errors import ClusterError
 from keras_fastnet.launcher.machine import available_cpus, visible_gpus
 from keras_fastnet.launcher.mpiexec import mpi_is_installed
 from keras_fastnet.text import count, fact
@@ -23,8 +22,7 @@ _VARIABLES = (
     *("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "TF_USE_LEGACY_KERAS"),
     *("TF_CPP_MIN_LOG_LEVEL", "TF_DETERMINISTIC_OPS", "TF_ENABLE_ONEDNN_OPTS"),
     *("TF_FORCE_GPU_ALLOW_GROWTH", "TF_GPU_ALLOCATOR", "TF_XLA_FLAGS", "XLA_FLAGS"),
-    *("FASTNET_WORKERS", "FASTNET_PORT", "FASTNET_NODE", "FASTNET_INDEPENDENT"),
-    *("JOB_COMPLETION_INDEX", "PMI_RANK", "PMI_SIZE"),
+    *("FASTNET_INDEPENDENT", "PMI_RANK", "PMI_SIZE"),
     *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "RAY_RAYLET_PID"),
     *("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
 )
@@ -66,8 +64,5 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _cluster() -> str:
-    try:
-        source = who_started()
-    except ClusterError as error:
-        return f"described wrongly: {error}"
+    source = who_started()
     return f"described by {source}" if source else "none is described"

@@ -6,7 +6,7 @@ import ipaddress
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from keras_fastnet.errors import ClusterError
 from keras_fastnet.text import count
@@ -42,10 +42,6 @@ class Cluster:
         """This worker's own `host:port`."""
         return self.addresses[self.rank]
 
-    def __str__(self) -> str:
-        more = f" and {self.size - 4} more" if self.size > 4 else ""
-        return f"rank {self.rank} of {', '.join(self.addresses[:4])}{more}"
-
 
 def read_tf_config(environment: Mapping[str, str] = os.environ) -> Cluster | None:
     """Reads and checks the cluster that `TF_CONFIG` describes.
@@ -64,16 +60,18 @@ def read_tf_config(environment: Mapping[str, str] = os.environ) -> Cluster | Non
         return None
     try:
         config = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise _malformed(f"it must be JSON ({error})", text) from error
-    if not isinstance(config, dict):
-        raise _malformed("it must be a JSON object", text)
-    jobs = config.get("cluster", {})
-    task = config.get("task", {})
-    if not isinstance(jobs, dict) or not isinstance(task, dict):
-        raise _malformed('"cluster" and "task" must be JSON objects', text)
-    if not jobs and task.get("index"):
-        raise _malformed('"cluster" must list all workers', text)
+    except (ValueError, RecursionError):
+        config = None
+    config = config if isinstance(config, dict) else {"cluster": None}
+    jobs, task = config.get("cluster", {}), config.get("task", {})
+    well_formed = isinstance(jobs, dict) and isinstance(task, dict)
+    # Each of N tasks that have an index and no cluster would train alone.
+    if not well_formed or (task.get("index") and not jobs):
+        raise ClusterError(
+            "TF_CONFIG is malformed: it must be a JSON object, whose objects "
+            f'"cluster" and "task" describe all workers and this one. Received: '
+            f"{text!r}. It looks like {_EXAMPLE}; unset it to train without a cluster."
+        )
     if not jobs:
         return None
     return make_cluster(jobs, task.get("type"), task.get("index"))
@@ -95,34 +93,23 @@ def make_cluster(
     Raises:
         ClusterError: If a rule is broken; the message says which.
     """
-    unknown = sorted(set(jobs) - {"chief", "worker"})
-    if unknown:
+    chief, workers = _addresses(jobs, "chief"), _addresses(jobs, "worker")
+    if not set(jobs) <= {"chief", "worker"} or len(chief) > 1:
         raise ClusterError(
             "A synchronous cluster has only `worker` tasks and at most one `chief`. "
-            f"Received the jobs {unknown}. Leave them out of `cluster`: evaluate "
-            "with `validation_data` or in a process without TF_CONFIG; for parameter "
-            "servers use `tf.distribute.ParameterServerStrategy`."
-        )
-    chief = _addresses(jobs, "chief")
-    workers = _addresses(jobs, "worker")
-    if len(chief) > 1:
-        raise ClusterError(
-            f"A cluster has at most one `chief`. Received: {chief}. "
-            "Make the others `worker` tasks."
+            f"Received the jobs {sorted(jobs)} with {count(len(chief), 'chief')}. "
+            "Evaluate with `validation_data` or in a process without TF_CONFIG; for "
+            "parameter servers use `tf.distribute.ParameterServerStrategy`."
         )
     own_job = {"chief": chief, "worker": workers}.get(str(task_type), ())
-    if not own_job:
-        raise ClusterError(
-            'The task\'s "type" must be "worker" or "chief", for which the cluster '
-            f"lists addresses. Received: {task_type!r}. Start evaluators and parameter "
-            f"servers without TF_CONFIG. TF_CONFIG looks like {_EXAMPLE}; a cluster "
-            "resolver needs `task_type` and `task_id`."
-        )
     if type(task_index) is not int or not 0 <= task_index < len(own_job):
         raise ClusterError(
-            f'The task\'s "index" must be an integer from 0 to {len(own_job) - 1}, as '
-            f"the cluster lists {count(len(own_job), f'`{task_type}` task')}. "
-            f"Received: {task_index!r}. Give every process its own position."
+            'A task\'s "type" must be "worker" or "chief", and its "index" an integer '
+            "from 0, below the number of such tasks. Received: "
+            f"{task_type!r} {task_index!r}, of {count(len(workers), 'worker')} and "
+            f"{count(len(chief), 'chief')}. Give every process its own position, and "
+            f"start evaluators and parameter servers without TF_CONFIG. It looks like "
+            f"{_EXAMPLE}; a cluster resolver needs `task_type` and `task_id`."
         )
     addresses = (*chief, *workers)
     seen = collections.Counter(_normalized(address) for address in addresses)
@@ -136,14 +123,12 @@ def make_cluster(
     return Cluster(addresses=addresses, rank=offset + task_index)
 
 
-def hosts_of(cluster: Cluster | None) -> list[str]:
-    """Returns each worker's host, by rank; one host if there is no cluster.
+def hosts_of(cluster: Cluster) -> list[str]:
+    """Returns each worker's host, by rank.
 
     Args:
         cluster: The cluster.
     """
-    if cluster is None:
-        return ["localhost"]
     return [_normalized(address)[0] for address in cluster.addresses]
 
 
@@ -153,14 +138,14 @@ def is_loopback(cluster: Cluster) -> bool:
     Args:
         cluster: The cluster.
     """
-    return all(map(_is_loopback, hosts_of(cluster)))
 
+    def is_local(host: str) -> bool:
+        try:
+            return ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            return host == "localhost"
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return all(map(is_local, hosts_of(cluster)))
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -188,20 +173,8 @@ def _normalized(address: str) -> tuple[str, int]:
 
 def _addresses(jobs: Mapping[str, object], job: str) -> tuple[str, ...]:
     listed = jobs.get(job, [])
-    if not isinstance(listed, list | tuple) or not all(
-        isinstance(address, str) for address in listed
-    ):
-        raise ClusterError(
-            f"The job `{job}` must be a list of `host:port` strings. "
-            f"Received: {listed!r}. TF_CONFIG looks like {_EXAMPLE}."
-        )
-    for address in listed:
+    # Of a text, each letter is refused as an address.
+    addresses = tuple(map(str, listed if isinstance(listed, Iterable) else [listed]))
+    for address in addresses:
         split_address(address)
-    return tuple(listed)
-
-
-def _malformed(rule: str, text: str) -> ClusterError:
-    return ClusterError(
-        f"TF_CONFIG is malformed: {rule}. Received: {text!r}. It looks like "
-        f"{_EXAMPLE}; unset it to train without a cluster."
-    )
+    return addresses

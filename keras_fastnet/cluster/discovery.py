@@ -6,38 +6,26 @@ The first of these sources counts that describes a cluster:
 2. the environment variable `TF_CONFIG`
 3. MPI
 4. Slurm
-5. a Kubernetes Indexed Job
 
 Without any of them training runs in one process.
 """
 
 import dataclasses
 import os
-import socket
 
 import tensorflow as tf
 
 from keras_fastnet._keras import tensorflow as upstream
-from keras_fastnet.arguments import checked_number
 from keras_fastnet.cluster.cluster_spec import Cluster, make_cluster, read_tf_config
-from keras_fastnet.cluster.environment import scheduler_ranks
-from keras_fastnet.cluster.gpus import slurm_task_gpus
-from keras_fastnet.cluster.kubernetes import (
-    check_workers_are_counted,
-    kubernetes_addresses,
-)
-from keras_fastnet.cluster.mpi import (
-    MpiWorld,
-    mpi4py_is_installed,
+from keras_fastnet.cluster.environment import (
+    ProcessRank,
+    left_out,
     mpi_rank,
-    started_by_mpi,
-)
-from keras_fastnet.cluster.slurm import (
-    slurm_addresses,
     slurm_rank,
-    tasks_without_step,
 )
-from keras_fastnet.cluster.variables import ProcessRank
+from keras_fastnet.cluster.gpus import slurm_task_gpus
+from keras_fastnet.cluster.mpi import MpiWorld, mpi4py_is_installed
+from keras_fastnet.cluster.slurm import slurm_addresses
 from keras_fastnet.cluster.watchdog import killed_after
 from keras_fastnet.errors import ClusterError
 
@@ -47,8 +35,6 @@ _STUCK = (
     "or is suspended; MPI does not say which: look at the output of each. A larger "
     "`start_timeout` allows more time."
 )
-# Longer than `start_timeout`: a rank that is missing is then named.
-_REPORT_SECONDS = 10.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,78 +59,63 @@ class Membership:
 def find_cluster(
     resolver: tf.distribute.cluster_resolver.ClusterResolver | None,
     transport: str,
-    start_timeout: float = 300.0,
+    start_timeout: float,
 ) -> Membership:
     """Finds and checks the cluster that this process belongs to.
 
     Args:
         resolver: A `tf.distribute.cluster_resolver.ClusterResolver`, or `None`.
         transport: `"mpi"`, `"tensorflow"` or `"auto"`.
-        start_timeout: Seconds within which MPI's ranks must have started. Defaults to
-            `300.0`.
+        start_timeout: Seconds within which MPI's ranks must have started.
 
     Returns:
         The cluster, and the source that described it.
 
     Raises:
         ClusterError: If a description is wrong, two sources describe different
-            clusters, or a rank of MPI does not start in time.
-        ValueError: If `resolver` is no cluster resolver.
+            clusters, or TensorFlow has run an operation.
     """
-    kind = tf.distribute.cluster_resolver.ClusterResolver
-    if resolver is not None and not isinstance(resolver, kind):
-        raise ValueError(
-            "`cluster_resolver` must be a "
-            "`tf.distribute.cluster_resolver.ClusterResolver`. Received: "
-            f"{resolver!r}. Leave it out to use TF_CONFIG, MPI, Slurm or Kubernetes."
-        )
     described = _described(resolver)
     cluster = described.cluster if described is not None else None
-    ranks = scheduler_ranks(os.environ)
-    if transport == "mpi" and not started_by_mpi():
+    slurm = slurm_rank(os.environ)
+    mpi = mpi_rank(os.environ)
+    if mpi is not None and mpi.size == 1:
+        mpi = None
+    if transport == "mpi" and mpi is None:
         raise ClusterError(
             '`transport="mpi"` needs several processes that MPI started. '
             "Received: a process that it did not start, or started alone. Run "
             "`mpiexec -n 4 python train.py`, `srun --mpi=pmi2 python train.py` or "
             "`fastnet run --transport mpi --workers 4 train.py`."
         )
-    stated = list(ranks)
+    stated = [] if slurm is None else [slurm]
     if described is not None and cluster is not None:
         stated.insert(0, ProcessRank(described.source, cluster.rank, cluster.size))
     # Under `srun`, too, MPI's variables are there for programs that do not use MPI.
     wanted = transport == "mpi" or (transport == "auto" and mpi4py_is_installed())
-    uses_mpi = started_by_mpi() and (wanted or not stated)
     _check_same(stated)
-    if ranks and slurm_rank(os.environ) is not None:
-        gpus = slurm_task_gpus(os.environ)
-        if gpus is not None:
-            # TensorFlow has not read it.
-            os.environ["CUDA_VISIBLE_DEVICES"] = gpus
-    if uses_mpi:
-        check_nothing_ran()
-        checked_number("start_timeout", start_timeout, above=0.0)
-        stuck = _STUCK.format(mpi_rank(os.environ), start_timeout)
-        with killed_after(start_timeout + _REPORT_SECONDS, stuck):
-            return _by_mpi(described, start_timeout)
+    if slurm is not None and (gpus := slurm_task_gpus(os.environ)) is not None:
+        # TensorFlow has not read it.
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpus
+    if (mpi is not None or stated) and upstream.tensorflow_has_run():
+        raise ClusterError(
+            "A cluster can be formed only before TensorFlow runs its first operation. "
+            "Received: TensorFlow has run already. Create the `TorusStrategy` at the "
+            "start of the program, before any tensor, variable, layer or dataset."
+        )
+    if mpi is not None and (wanted or not stated):
+        stuck = _STUCK.format(mpi.rank, start_timeout)
+        with killed_after(start_timeout, stuck):
+            return _by_mpi(described)
     if described is not None:
         return described
-    if not ranks:
-        check_workers_are_counted(os.environ)
-        if (tasks := tasks_without_step(os.environ)) > 1:
-            # A common mistake in sbatch scripts.
-            print(
-                f"fastnet: one process, although Slurm's job has {tasks} tasks: start "
-                "them with `srun python train.py`",
-                flush=True,
-            )
+    if slurm is None:
+        if (others := left_out(os.environ)) is not None:
+            print(f"fastnet: one process, although {others}", flush=True)
         return Membership(None, "one process")
-    own = ranks[0]
-    if slurm_rank(os.environ) is not None:
-        addresses = slurm_addresses(os.environ, own)
-    else:
-        addresses = kubernetes_addresses(os.environ, own, socket.getfqdn())
-    cluster = make_cluster({"worker": addresses}, "worker", own.rank)
-    return Membership(cluster, own.source, resolver_of(cluster))
+    addresses = slurm_addresses(os.environ, slurm)
+    cluster = make_cluster({"worker": addresses}, "worker", slurm.rank)
+    return Membership(cluster, slurm.source, resolver_of(cluster))
 
 
 def _described(
@@ -158,9 +129,9 @@ def _described(
     cluster = make_cluster(jobs, resolver.task_type, resolver.task_id) if jobs else None
     if by_variable not in (None, cluster):
         raise ClusterError(
-            "TF_CONFIG and the `cluster_resolver` must not describe different "
-            f"clusters. Received: {by_variable} in TF_CONFIG, and {cluster} from the "
-            "resolver. Unset TF_CONFIG, or leave `cluster_resolver` out."
+            "TF_CONFIG and the `cluster_resolver` must describe the same cluster. "
+            f"Received: {by_variable} and {cluster}. Unset TF_CONFIG, or leave "
+            "`cluster_resolver` out."
         )
     return Membership(cluster, "the `cluster_resolver`", resolver)
 
@@ -171,27 +142,24 @@ def _check_same(stated: list[ProcessRank]) -> None:
             raise ClusterError(
                 "All sources that describe the cluster must agree. Received: "
                 f"{stated[0]}, and {other}. Under Slurm start the workers with `srun` "
-                "alone, without `fastnet run`, and under Kubernetes as the pods "
-                "themselves; or unset the variables of the source that is wrong "
-                "(TF_CONFIG, SLURM_PROCID, FASTNET_WORKERS)."
+                "alone, without `fastnet run`; or unset the variables of the source "
+                "that is wrong (TF_CONFIG, SLURM_PROCID)."
             )
 
 
-def _by_mpi(described: Membership | None, start_timeout: float) -> Membership:
-    world = MpiWorld(start_timeout)
+def _by_mpi(described: Membership | None) -> Membership:
+    world = MpiWorld()
     gpus = tf.config.get_visible_devices("GPU")
-    own = gpus[world.own_gpus(len(gpus))]
-    if own != gpus:
-        tf.config.set_visible_devices(own, "GPU")
-    if described is None or described.cluster is None:
-        cluster = world.cluster()
-        world.print_processes()
+    stated = None if described is None else described.cluster
+    cluster, own_gpus = world.describe(len(gpus), prints=stated is None)
+    if gpus[own_gpus] != gpus:
+        tf.config.set_visible_devices(gpus[own_gpus], "GPU")
+    if described is None or stated is None:
         return Membership(cluster, "MPI", resolver_of(cluster), world)
-    cluster = described.cluster
     _check_same(
         [
             ProcessRank("MPI", world.rank, world.size),
-            ProcessRank(described.source, cluster.rank, cluster.size),
+            ProcessRank(described.source, stated.rank, stated.size),
         ]
     )
     return dataclasses.replace(described, mpi=world)
@@ -213,20 +181,6 @@ def resolver_of(cluster: Cluster) -> tf.distribute.cluster_resolver.ClusterResol
     )
 
 
-def check_nothing_ran() -> None:
-    """Checks that TensorFlow has not run an operation.
-
-    Raises:
-        ClusterError: If it has: a cluster can no longer be formed.
-    """
-    if upstream.tensorflow_has_run():
-        raise ClusterError(
-            "A cluster can be formed only before TensorFlow runs its first operation. "
-            "Received: TensorFlow has run already. Create one `TorusStrategy`, at "
-            "the start of the program, before any tensor, variable, layer or dataset."
-        )
-
-
 def check_described_in_time(membership: Membership) -> None:
     """Checks that a process that trains alone still has no cluster in `TF_CONFIG`.
 
@@ -236,9 +190,8 @@ def check_described_in_time(membership: Membership) -> None:
     Raises:
         ClusterError: If `TF_CONFIG` now describes several workers.
     """
-    if membership.cluster is not None or membership.resolver is not None:
-        return
-    now = read_tf_config()
+    alone = membership.cluster is None and membership.resolver is None
+    now = read_tf_config() if alone else None
     if now is not None and now.size > 1:
         raise ClusterError(
             "TF_CONFIG must be set before the strategy is made. Received: a cluster of "

@@ -1,40 +1,71 @@
-"""Tells from environment variables whether this process is one of several workers."""
+"""What environment variables say of this process: its rank, and who started it."""
 
 import os
 from collections.abc import Mapping
-
-from keras_fastnet.cluster.kubernetes import kubernetes_rank
-from keras_fastnet.cluster.mpi import mpi_rank, mpi_size, started_by_mpi
-from keras_fastnet.cluster.slurm import slurm_rank
-from keras_fastnet.cluster.variables import ProcessRank
+from typing import NamedTuple
 
 # Set in the processes that Ray starts.
 _RAY = "RAY_RAYLET_PID"
+# MPICH, Intel MPI and Slurm's PMI-2; Open MPI. Not PMIx, which MPICH's wheel lacks.
+_MPI_RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK")
+_MPI_SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 
 
-def scheduler_ranks(environment: Mapping[str, str]) -> list[ProcessRank]:
-    """Returns this process's rank as Slurm and Kubernetes state it, in this order.
+class ProcessRank(NamedTuple):
+    """The rank and world size of this process, as one source states them.
 
-    Schedulers' variables are inherited: Ray's workers have those of the daemon that
-    started them, and so have the ranks of `mpiexec`, which may start its daemons by
-    `srun`. Such variables are ignored.
+    Attributes:
+        source: Name of the source, for messages.
+        rank: This process's number, from 0.
+        size: The number of processes; 0 if the source does not state it.
+    """
+
+    source: str
+    rank: int
+    size: int
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} of {self.size} from {self.source}"
+
+
+def mpi_rank(environment: Mapping[str, str]) -> ProcessRank | None:
+    """Returns the rank that MPI's launcher has set; `None` if it has set none.
+
+    MPI itself is not loaded: in a process that it did not start this may hang or fail.
 
     Args:
         environment: The environment variables.
-
-    Raises:
-        ClusterError: If a variable is wrong.
     """
-    if _RAY in environment:
-        return []
-    slurm = slurm_rank(environment)
-    if slurm is not None and (
-        mpi_rank(environment) not in (None, slurm.rank)
-        or mpi_size(environment) not in (None, slurm.size)
-    ):
-        slurm = None
-    stated = (slurm, kubernetes_rank(environment))
-    return [rank for rank in stated if rank is not None]
+    rank, size = (
+        next((int(text) for text in map(environment.get, names) if text), None)
+        for names in (_MPI_RANKS, _MPI_SIZES)
+    )
+    return None if rank is None else ProcessRank("MPI", rank, size or 0)
+
+
+def slurm_rank(environment: Mapping[str, str]) -> ProcessRank | None:
+    """Returns a task's rank; `None` outside a step of several tasks.
+
+    An sbatch script itself runs outside any step: `srun` creates one. The variables of
+    a step are inherited: Ray's workers have those of the daemon that started them, and
+    so have the ranks of `mpiexec`, which may start its daemons by `srun`. Such
+    variables are ignored.
+
+    Args:
+        environment: The environment variables.
+    """
+    rank = environment.get("SLURM_PROCID", "")
+    size = environment.get("SLURM_STEP_NUM_TASKS", "")
+    numbers = rank.isdecimal() and size.isdecimal()
+    if _RAY in environment or not numbers or int(size) < 2:
+        return None
+    mpi = mpi_rank(environment)
+    if mpi is not None and (mpi.rank, mpi.size or int(size)) != (int(rank), int(size)):
+        return None
+    job, step = (
+        environment.get(name, "?") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID")
+    )
+    return ProcessRank(f"Slurm (job {job}, step {step})", int(rank), int(size))
 
 
 def who_started(environment: Mapping[str, str] = os.environ) -> str | None:
@@ -42,22 +73,28 @@ def who_started(environment: Mapping[str, str] = os.environ) -> str | None:
 
     Args:
         environment: The environment variables.
-
-    Raises:
-        ClusterError: If a variable is wrong.
     """
     if environment.get("TF_CONFIG"):
         return "TF_CONFIG"
-    if started_by_mpi(environment):
+    mpi = mpi_rank(environment)
+    if mpi is not None and mpi.size != 1:
         return "MPI"
-    ranks = scheduler_ranks(environment)
-    return ranks[0].source if ranks else None
+    slurm = slurm_rank(environment)
+    return slurm.source if slurm is not None else None
 
 
-def in_a_cluster() -> bool:
-    """Returns whether this process was started as one of several.
+def left_out(environment: Mapping[str, str]) -> str | None:
+    """Returns what was started beside a process that finds no cluster, as a text.
 
-    Raises:
-        ClusterError: If a variable is wrong.
+    Such a process trains alone, which may be meant, or be a common mistake.
+
+    Args:
+        environment: The environment variables.
     """
-    return who_started() is not None
+    tasks = environment.get("SLURM_NTASKS", "")
+    in_step = "SLURM_STEP_NUM_TASKS" in environment
+    if tasks.isdecimal() and int(tasks) > 1 and not in_step:
+        return f"Slurm's job has {tasks} tasks: start them with `srun python train.py`"
+    if (pod := environment.get("JOB_COMPLETION_INDEX")) is not None:
+        return f"this is pod {pod} of a Job: start each with `fastnet run --hosts`"
+    return None

@@ -66,26 +66,21 @@ def slurm_task_gpus(environment: Mapping[str, str]) -> str | None:
     return ",".join(visible[_own_block(len(visible), tasks, local)])
 
 
-def mpi_process_gpus(seen: Sequence[tuple[str | None, int]], local: int) -> slice:
+def mpi_process_gpus(seen: Sequence[tuple[str, str | None, int]], rank: int) -> slice:
     """Returns which of its visible GPUs an MPI process uses.
 
     Processes of one host that see the same GPUs divide them into contiguous blocks.
 
     Args:
-        seen: For each process of the host its `CUDA_VISIBLE_DEVICES` and the number of
+        seen: The host of each process, its `CUDA_VISIBLE_DEVICES` and the number of
             GPUs that it sees.
-        local: The index of this process in `seen`.
+        rank: The index of this process in `seen`.
 
     Raises:
         ClusterError: If the GPUs are not a multiple of the processes that see them.
-
-    Example:
-
-    >>> [range(4)[mpi_process_gpus([(None, 4)] * 2, local)] for local in range(2)]
-    [range(0, 2), range(2, 4)]
     """
-    sharing = [other for other, what in enumerate(seen) if what == seen[local]]
-    return _own_block(seen[local][1], len(sharing), sharing.index(local))
+    sharing = [other for other, what in enumerate(seen) if what == seen[rank]]
+    return _own_block(seen[rank][2], len(sharing), sharing.index(rank))
 
 
 def _own_block(gpus: int, processes: int, index: int) -> slice:

@@ -2,14 +2,12 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from keras_fastnet.text import count, listed
 
 # What Keras's loop notes while a step runs.
 _IN_A_STEP = "epoch {}, step {}"
-
-Waits = Literal["", "step", "outside"]
 
 
 class Note(NamedTuple):
@@ -26,7 +24,7 @@ class Note(NamedTuple):
     text: str
     numbers: Sequence[int]
     since: float
-    waits: Waits
+    waits: str
 
 
 class Notes(NamedTuple):
@@ -79,6 +77,15 @@ class Notes(NamedTuple):
             f"{self.last_seen()}. Look at the output of {listed('rank', ranks)}, and "
             "start all workers again."
         )
+
+    def deadlock(self) -> str | None:
+        """Returns the message if some workers wait in a step, all others elsewhere."""
+        known = self.known
+        outside = [rank for rank, note in known.items() if note.waits == "outside"]
+        inside = [rank for rank, note in known.items() if note.waits == "step"]
+        if not outside or not inside or len(outside + inside) != self.workers:
+            return None
+        return self.unequal_steps(outside, known[inside[0]])
 
     def unequal_steps(self, ranks: Sequence[int], step: Note) -> str:
         """Returns the message about workers that are missing in the others' step."""

@@ -1,19 +1,25 @@
-"""Ports of workers: keeping them free, and listening on them."""
+"""Ports of workers: kept free, listened on, and kept to the loopback interface.
+
+TensorFlow's server listens on every address and cannot be told otherwise. But Linux
+(since 5.7, without privileges) binds a listening socket to a network interface, and
+the server's socket is one of this process. Until the server has started, sockets on the
+same port of all other interfaces take their connections, which are never read.
+"""
 
 import contextlib
-import errno
+import logging
 import os
 import socket
-import time
 from collections.abc import Iterator
 
 from keras_fastnet.cluster.cluster_spec import Cluster, is_loopback, split_address
 from keras_fastnet.errors import ClusterError
 
-# An earlier process may need a moment to release the port.
-BUSY_SECONDS = 2.0
-_RETRY_SECONDS = 0.2
-LOOPBACK = "lo"
+_LOG = logging.getLogger(__name__)
+
+_LOOPBACK = "lo"
+# With it the server shares its port with other sockets of this process.
+_SHARE_PORT = "TF_GRPC_REUSE_PORT"
 
 
 @contextlib.contextmanager
@@ -27,37 +33,40 @@ def reserved_ports(workers: int) -> Iterator[list[int]]:
         The ports, by rank.
     """
     with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(port_socket()) for _ in range(workers)]
-        yield [reserve_any_port(each) for each in sockets]
+        sockets = [stack.enter_context(bound_socket()) for _ in range(workers)]
+        yield [each.getsockname()[1] for each in sockets]
 
 
-def port_socket() -> socket.socket:
-    """Returns an unbound socket of the same family as TensorFlow's server socket.
+def bound_socket(port: int = 0, interface: str = "") -> socket.socket:
+    """Returns a socket that is bound as TensorFlow's server binds its own.
 
     The server listens on all interfaces, with IPv6 if the machine has it. A port that
     is free on 127.0.0.1 may still be in use: an outgoing connection from another
     address of this machine may have it.
-    """
-    dual = socket.has_dualstack_ipv6()
-    unbound = socket.socket(socket.AF_INET6 if dual else socket.AF_INET)
-    if dual:
-        unbound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-    return unbound
 
-
-def reserve_any_port(unbound: socket.socket) -> int:
-    """Binds `unbound` to a free port, which no other program gets, and returns it.
-
-    The socket does not listen. Linux never hands out a bound port as "any free port",
-    but allows a server with SO_REUSEADDR, which gRPC sets, to listen on it. So no
-    other program can take the port before TensorFlow listens.
+    The socket does not listen, and so reserves its port: Linux never hands out a bound
+    port as "any free port", but allows a server with SO_REUSEADDR, which gRPC sets, to
+    listen on it.
 
     Args:
-        unbound: A socket from `port_socket`.
+        port: The port. Defaults to `0`, for any free one.
+        interface: The network interface to which it is restricted, so that the server
+            can share its port. Defaults to none.
     """
-    unbound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    unbound.bind(("", 0))
-    return unbound.getsockname()[1]
+    dual = socket.has_dualstack_ipv6()
+    bound = socket.socket(socket.AF_INET6 if dual else socket.AF_INET)
+    try:
+        if dual:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if interface:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            _keep_to(interface, bound)
+        bound.bind(("", port))
+    except OSError:
+        bound.close()
+        raise
+    return bound
 
 
 def listen(cluster: Cluster) -> socket.socket:
@@ -67,59 +76,84 @@ def listen(cluster: Cluster) -> socket.socket:
         cluster: The cluster.
 
     Raises:
-        ClusterError: If the port is forbidden, or remains in use for two seconds.
+        ClusterError: If the port is forbidden or in use.
     """
     _, port = split_address(cluster.address)
-    end = time.monotonic() + BUSY_SECONDS
-    while True:
-        try:
-            listener = listening_socket(port)
-            break
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE or time.monotonic() > end:
-                raise ClusterError(
-                    f"Rank {cluster.rank} must be able to listen on its own port. "
-                    f"Received: {cluster.address}, {os.strerror(error.errno or 0)}. "
-                    "Choose another port on all workers (in TF_CONFIG; FASTNET_PORT "
-                    "under Slurm and Kubernetes), or end the process that has it "
-                    f"(`ss -ltnp 'sport = :{port}'` shows it)."
-                ) from error
-        time.sleep(_RETRY_SECONDS)
+    try:
+        listener = bound_socket(port)
+        listener.listen(socket.SOMAXCONN)
+    except OSError as error:
+        raise ClusterError(
+            f"Rank {cluster.rank} must be able to listen on its own port. Received: "
+            f"{cluster.address}, {os.strerror(error.errno or 0)}. Choose another port "
+            "in TF_CONFIG on all workers, or end the process that has it "
+            f"(`ss -ltnp 'sport = :{port}'` shows it)."
+        ) from error
     if is_loopback(cluster):
         # Where the system allows it; otherwise strangers are ignored.
         with contextlib.suppress(OSError):
-            keep_to_interface(listener, LOOPBACK)
+            _keep_to(_LOOPBACK, listener)
     return listener
 
 
-def listening_socket(port: int) -> socket.socket:
-    """Returns a socket that listens on `port` as TensorFlow's server would.
+@contextlib.contextmanager
+def kept_to_loopback(cluster: Cluster) -> Iterator[None]:
+    """A context in which TensorFlow's server starts, for this machine alone.
+
+    Has no effect if an address of the cluster is no loopback address. Logs a warning if
+    the system does not allow it.
 
     Args:
-        port: The port.
+        cluster: The cluster.
     """
-    # As gRPC does: with SO_REUSEADDR, which allows a launcher to hold the port.
-    listener = port_socket()
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("", port))
-        listener.listen(socket.SOMAXCONN)
-    except OSError:
-        listener.close()
-        raise
-    return listener
+    if not is_loopback(cluster):
+        yield
+        return
+    _, port = split_address(cluster.address)
+    with contextlib.ExitStack() as guards:
+        for _, interface in socket.if_nameindex():
+            if interface != _LOOPBACK:
+                with contextlib.suppress(OSError):
+                    guards.enter_context(bound_socket(port, interface)).listen(0)
+                    os.environ[_SHARE_PORT] = "1"
+        yield
+        os.environ.pop(_SHARE_PORT, None)
+        try:
+            _keep_server_to_loopback(port)
+        except OSError as error:
+            if cluster.rank == 0:
+                _LOG.warning(
+                    "TensorFlow's servers should listen on the loopback interface "
+                    "only. Received: %s. They listen on every address of this "
+                    "machine: use a trusted network.",
+                    error,
+                )
 
 
-def keep_to_interface(opened: socket.socket, interface: str) -> None:
-    """Restricts a socket to one network interface.
+def _keep_server_to_loopback(port: int) -> None:
+    servers = 0
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        try:
+            opened = socket.socket(fileno=descriptor)
+        except OSError:
+            continue  # Another file, or closed since the folder was read.
+        try:
+            if (
+                opened.family in (socket.AF_INET, socket.AF_INET6)
+                and opened.getsockname()[1] == port
+                and opened.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+                # Not one of those that guard the other interfaces.
+                and not opened.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16)
+            ):
+                _keep_to(_LOOPBACK, opened)
+                servers += 1
+        finally:
+            opened.detach()
+    if not servers:
+        raise OSError(f"no socket of this process listens on port {port}")
 
-    Args:
-        opened: The socket.
-        interface: The name of the interface, such as `LOOPBACK`.
 
-    Raises:
-        OSError: If the system does not allow it.
-    """
+def _keep_to(interface: str, opened: socket.socket) -> None:
     opened.setsockopt(
         socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode() + b"\0"
     )

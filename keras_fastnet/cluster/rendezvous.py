@@ -17,18 +17,16 @@ bytes close the connection that they came from, and have no other effect.
 import contextlib
 import json
 import logging
-import reprlib
+import queue
 import secrets
-import selectors
 import socket
+import socketserver
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from keras_fastnet.arguments import checked_number
 from keras_fastnet.cluster.cluster_spec import Cluster, split_address
 from keras_fastnet.cluster.ports import listen
 from keras_fastnet.errors import ClusterError
@@ -50,10 +48,6 @@ _CALLS_AT_ONCE = 64
 # Enough for the addresses of some 30,000 workers.
 _LONGEST_LINE_BYTES = 1 << 20
 
-# A fact may come from another program, and be of any length.
-_SHORT = reprlib.Repr()
-_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 200
-
 
 class _Hello(NamedTuple):
     """What a worker sends; `patience` is its rest of `timeout`, in seconds."""
@@ -61,17 +55,39 @@ class _Hello(NamedTuple):
     rank: int
     id: str
     facts: Mapping[str, Any]
-    node: str
     patience: float
 
 
+class _Server(socketserver.ThreadingTCPServer):
+    """Says hello to all that connect, each in a thread, and keeps what they send.
+
+    Args:
+        listener: The socket that they connect to.
+        hello: This worker's.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, listener: socket.socket, hello: _Hello):
+        super().__init__(("", 0), socketserver.BaseRequestHandler, False)
+        self.socket.close()
+        self.socket = listener
+        self.messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._hello = hello
+        self._end = time.monotonic() + hello.patience
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """Serves a connection, which is then closed."""
+        rest = max(0.0, self._end - time.monotonic())
+        with contextlib.suppress(OSError, ValueError):
+            request.settimeout(ANSWER_SECONDS)
+            _send(request, self._hello._replace(patience=rest)._asdict())
+            self.messages.put(_received(request, rest + VERDICT_SECONDS))
+
+
 def meet(
-    cluster: Cluster,
-    facts: Mapping[str, Any],
-    proposal: Any,
-    timeout: float,
-    node: str,
-) -> tuple[Any, list[str]]:
+    cluster: Cluster, facts: Mapping[str, Any], proposal: Any, timeout: float
+) -> Any:
     """Waits until all workers of the cluster have started.
 
     Args:
@@ -80,88 +96,49 @@ def meet(
         proposal: What rank 0 sends to the other ranks, such as a seed. A JSON value.
         timeout: Seconds within which all workers must have started, counted from the
             first.
-        node: The name of the machine that this worker runs on.
 
     Returns:
-        Rank 0's `proposal` and the nodes of all workers, by rank, on every rank.
+        Rank 0's `proposal`, on every rank.
 
     Raises:
         ClusterError: If a port is in use, a worker does not start in time, an address
             leads to another worker, or workers differ in their cluster or facts. All
             connected workers raise it, at most 20 seconds after `timeout`.
-        TypeError: If `timeout` is not a number.
-        ValueError: If it is not positive and finite.
     """
-    checked_number("start_timeout", timeout, above=0.0)
     facts = {"workers": list(cluster.addresses), **facts}
-    own = _Hello(cluster.rank, secrets.token_hex(16), facts, node, timeout)
-    over = threading.Event()
-    with (
-        listen(cluster) as listener,
-        contextlib.closing(_messages(listener, own, over.is_set)) as messages,
-    ):
-        if cluster.rank:
-            return _follow(cluster, messages, timeout)
-        # Other processes with rank 0 must find this one.
-        thread = threading.Thread(target=deque, args=(messages, 0), daemon=True)
+    own = _Hello(cluster.rank, secrets.token_hex(16), facts, timeout)
+    with _Server(listen(cluster), own) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(_TICK_SECONDS,))
         thread.start()
         try:
+            if cluster.rank:
+                return _follow(cluster, server.messages, timeout)
             return _lead(cluster, own, proposal)
         finally:
-            over.set()
+            server.shutdown()
             thread.join()
 
 
-def _messages(
-    listener: socket.socket, own: _Hello, is_over: Callable[[], bool]
-) -> Generator[Any, None, None]:
-    """Says hello to all that connect; yields their messages, and `None` at times."""
-    deadline = time.monotonic() + own.patience
-    with contextlib.ExitStack() as stack:
-        selector = stack.enter_context(selectors.DefaultSelector())
-        selector.register(listener, selectors.EVENT_READ)
-        while not is_over():
-            yield None
-            for key, _ in selector.select(_TICK_SECONDS):
-                opened: Any = key.fileobj
-                if opened is listener:
-                    with contextlib.suppress(OSError):
-                        opened = stack.enter_context(listener.accept()[0])
-                        opened.settimeout(ANSWER_SECONDS)
-                        rest = max(0.0, deadline - time.monotonic())
-                        _send(opened, own._replace(patience=rest)._asdict())
-                        selector.register(opened, selectors.EVENT_READ, bytearray())
-                    continue
-                chunk, line = b"", key.data
-                with contextlib.suppress(OSError):
-                    chunk = opened.recv(1 << 16)
-                line += chunk
-                if not chunk or b"\n" in chunk or len(line) > _LONGEST_LINE_BYTES:
-                    selector.unregister(opened)
-                    with contextlib.suppress(ValueError):
-                        yield _parsed(line)
-                    opened.close()
-
-
 def _follow(
-    cluster: Cluster, messages: Generator[Any, None, None], timeout: float
-) -> tuple[Any, list[str]]:
+    cluster: Cluster, messages: "queue.SimpleQueue[Any]", timeout: float
+) -> Any:
     """Waits for rank 0's answer, as all other ranks do."""
     begun = time.monotonic()
-    next_log = begun + FIRST_LOG_SECONDS
+    end, next_log = begun + timeout + VERDICT_SECONDS, begun + FIRST_LOG_SECONDS
     leader = cluster.addresses[0]
-    for message in messages:
-        match message:
-            case {"error": str(text)}:
-                raise ClusterError(text)
-            case {"agreed": proposal, "nodes": list(nodes)}:
-                return proposal, [str(node) for node in nodes]
-        now = time.monotonic()
-        if now > begun + timeout + VERDICT_SECONDS:
-            break
+    while (now := time.monotonic()) < end:
         if now > next_log:
             next_log = now + LOG_SECONDS
             _LOG.warning("Rank %d waits for rank 0 (%s).", cluster.rank, leader)
+        try:
+            message = messages.get(timeout=_TICK_SECONDS)
+        except queue.Empty:
+            continue
+        match message:
+            case {"error": str(text)}:
+                raise ClusterError(text)
+            case {"agreed": proposal}:
+                return proposal
     raise ClusterError(
         f"Rank 0 must reach rank {cluster.rank} within {timeout:g} s. Received: no "
         f"answer of rank 0 ({leader}) at {cluster.address}. Check that rank 0 is "
@@ -170,12 +147,11 @@ def _follow(
     )
 
 
-def _lead(cluster: Cluster, own: _Hello, proposal: Any) -> tuple[Any, list[str]]:
+def _lead(cluster: Cluster, own: _Hello, proposal: Any) -> Any:
     """Calls all other workers, compares their facts and answers, as rank 0 does."""
     begun = time.monotonic()
     end, next_log = begun + own.patience, begun + FIRST_LOG_SECONDS
     problems: dict[int, str] = {}
-    nodes = {0: own.node}
     error = None
     with contextlib.ExitStack() as stack:
         threads = min(_CALLS_AT_ONCE, cluster.size)
@@ -200,7 +176,6 @@ def _lead(cluster: Cluster, own: _Hello, proposal: Any) -> tuple[Any, list[str]]
                     continue
                 line, hello = answer
                 lines[rank] = stack.enter_context(line)
-                nodes[rank] = hello.node
                 # No worker waits longer than its own time.
                 end = min(end, time.monotonic() + hello.patience)
                 error = error or _mistake(cluster, own, rank, hello)
@@ -215,15 +190,14 @@ def _lead(cluster: Cluster, own: _Hello, proposal: Any) -> tuple[Any, list[str]]
                 "logs, and check that these addresses lead to them; a larger "
                 "`start_timeout` allows more time."
             )
-        by_rank = [nodes[rank] for rank in sorted(nodes)]
-        verdict: dict[str, Any] = {"agreed": proposal, "nodes": by_rank}
+        verdict = {"error": error} if error else {"agreed": proposal}
         for line in lines.values():
             line.settimeout(ANSWER_SECONDS)
             with contextlib.suppress(OSError):
-                _send(line, {"error": error} if error else verdict)
+                _send(line, verdict)
     if error:
         raise ClusterError(error)
-    return proposal, by_rank
+    return proposal
 
 
 def _call(address: str) -> tuple[socket.socket, _Hello] | str:
@@ -231,7 +205,15 @@ def _call(address: str) -> tuple[socket.socket, _Hello] | str:
     line = None
     try:
         line = socket.create_connection(split_address(address), ANSWER_SECONDS)
-        return line, _read_hello(line)
+        match _received(line, ANSWER_SECONDS):
+            case {
+                "rank": int(rank),
+                "id": str(number),
+                "facts": dict(facts),
+                "patience": int() | float() as patience,
+            }:
+                return line, _Hello(rank, number, facts, patience)
+        raise ValueError("what answers there is not that worker")
     except (OSError, ValueError) as error:
         if line is None:
             return str(error)
@@ -240,34 +222,27 @@ def _call(address: str) -> tuple[socket.socket, _Hello] | str:
         return "it accepts, but does not answer" if is_late else str(error)
 
 
-def _read_hello(line: socket.socket) -> _Hello:
-    end = time.monotonic() + ANSWER_SECONDS
-    text = b""
-    while not text.endswith(b"\n"):
-        line.settimeout(max(1e-3, end - time.monotonic()))
-        chunk = line.recv(1 << 16)
-        text += chunk
-        if not chunk or len(text) > _LONGEST_LINE_BYTES:
-            raise ValueError("what answers there is not that worker")
-    match _parsed(text):
-        case {
-            "rank": int(rank),
-            "id": str(number),
-            "facts": dict(facts),
-            "node": str(node),
-            "patience": int() | float() as patience,
-        }:
-            return _Hello(rank, number, facts, node, patience)
-    raise ValueError("what answers there is not that worker")
-
-
 def _send(opened: socket.socket, message: Mapping[str, Any]) -> None:
     opened.sendall(json.dumps(message).encode() + b"\n")
 
 
-def _parsed(line: bytes | bytearray) -> Any:
+def _received(opened: socket.socket, seconds: float) -> Any:
+    """Returns the message that is sent within some seconds.
+
+    Raises:
+        OSError: If none is.
+        ValueError: If something else is.
+    """
+    end = time.monotonic() + seconds
+    text = b""
+    while b"\n" not in text:
+        opened.settimeout(max(1e-3, end - time.monotonic()))
+        chunk = opened.recv(1 << 16)
+        text += chunk
+        if not chunk or len(text) > _LONGEST_LINE_BYTES:
+            break
     try:
-        return json.loads(line)
+        return json.loads(text)
     except (ValueError, RecursionError):
         raise ValueError("what answers there is not that worker") from None
 
@@ -299,9 +274,8 @@ def _mistake(cluster: Cluster, own: _Hello, rank: int, hello: _Hello) -> str | N
             )
         return (
             "All workers must be started with the same cluster, versions and "
-            f"settings. Received for {name}: {_SHORT.repr(mine)} on rank 0, "
-            f"{_SHORT.repr(other)} on rank {hello.rank}. Make them equal and start all "
-            "workers again."
+            f"settings. Received for {name}: {mine!r:.200} on rank 0, {other!r:.200} "
+            f"on rank {hello.rank}. Make them equal and start all workers again."
         )
     if hello.rank == rank and (rank or hello.id == own.id):
         return None
@@ -314,10 +288,8 @@ def _mistake(cluster: Cluster, own: _Hello, rank: int, hello: _Hello) -> str | N
 
 
 def _named(cluster: Cluster, ranks: list[int], problems: Mapping[int, str]) -> str:
-    """Returns ranks with their addresses and problems, the first eight of them."""
-    shown = [
+    """Returns ranks with their addresses and problems."""
+    return ", ".join(
         f"{rank} ({cluster.addresses[rank]}: {problems.get(rank, 'it has ended')})"
-        for rank in ranks[:8]
-    ]
-    more = [f"{len(ranks) - 8} more"] if len(ranks) > 8 else []
-    return ", ".join([*shown, *more])
+        for rank in ranks
+    )

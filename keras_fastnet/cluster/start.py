@@ -20,8 +20,8 @@ import tensorflow as tf
 from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.cluster.cluster_spec import Cluster, hosts_of
-from keras_fastnet.cluster.discovery import Membership, check_nothing_ran
-from keras_fastnet.cluster.loopback import kept_to_loopback
+from keras_fastnet.cluster.discovery import Membership
+from keras_fastnet.cluster.ports import kept_to_loopback
 from keras_fastnet.cluster.rendezvous import meet
 from keras_fastnet.cluster.watchdog import killed_after
 from keras_fastnet.text import count
@@ -34,8 +34,6 @@ _STUCK = (
     "have met. Received: rank {} ({}) still waits, and is killed with SIGKILL. Another "
     "worker may have died: look at its log. A larger `start_timeout` allows more time."
 )
-# Ranks with the same value share a machine, whatever their addresses: pods, containers.
-_NODE = "FASTNET_NODE"
 
 
 def meet_workers(
@@ -49,16 +47,14 @@ def meet_workers(
         settings: Arguments of the strategy that must be equal on all workers.
 
     Returns:
-        The node of each worker, by rank: the value of `FASTNET_NODE` there, or the
-        host of its address.
+        The host of each worker, by rank.
 
     Raises:
-        ClusterError: If TensorFlow has run an operation, or the rendezvous failed.
+        ClusterError: If the rendezvous failed.
     """
     cluster = membership.cluster
     if cluster is None:
-        return hosts_of(None)
-    check_nothing_ran()
+        return ["localhost"]
     seed = upstream.global_seed()
     facts = {
         "tensorflow": tf.__version__,
@@ -68,21 +64,21 @@ def meet_workers(
         **{name: str(setting) for name, setting in settings.items()},
     }
     proposal = random.SystemRandom().randrange(2**31)
-    node = os.environ.get(_NODE) or hosts_of(cluster)[cluster.rank]
-    agreed, nodes = meet(cluster, facts, proposal, start_timeout, node)
+    agreed = meet(cluster, facts, proposal, start_timeout)
+    hosts = hosts_of(cluster)
     if cluster.rank == 0 and cluster.size > 1:
         how = f"found by {membership.source}"
         if "FASTNET_RUN" in os.environ:  # The launcher sets it, and TF_CONFIG.
             how = "started by `fastnet run`"
-        hosts = count(len(set(nodes)), "host")
-        print(f"fastnet: {len(nodes)} workers on {hosts}, {how}", flush=True)
+        where = count(len(set(hosts)), "host")
+        print(f"fastnet: {cluster.size} workers on {where}, {how}", flush=True)
     if seed is None and cluster.size > 1:
         # Unseeded shuffles and initial weights must not differ between workers.
         keras.utils.set_random_seed(agreed)
         # With a seed of TensorFlow's every epoch would repeat the same augmentation.
         tf.random.set_seed(None)
         upstream.seed_datasets(agreed)
-    return nodes
+    return hosts
 
 
 @contextlib.contextmanager
@@ -99,9 +95,12 @@ def server_start(cluster: Cluster | None, start_timeout: float) -> Iterator[None
     if cluster is None:
         yield
         return
-    own_handlers = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)}
     in_main_thread = threading.current_thread() is threading.main_thread()
-    if in_main_thread and own_handlers[signal.SIGINT] is signal.default_int_handler:
+    numbers = (signal.SIGTERM, signal.SIGINT) if in_main_thread else ()
+    # Those of Python; others are `None`.
+    found = {number: signal.getsignal(number) for number in numbers}
+    own_handlers = {number: own for number, own in found.items() if own is not None}
+    if own_handlers.get(signal.SIGINT) is signal.default_int_handler:
         # During the wait Python cannot act on Ctrl-C, but the system can.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     # A short `start_timeout` means that workers start together, not that they are fast.
@@ -112,21 +111,14 @@ def server_start(cluster: Cluster | None, start_timeout: float) -> Iterator[None
             killed_after(seconds, stuck, cluster.addresses, cluster.rank),
             kept_to_loopback(cluster),
         ):
-            _pass_proxies_by(cluster)
+            # gRPC must not connect to the workers by the proxy of `http_proxy`. It
+            # reads the first that is set.
+            first, second = "no_grpc_proxy", "no_proxy"
+            others = os.environ.get(first, os.environ.get(second, "")).split(",")
+            hosts = [*filter(None, others), *hosts_of(cluster)]
+            os.environ[first] = ",".join(dict.fromkeys(hosts))
             yield
     finally:
         for number, handler in own_handlers.items():
-            if in_main_thread and handler is not None:
-                # TensorFlow treats SIGTERM as a notice of preemption and continues.
-                signal.signal(number, handler)
-
-
-def _pass_proxies_by(cluster: Cluster) -> None:
-    """Has gRPC connect to the workers without the proxy of `http_proxy`."""
-    variables = ("grpc_proxy", "https_proxy", "http_proxy")
-    if any(os.environ.get(name) for name in variables):
-        # gRPC reads the first that is set.
-        first, second = "no_grpc_proxy", "no_proxy"
-        others = os.environ.get(first, os.environ.get(second, ""))
-        hosts = [*filter(None, others.split(",")), *hosts_of(cluster)]
-        os.environ[first] = ",".join(dict.fromkeys(hosts))
+            # TensorFlow treats SIGTERM as a notice of preemption and continues.
+            signal.signal(number, handler)

@@ -22,9 +22,7 @@ _PROBES_AT_ONCE = 32
 _LINGER_SECONDS = 15.0
 
 
-def silent_ranks(
-    addresses: Sequence[str], own: int, seconds: float = _ANSWER_SECONDS
-) -> list[int]:
+def silent_ranks(addresses: Sequence[str], own: int) -> list[int]:
     """Returns the workers whose TensorFlow server does not answer.
 
     Such a worker has ended, is suspended, or cannot be reached. One that is busy in
@@ -33,7 +31,6 @@ def silent_ranks(
     Args:
         addresses: `host:port` of each worker, by rank.
         own: This worker's rank, which is not asked.
-        seconds: How long a worker may take to answer. Defaults to `5.0`.
     """
     others = [rank for rank in range(len(addresses)) if rank != own]
     if not others:
@@ -42,14 +39,15 @@ def silent_ranks(
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(min(_PROBES_AT_ONCE, len(others))) as threads:
-        answers = threads.map(lambda rank: _answers(addresses[rank], seconds), others)
+        answers = threads.map(lambda rank: _answers(addresses[rank]), others)
         return [rank for rank, good in zip(others, answers, strict=True) if not good]
 
 
-def _answers(address: str, seconds: float) -> bool:
+def _answers(address: str) -> bool:
     host, _, port = address.rpartition(":")
+    target = host.strip("[]"), int(port)
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), seconds) as line:
+        with socket.create_connection(target, _ANSWER_SECONDS) as line:
             return bool(line.recv(1))
     except OSError:
         return False

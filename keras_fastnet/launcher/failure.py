@@ -10,7 +10,7 @@ from pathlib import Path
 
 from keras_fastnet.launcher.supervisor import Supervisor
 from keras_fastnet.launcher.worker_process import WorkerProcess
-from keras_fastnet.text import count, listed
+from keras_fastnet.text import count
 
 _LAST_LINES = 20
 _LAST_BYTES = 1 << 14
@@ -32,6 +32,11 @@ class Recorded:
     time: float
     updates: int | None
 
+    @property
+    def is_of_another_worker(self) -> bool:
+        """Whether it names another worker, which is suspended or has ended."""
+        return self.error.startswith("ClusterError: ")
+
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
@@ -41,13 +46,11 @@ class Failure:
         rank: The rank of the worker that failed first.
         exit_code: Its exit code, or the negated number of the signal that killed it.
         recorded: Its exception; `None` if it recorded none, as when it is killed.
-        suspended: The ranks of the workers for which it waited, as after SIGSTOP.
     """
 
     rank: int
     exit_code: int
     recorded: Recorded | None
-    suspended: Sequence[int]
 
     @property
     def launch_code(self) -> int:
@@ -61,9 +64,9 @@ class Failure:
     def repeatable(self) -> tuple[str, str] | None:
         """The exception and the update at which it came, as texts.
 
-        `None` if the failure was not an exception of the program.
+        `None` if the failure was not an exception of the program itself.
         """
-        if self.recorded is None or self.suspended:
+        if self.recorded is None or self.recorded.is_of_another_worker:
             return None
         updates = self.recorded.updates
         at = "outside `fit`" if updates is None else f"after {count(updates, 'update')}"
@@ -73,12 +76,6 @@ class Failure:
     @property
     def heading(self) -> str:
         """The line that names the worker and the reason."""
-        if self.suspended:
-            were = "was" if len(self.suspended) == 1 else "were"
-            return (
-                f"{listed('worker', self.suspended)} {were} suspended, as by SIGSTOP, "
-                f"and worker {self.rank} has ended"
-            )
         reason = f"exit code {self.exit_code}"
         if self.recorded is not None:
             reason = _first_line(self.recorded.error)
@@ -130,11 +127,11 @@ def find_failure(
         for worker in workers
         if worker.rank in recorded
         and recorded[worker.rank].time < found.failed_at
-        and not recorded[worker.rank].error.startswith("ClusterError: ")
+        and not recorded[worker.rank].is_of_another_worker
     }
     first = causes[min(causes)] if causes else found.first
     own = recorded.get(first.rank)
-    return Failure(first.rank, first.exit_code or 1, own, found.suspended)
+    return Failure(first.rank, first.exit_code or 1, own)
 
 
 def last_lines(path: Path) -> list[str]:

@@ -19,7 +19,8 @@ from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 
-from keras_fastnet.cluster.mpi import mpi4py_is_installed, mpi_rank
+from keras_fastnet.cluster.environment import mpi_rank
+from keras_fastnet.cluster.mpi import mpi4py_is_installed
 from keras_fastnet.errors import UsageError
 
 _RANK_PROGRAM = str(Path(__file__).with_name("mpiexec_rank.py"))
@@ -144,4 +145,4 @@ def _next_rank(
     variables = {k: v for k, v in theirs.items() if os.environ.get(k) != v}
     if descriptors:
         variables["PMI_FD"] = str(descriptors[0])
-    return rank, MpiRank(variables, tuple(descriptors))
+    return rank.rank, MpiRank(variables, tuple(descriptors))

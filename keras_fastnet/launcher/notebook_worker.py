@@ -4,14 +4,10 @@ import json
 import linecache
 import os
 import pickle
-import runpy
 import sys
 from pathlib import Path
-from types import TracebackType
 
 from keras_fastnet.launcher.notebook import copied
-
-_OWN = (__file__, "<frozen runpy>", runpy.__file__)
 
 
 def main() -> None:
@@ -21,16 +17,6 @@ def main() -> None:
     path, cells, call = pickle.loads(Path(folder, "task").read_bytes())
     sys.path += [entry for entry in path if entry not in sys.path]
     linecache.cache.update(cells)
-    hook = sys.excepthook
-
-    def show(
-        kind: type[BaseException],
-        error: BaseException,
-        trace: TracebackType | None,
-    ) -> None:
-        hook(kind, error, _from_function(trace))
-
-    sys.excepthook = show
     function, args = pickle.loads(call)
     value = function(*args)
     # On every rank: all must save a model.
@@ -44,14 +30,6 @@ def main() -> None:
         ) from error
     if not rank:
         Path(folder, "result").write_bytes(result)
-
-
-def _from_function(trace: TracebackType | None) -> TracebackType | None:
-    """Returns a traceback from the notebook's function on."""
-    rest = trace
-    while rest is not None and rest.tb_frame.f_code.co_filename in _OWN:
-        rest = rest.tb_next
-    return rest or trace
 
 
 if __name__ == "__main__":

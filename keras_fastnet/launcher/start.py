@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from keras_fastnet.errors import UsageError
 from keras_fastnet.launcher.failure import Failure, find_failure, last_lines
 from keras_fastnet.launcher.mpiexec import MpiRank, mpi_ranks
 from keras_fastnet.launcher.supervisor import Supervisor
@@ -46,7 +45,7 @@ class Start:
             The first failure; `None` if there was none.
 
         Raises:
-            UsageError: If a process cannot be started.
+            UsageError: If `mpiexec` cannot start ranks.
         """
         number = len(self.environments)
         records = [self.folder / f"failure-{index}" for index in range(number)]
@@ -78,19 +77,12 @@ class Start:
             environment["FASTNET_NEEDS_STRATEGY"] = "1"
         rank = self.first_rank + index
         common = rank, self.words, environment
-        try:
-            if not index:
-                return WorkerProcess(*common, descriptors=place.descriptors)
-            with self.output(index).open("ab") as file:
-                # Progress bars would fill the disk.
-                shown = subprocess.DEVNULL if self.log_dir is None else file
-                return WorkerProcess(*common, (shown, file), place.descriptors)
-        except OSError as error:
-            raise UsageError(
-                "This machine must be able to start all workers. Received: worker "
-                f"{rank}, which cannot be started ({error}). Start fewer workers, or "
-                "raise the limit that the error names."
-            ) from error
+        if not index:
+            return WorkerProcess(*common, descriptors=place.descriptors)
+        with self.output(index).open("ab") as file:
+            # Progress bars would fill the disk.
+            shown = subprocess.DEVNULL if self.log_dir is None else file
+            return WorkerProcess(*common, (shown, file), place.descriptors)
 
     def output(self, index: int) -> Path:
         """Returns the file with a worker's output; that of the first one is shown.

@@ -59,7 +59,6 @@ class Supervisor:
         first: The worker that was the first to end with an error, or `None`. Workers
             that the supervisor has ended do not count.
         failed_at: When it was found to have failed, in seconds since 1970.
-        suspended: The ranks of the workers that were suspended then.
     """
 
     def __init__(
@@ -70,7 +69,6 @@ class Supervisor:
     ) -> None:
         self.first: WorkerProcess | None = None
         self.failed_at = 0.0
-        self.suspended: list[int] = []
         self._workers = workers
         self._records = records
         self._signals = signals
@@ -95,7 +93,6 @@ class Supervisor:
     def _fail(self, worker: WorkerProcess) -> None:
         if not self._stopping:
             self.first, self.failed_at = worker, time.time()
-            self.suspended = [w.rank for w in self._workers if w.is_suspended]
             self._end_all(_FAILURE_SECONDS)
 
     def _end_all(self, grace_seconds: float) -> None:

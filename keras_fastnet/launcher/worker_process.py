@@ -1,12 +1,10 @@
 """`WorkerProcess`: one worker, its process group and its exit code."""
 
-import contextlib
 import os
 import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import BinaryIO
 
 # After SIGKILL only zombies are left, which some containers never remove.
@@ -51,17 +49,6 @@ class WorkerProcess:
             start_new_session=True,
             pass_fds=descriptors,
         )
-
-    @property
-    def is_suspended(self) -> bool:
-        """Whether the process is stopped, as by SIGSTOP."""
-        with contextlib.suppress(OSError):
-            status = Path(f"/proc/{self._process.pid}/stat").read_text(errors="replace")
-            # The name, in parentheses, may itself hold spaces and parentheses.
-            return (
-                self.exit_code is None and status.rpartition(")")[2].split()[0] == "T"
-            )
-        return False
 
     def poll(self) -> None:
         """Updates `exit_code` and `ended`; kills the group after its grace period."""

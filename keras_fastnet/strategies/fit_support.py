@@ -28,7 +28,6 @@ from keras_fastnet.batches.global_batch import (
     with_examples,
     without_optionals,
 )
-from keras_fastnet.cluster.board import Board
 from keras_fastnet.cluster.flight_recorder import FlightRecorder
 from keras_fastnet.strategies.agreement import compare_calls
 from keras_fastnet.strategies.extended import FitStrategy
@@ -90,12 +89,9 @@ class FitSupport:
         check_fit: Callable[[], None] = lambda: None,
         recorder: FlightRecorder | None = None,
     ):
-        board = None
-        if recorder is not None:
-            board = Board(strategy.rank, strategy.num_workers, recorder)
         self.strategy = strategy
         self.recorder = recorder
-        self.workers = WorkerExchange(strategy, board)
+        self.workers = WorkerExchange(strategy, recorder)
         self.data = DistributedInput(strategy, self.workers, self.compiles_all)
         self._check_fit = check_fit
         new = strategy.extended.new_variables

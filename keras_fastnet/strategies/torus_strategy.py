@@ -51,8 +51,8 @@ class TorusStrategy(FitStrategy, tf.distribute.MultiWorkerMirroredStrategy):
 
     Args:
         cluster_resolver: A `tf.distribute.cluster_resolver.ClusterResolver`.
-            Defaults to `None`: the first of the environment variable `TF_CONFIG`, MPI,
-            Slurm and a Kubernetes Indexed Job that describes a cluster.
+            Defaults to `None`: the first of the environment variable `TF_CONFIG`, MPI
+            and Slurm that describes a cluster.
         communication_options: `tf.distribute.experimental.CommunicationOptions`:
             `bytes_per_pack`, the size of the buckets in which gradients are sent, by
             default 16 MiB, or 64 MiB over NCCL; a time limit; RING instead of NCCL on
@@ -106,6 +106,7 @@ class TorusStrategy(FitStrategy, tf.distribute.MultiWorkerMirroredStrategy):
         start_timeout: float = 300.0,
         wait_timeout: float = 600.0,
     ):
+        checked_number("start_timeout", start_timeout, above=0.0)
         checked_number("wait_timeout", wait_timeout, above=0.0)
         checked_choice("transport", transport, _TRANSPORTS)
         if wire_dtype is not None:

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_fastnet.batches.distributed_input import per_replica
-from keras_fastnet.cluster.board import Board
+from keras_fastnet.cluster.flight_recorder import FlightRecorder
 
 
 class WorkerExchange:
@@ -15,19 +15,19 @@ class WorkerExchange:
 
     Args:
         strategy: Their strategy.
-        board: Their board; `None` for a single worker.
+        recorder: Has their texts; `None` for a single worker.
     """
 
-    def __init__(self, strategy: Any, board: Board | None = None):
+    def __init__(self, strategy: Any, recorder: FlightRecorder | None = None):
         self._strategy = strategy
-        self._board = board
+        self._recorder = recorder
         # Of data of its own a worker sums a number in every step: what TensorFlow does
         # in Python for an eager reduction takes more time than the exchange.
         plain = functools.partial(tf.distribute.Strategy.reduce, strategy, "SUM")
         self._reduce = tf.function(plain, autograph=False)
 
     def gather(self, own: Any, purpose: str, *, last: bool = False) -> list[Any]:
-        """Returns a value of each worker, by rank; see `Board.gather`.
+        """Returns a value of each worker, by rank; see `FlightRecorder.gather`.
 
         Args:
             own: This worker's, for JSON.
@@ -38,9 +38,9 @@ class WorkerExchange:
             ClusterError: If another worker does not call it in time.
             MismatchError: If another worker calls it for another purpose.
         """
-        if self._board is None:
+        if self._recorder is None:
             return [own]
-        return self._board.gather(own, purpose, last=last)
+        return self._recorder.gather(own, purpose, last=last)
 
     def sum(self, value: tf.Tensor) -> tf.Tensor:
         """Sums one value of each worker, whatever its number of devices.

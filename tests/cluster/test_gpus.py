@@ -86,18 +86,19 @@ def test_slurm_tasks_divide_the_gpus_of_a_node(visible, on_node, own):
 @pytest.mark.parametrize(
     ("seen", "blocks"),
     [
-        ([(None, 4)] * 4, [[0], [1], [2], [3]]),
-        ([("0,1,2,3", 4)] * 2, [[0, 1], [2, 3]]),
+        ([("a", None, 4)] * 4, [[0], [1], [2], [3]]),
+        ([("a", "0,1,2,3", 4)] * 2, [[0, 1], [2, 3]]),
         # Each was given its own.
-        ([("0", 1), ("1", 1)], [[0], [0]]),
-        ([("0,1", 2), ("2,3", 2), ("0,1", 2)], [[0], [0, 1], [1]]),
-        ([(None, 0)] * 3, [[], [], []]),
+        ([("a", "0", 1), ("a", "1", 1)], [[0], [0]]),
+        ([("a", "0,1", 2), ("a", "2,3", 2), ("a", "0,1", 2)], [[0], [0, 1], [1]]),
+        ([("a", None, 0)] * 3, [[], [], []]),
+        ([("a", None, 2), ("b", None, 2)] * 2, [[0], [0], [1], [1]]),
     ],
 )
 def test_mpi_processes_of_a_host_divide_its_gpus(seen, blocks):
-    for place, block in enumerate(blocks):
-        gpus = list(range(seen[place][1]))
-        assert gpus[mpi_process_gpus(seen, place)] == block
+    for rank, block in enumerate(blocks):
+        gpus = list(range(seen[rank][2]))
+        assert gpus[mpi_process_gpus(seen, rank)] == block
 
 
 def test_gpus_that_cannot_be_divided_raise():
@@ -105,7 +106,7 @@ def test_gpus_that_cannot_be_divided_raise():
         with pytest.raises(UsageError, match=r"Received: 3 visible GPUs .*2 workers"):
             divide_gpus(["0", "1", "2"], 2, per_worker)
     with pytest.raises(ClusterError, match=r"3 GPUs.*2 processes"):
-        mpi_process_gpus([(None, 3)] * 2, 0)
+        mpi_process_gpus([("a", None, 3)] * 2, 0)
     environment = {
         "SLURM_STEP_TASKS_PER_NODE": "2",
         "SLURM_GPUS_ON_NODE": "1",

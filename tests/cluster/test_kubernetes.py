@@ -13,7 +13,6 @@ from tests.cluster.processes import PATIENCE, QUIET, ROOT, TRAIN, check_weights
 
 MANIFEST = ROOT / "examples" / "clusters" / "kubernetes.yaml"
 SCHEMAS = {"Service": models.IoK8sApiCoreV1Service, "Job": models.IoK8sApiBatchV1Job}
-NODES = ["node-a", "node-b", "node-a", "node-b"]
 
 
 @pytest.fixture
@@ -43,35 +42,36 @@ def test_manifest_matches_the_api_schema(documents):
 
 def test_numbers_and_names_in_the_manifest_agree(documents):
     job, service = documents["Job"], documents["Service"]
-    pod = job["spec"]["template"]["spec"]
-    (workers,) = (
-        entry["value"]
-        for entry in pod["containers"][0]["env"]
-        if entry["name"] == "FASTNET_WORKERS"
-    )
-    assert job["spec"]["completions"] == job["spec"]["parallelism"] == int(workers)
-    assert pod["subdomain"] == service["metadata"]["name"]
-    assert service["spec"]["selector"] == {
-        "batch.kubernetes.io/job-name": job["metadata"]["name"]
-    }
+    spec, name = job["spec"], job["metadata"]["name"]
+    pod = spec["template"]["spec"]
+    domain = service["metadata"]["name"]
+    assert pod["subdomain"] == domain
+    assert spec["completions"] == spec["parallelism"]
+    hosts = [f"{name}-{index}.{domain}:2" for index in range(spec["completions"])]
+    assert ",".join(hosts) in pod["containers"][0]["args"]
+    assert service["spec"]["selector"] == {"batch.kubernetes.io/job-name": name}
 
 
-def pods(job):
-    """Returns the names and variables of the pods that the cluster would start."""
+def pods(job, script):
+    """Yields names and a command of each pod that the cluster would start.
+
+    The names are in the hosts' file; the command runs the script.
+    """
     pod, name = job["spec"]["template"]["spec"], job["metadata"]["name"]
+    (container,) = pod["containers"]
+    options = [*container["command"][1:], *container["args"][:2]]
     for index in range(job["spec"]["completions"]):
-        variables = {"JOB_COMPLETION_INDEX": str(index), "HOSTNAME": f"{name}-{index}"}
-        for entry in pod["containers"][0]["env"]:
-            is_node = "valueFrom" in entry
-            variables[entry["name"]] = NODES[index] if is_node else entry["value"]
-        full = f"{name}-{index}.{pod['subdomain']}.default.svc.cluster.local"
-        yield f"{full} {name}-{index}", variables
+        own = [word.replace("$(JOB_COMPLETION_INDEX)", str(index)) for word in options]
+        command = [sys.executable, "-m", "keras_fastnet.cli", *own, *script]
+        yield f"{name}-{index}.{pod['subdomain']} {name}-{index}", command
 
 
 @pytest.mark.distributed
 @pytest.mark.clusters
 def test_pods_find_each_other(tmp_path, documents):
-    names, variables = zip(*pods(documents["Job"]), strict=True)
+    script = [TRAIN, str(tmp_path), "1", "0"]
+    started = []
+    names, commands = zip(*pods(documents["Job"], script), strict=True)
     try:
         hosts = NamedHosts(names, tmp_path)
     except OSError as error:
@@ -79,11 +79,9 @@ def test_pods_find_each_other(tmp_path, documents):
     # What an image has.
     image = {**QUIET, "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
     logs = [tmp_path / f"{index}.log" for index in range(len(names))]
-    command = [sys.executable, TRAIN, str(tmp_path), "1", "0"]
-    started = []
     try:
-        for index, own in enumerate(variables):
-            started.append(hosts.start(index, command, {**image, **own}, logs[index]))
+        for index, command in enumerate(commands):
+            started.append(hosts.start(index, command, image, logs[index]))
         codes = [process.wait(PATIENCE) for process in started]
     finally:
         for process in started:
@@ -92,7 +90,7 @@ def test_pods_find_each_other(tmp_path, documents):
         hosts.remove()
     output = logs[0].read_text()
     assert codes == [0] * len(names), output
-    assert "fastnet: 4 workers on 2 hosts, found by a Kubernetes Indexed Job" in output
-    assert re.search(r"^ +0 \(node-a\)  2 \(node-a\)$", output, re.M)
-    assert re.search(r"^ +1 \(node-b\)  3 \(node-b\)$", output, re.M)
+    assert "fastnet: 4 workers on 2 hosts, started by `fastnet run`" in output
+    assert re.search(r"^ +0 \(digits-0.digits\)  1 \(digits-0.digits\)$", output, re.M)
+    assert re.search(r"^ +2 \(digits-1.digits\)  3 \(digits-1.digits\)$", output, re.M)
     check_weights(tmp_path / "rank-0.npz", tmp_path / "rank-3.npz")

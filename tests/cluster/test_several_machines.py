@@ -1,4 +1,4 @@
-"""Workers on two hosts, started by `mpiexec` over a real sshd, or by two launchers."""
+"""Workers on two hosts, started by `mpiexec` over a real sshd."""
 
 import contextlib
 import os
@@ -135,12 +135,6 @@ def mpiexec(hosts, folder, carrier, epochs=3):
     return hosts.run(words, folder / "output")
 
 
-def check_both(folder, whole):
-    ranks = weights_of(folder)
-    check_weights(*ranks)
-    check_weights(whole, *ranks, rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize(("carrier", "name"), [("auto", "MPI"), ("tensorflow", "gRPC")])
 def test_mpiexec_over_ssh_equals_one_process(hosts, whole, tmp_path, carrier, name):
     process = mpiexec(hosts, tmp_path, carrier)
@@ -148,19 +142,9 @@ def test_mpiexec_over_ssh_equals_one_process(hosts, whole, tmp_path, carrier, na
     assert process.wait(PATIENCE) == 0, shown.read_text()
     assert "2 workers on 2 hosts" in shown.read_text()
     assert re.search(rf"over {name}", shown.read_text())
-    check_both(tmp_path, whole)
-
-
-def test_launchers_without_ssh_equal_one_process(hosts, whole, tmp_path):
-    started = []
-    for rank in (1, 0):
-        words = [sys.executable, "-m", "keras_fastnet.cli", "run", "--hosts", "a:1,b:1"]
-        words += ["--node-rank", rank, TRAIN, tmp_path, "3", "0"]
-        started.append(hosts.run(words, tmp_path / f"output-{rank}", host=rank))
-    for process, rank in zip(started, (1, 0), strict=True):
-        assert process.wait(PATIENCE) == 0, (tmp_path / f"output-{rank}").read_text()
-    assert "2 workers on 2 hosts" in (tmp_path / "output-0").read_text()
-    check_both(tmp_path, whole)
+    ranks = weights_of(tmp_path)
+    check_weights(*ranks)
+    check_weights(whole, *ranks, rtol=1e-4, atol=1e-5)
 
 
 @pytest.fixture

@@ -23,7 +23,8 @@ pytestmark = [pytest.mark.distributed, pytest.mark.clusters]
 BATCH = str(ROOT / "examples" / "clusters" / "slurm.sbatch")
 ADDRESSES = """
 import os
-from keras_fastnet.cluster.slurm import slurm_addresses, slurm_rank
+from keras_fastnet.cluster.environment import slurm_rank
+from keras_fastnet.cluster.slurm import slurm_addresses
 place = slurm_rank(os.environ)
 print(place.rank, os.environ["SLURMD_NODENAME"], *slurm_addresses(os.environ, place))
 """
@@ -62,11 +63,10 @@ def addresses(cluster, *options):
     ("options", "nodes"),
     [
         (["-N2", "-n4"], ["fast9"] * 3 + ["fast10"]),
-        (["-N2", "-n5", "-m", "cyclic"], ["fast9", "fast10"] + ["fast9"] * 3),
-        (["-N2", "-n4", "-m", "plane=1"], ["fast9", "fast10"] * 2),
+        (["-N2", "-n4", "--ntasks-per-node=2"], ["fast9"] * 2 + ["fast10"] * 2),
         (["-N1", "-n1", ":", "-N1", "-n2"], ["fast9"] + ["fast10"] * 2),
     ],
-    ids=["unequal", "cyclic", "plane", "heterogeneous"],
+    ids=["unequal", "equal", "heterogeneous"],
 )
 def test_every_slurm_task_runs_at_its_address(cluster, options, nodes):
     if ":" in options:
@@ -81,15 +81,15 @@ def test_every_slurm_task_runs_at_its_address(cluster, options, nodes):
 def test_ranks_of_a_node_form_a_row_and_share_its_gpus(cluster, tmp_path):
     output = srun(
         cluster,
-        *("-N2", "-n4", "--ntasks-per-node=2", "-m", "cyclic", "--gpus-per-node=4"),
+        *("-N2", "-n4", "--ntasks-per-node=2", "--gpus-per-node=4"),
         *(sys.executable, TRAIN, str(tmp_path), "1", "0"),
     )
     assert "fastnet: 4 workers on 2 hosts, found by Slurm (job " in output
     assert re.search(r"grid +2 rows x 2 columns", output)
-    for row in (r"0 \(fast9\)  2 \(fast9\)", r"1 \(fast10\)  3 \(fast10\)"):
+    for row in (r"0 \(fast9\)  1 \(fast9\)", r"2 \(fast10\)  3 \(fast10\)"):
         assert re.search(rf"^ +{row}$", output, re.M)
     gpus = dict(re.findall(r"rank (\d) of 4, GPUs (.*)", output))
-    assert gpus == {"0": "0,1", "1": "0,1", "2": "2,3", "3": "2,3"}
+    assert gpus == {"0": "0,1", "1": "2,3", "2": "0,1", "3": "2,3"}
     check_weights(*weights_of(tmp_path, 4))
 
 

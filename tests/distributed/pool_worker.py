@@ -25,7 +25,7 @@ def main() -> None:
 
     import keras_fastnet
     from keras_fastnet._keras.keras_api import IS_KERAS_2, keras
-    from keras_fastnet.cluster.mpi import started_by_mpi
+    from keras_fastnet.cluster.environment import mpi_rank
 
     names = ("keras_2_jobs",) if IS_KERAS_2 else _JOBS
     homes = [importlib.import_module(f"tests.distributed.{name}") for name in names]
@@ -41,7 +41,7 @@ def main() -> None:
                 tf.config.list_physical_devices("CPU")[0],
                 [tf.config.LogicalDeviceConfiguration()] * devices,
             )
-        if "TF_CONFIG" in os.environ or started_by_mpi() or devices > 1:
+        if "TF_CONFIG" in os.environ or mpi_rank(os.environ) or devices > 1:
             strategy = keras_fastnet.TorusStrategy(start_timeout=60.0)
     with Client(os.environ["FASTNET_POOL_ADDRESS"]) as line:
         line.send(0 if strategy is None else strategy.rank)

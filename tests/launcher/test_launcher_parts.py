@@ -28,7 +28,7 @@ def failure(folder, *ends):
             names = ("error", "time", "updates")
             record = dict(zip(names, error, strict=True), traceback="")
             files[-1].write_text(json.dumps(record))
-    found = types.SimpleNamespace(first=workers[0], failed_at=10.0, suspended=[])
+    found = types.SimpleNamespace(first=workers[0], failed_at=10.0)
     return find_failure(workers, files, found)
 
 

@@ -135,7 +135,6 @@ def test_the_first_failure_is_raised_with_its_traceback(executed):
     lines = message.splitlines()
     assert '    raise ValueError(f"no data on rank {rank}")' in lines
     assert lines[-1].endswith("worker 1 failed first: ValueError: no data on rank 1")
-    assert "notebook_worker" not in message
     assert "no data" not in printed(executed[1]["fails"], "stderr")
 
 
