@@ -74,7 +74,7 @@ def test_show_prints_the_recipe_without_training(data_dir):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--data-dir", "nowhere"), "`data_dir` must be a folder. Received: nowhere"),
+        (("--data-dir", "nowhere"), "Received: nowhere, without such a file"),
         (("--global-batch", 33), "for example, 32 and 64."),
     ],
 )
