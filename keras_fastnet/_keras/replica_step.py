@@ -42,7 +42,6 @@ class ReplicaStep:
         examples: Number of examples in the global batch, a scalar `int64` tensor.
         compiled: Whether XLA compiles the parts of the step between collectives.
         continues: Whether a further step takes more examples of the same batch.
-        fixed: Whether the number of examples is known while the step is traced.
 
     Attributes:
         share: The replica's part of the global batch's examples, `own / examples`, a
@@ -60,14 +59,12 @@ class ReplicaStep:
         *,
         compiled: bool = False,
         continues: bool = False,
-        fixed: bool = True,
     ):
         self.own = own
         self.examples = examples
         self.share = tf.cast(own, tf.float64) / tf.cast(examples, tf.float64)
         self.compiled = compiled
         self.continues = continues
-        self.fixed = fixed
         self.totals: Callable[[list[Any]], list[tf.Tensor]] | None = None
         self.assigned: list[tuple[str, tf.Tensor]] = []
 

@@ -147,15 +147,8 @@ class FitSupport:
         def on_replica(batch: Any) -> Any:
             batch = self._own_share(batch)
             batch = batch._replace(data=without_optionals(batch.data))
-            shapes = [
-                leaf.shape for leaf in tf.nest.flatten(batch.data) if leaf is not None
-            ]
             replica = ReplicaStep(
-                batch.own,
-                batch.examples,
-                compiled=compiled,
-                continues=continues,
-                fixed=any(shape.rank and shape[0] is not None for shape in shapes),
+                batch.own, batch.examples, compiled=compiled, continues=continues
             )
             with (
                 replica.entered(),
