@@ -41,7 +41,6 @@ class ReplicaStep:
         own: Number of the replica's own examples, a scalar `int64` tensor.
         examples: Number of examples in the global batch, a scalar `int64` tensor.
         compiled: Whether XLA compiles the parts of the step between collectives.
-        fixed: Whether the number of examples is known while the step is traced.
 
     Attributes:
         share: The replica's part of the global batch's examples, `own / examples`, a
@@ -58,13 +57,11 @@ class ReplicaStep:
         examples: tf.Tensor,
         *,
         compiled: bool = False,
-        fixed: bool = True,
     ):
         self.own = own
         self.examples = examples
         self.share = tf.cast(own, tf.float64) / tf.cast(examples, tf.float64)
         self.compiled = compiled
-        self.fixed = fixed
         self.totals: Callable[[list[Any]], list[tf.Tensor]] | None = None
         self.assigned: list[tuple[str, tf.Tensor]] = []
 

@@ -140,15 +140,7 @@ class FitSupport:
         def on_replica(batch: Any) -> Any:
             batch = self._own_share(batch)
             batch = batch._replace(data=without_optionals(batch.data))
-            shapes = [
-                leaf.shape for leaf in tf.nest.flatten(batch.data) if leaf is not None
-            ]
-            replica = ReplicaStep(
-                batch.own,
-                batch.examples,
-                compiled=compiled,
-                fixed=any(shape.rank and shape[0] is not None for shape in shapes),
-            )
+            replica = ReplicaStep(batch.own, batch.examples, compiled=compiled)
             with (
                 replica.entered(),
                 differentiable_sums(replica),

@@ -697,13 +697,13 @@ def fit_growing(strategy: Any, max_device_batch: int | None = None) -> dict[str,
 class AddedLoss(keras.layers.Layer):
     """Adds its inputs' squares to the loss: their mean, or a value for each example.
 
-    Or else the squares of a weight, of which there are as many as a replica's examples.
+    Or else the squares of a weight, of which there are more than of examples.
     """
 
     def __init__(self, kind: str):
         super().__init__()
         self.kind = kind
-        self.scale = self.add_weight(shape=(8, 4), initializer="ones")
+        self.scale = self.add_weight(shape=(40, 4), initializer="ones")
 
     def call(self, x):
         if self.kind == "added":

@@ -1,6 +1,5 @@
 """What the workers of a `WorkerPool` are told to do about files of models."""
 
-import functools
 import http.server
 import os
 import threading
@@ -176,8 +175,11 @@ def download(strategy: Any, *, folder: str) -> tuple[bool, int]:
     with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.handle_request).start()
         origin = f"http://127.0.0.1:{server.server_port}/"
-        call = functools.partial(keras.utils.get_file, path, origin)
-        thread = threading.Thread(target=call)
+        thread = threading.Thread(
+            target=keras.utils.get_file,
+            args=(str(strategy.rank), origin),
+            kwargs={"cache_dir": folder, "cache_subdir": ""},
+        )
         thread.start()
         half.wait(60)
         time.sleep(0.5)

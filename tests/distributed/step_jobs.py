@@ -115,7 +115,7 @@ class AveragedStep(OwnStep):
     """A step that TensorFlow's guides write for `strategy.run`."""
 
     def train_step(self, data):
-        x, y = data
+        x, y = data[:2]
         with tf.GradientTape() as tape:
             errors = tf.reduce_sum((self(x, training=True) - y) ** 2, 1)
             kernel = tf.reduce_sum(self.trainable_variables[0] ** 2)

@@ -6,19 +6,13 @@ from keras_fastnet._keras.saving import is_shared, write_whole
 from keras_fastnet._keras.wrapping import wrap
 
 
-def _fetch_beside_others(original, source, target=".", *args, **kwargs):
-    if not is_shared(target):
-        return original(source, target, *args, **kwargs)
-    return write_whole(lambda path: original(source, path, *args, **kwargs), target)
-
-
-for _name in ("urlretrieve", "extract_archive"):
-    wrap(
-        file_utils,
-        _name,
-        stock=(
-            "`get_file` on one worker reads the file that another has only begun to "
-            "write."
-        ),
-        until="Files are written elsewhere and then moved into place.",
-    )(_fetch_beside_others)
+@wrap(
+    file_utils,
+    "urlretrieve",
+    stock="`get_file` on one worker finds a file that another has only begun to write.",
+    until="Keras moves a file into place that it has downloaded.",
+)
+def _fetch_beside_others(original, url, filename, *args, **kwargs):
+    if not is_shared(filename):
+        return original(url, filename, *args, **kwargs)
+    return write_whole(lambda path: original(url, path, *args, **kwargs), filename)

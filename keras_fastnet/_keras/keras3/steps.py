@@ -157,20 +157,12 @@ def _weigh_elements(values: tf.Tensor, total: tf.Tensor) -> tf.Tensor:
 
     Args:
         values: The tensor. A scalar is a mean over the replica's examples, or a penalty
-            that is the same on all replicas. Another tensor has values of the examples
-            if its length is unknown while the step is traced, and is a penalty if it
-            is known and that of the batch is not. Where both are known, equal lengths
-            decide, and a line says so.
+            that is the same on all replicas. Another tensor is one of values of the
+            examples if it is as long as they are, and otherwise a penalty; a line
+            says so, as neither Keras nor TensorFlow tells the two apart.
         total: The sum of its elements.
     """
     if values.shape.rank == 0:
-        return total
-    if values.shape.rank is None:
-        # As what `tf.py_function` returns.
-        return tf.where(tf.rank(values) > 0, _step().unweigh(total), total)
-    if values.shape[0] is None:
-        return _step().unweigh(total)
-    if not _step().fixed:
         return total
     in_replica().fit_support.note_loss("elements")
     rows = tf.maximum(_step().own, 1)
