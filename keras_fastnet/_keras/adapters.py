@@ -25,15 +25,13 @@ if TYPE_CHECKING or not IS_KERAS_2:
     )
 
     # Imported for the changes that they register.
-    REGISTERING: tuple = (callbacks, data, functions, saving)
-    REGISTERING += (steps, tensorflow)
+    REGISTERING: tuple = (callbacks, data, functions, saving, steps, tensorflow)
 else:
-    from keras_fastnet._keras.keras2 import fit as functions
-    from keras_fastnet._keras.keras2 import models, optimizers, values
+    from keras_fastnet._keras.keras2 import fit, models, optimizers, values
 
-    REGISTERING = (functions, tensorflow)
+    REGISTERING = (fit, tensorflow)
 
-__all__ = ["functions", "install_changes", "models", "optimizers", "values"]
+__all__ = ["install_changes", "models", "optimizers", "values"]
 
 
 def install_changes(strategy: FastnetStrategy) -> None:

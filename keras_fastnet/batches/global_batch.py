@@ -231,23 +231,6 @@ def fill_if_empty(data: Any) -> Any:
     return tf.nest.map_structure(fill, data)
 
 
-def joined(batches: list[Any]) -> Any:
-    """Returns one batch with the examples of several.
-
-    Args:
-        batches: Batches of one structure, outside of a `tf.function`.
-    """
-
-    def join(*leaves: Any) -> Any:
-        if not has_examples(leaves[0]):
-            return leaves[0]
-        if isinstance(leaves[0], tf.SparseTensor):
-            return tf.sparse.concat(0, list(leaves))
-        return tf.concat(leaves, 0)
-
-    return tf.nest.map_structure(join, *batches)
-
-
 def dealt_evenly(batches: list[Any]) -> list[Any]:
     """Returns as many batches with the same examples, which differ by one at most.
 
@@ -257,27 +240,20 @@ def dealt_evenly(batches: list[Any]) -> list[Any]:
     counts = [int(count_examples(batch)) for batch in batches]
     if max(counts) - min(counts) < 2:
         return batches
-    together = joined([batch for batch, n in zip(batches, counts, strict=True) if n])
+    filled = [batch for batch, n in zip(batches, counts, strict=True) if n]
+    together = tf.nest.map_structure(_joined, *filled)
     return [
         rows_of(together, *bounds(sum(counts), position, len(batches)))
         for position in range(len(batches))
     ]
 
 
-def joined_shares(shares: list[GlobalBatch]) -> GlobalBatch:
-    """Returns a replica's share of the global batch that is made of several.
-
-    Args:
-        shares: Its share of each of them.
-    """
-    # Not the fillers.
-    filled = [share.data for share in shares if share.own > 0]
-    return GlobalBatch(
-        data=joined(filled or [shares[0].data]),
-        own=tf.add_n([share.own for share in shares]),
-        examples=tf.add_n([share.examples for share in shares]),
-        fingerprint=shares[0].fingerprint,
-    )
+def _joined(*leaves: Any) -> Any:
+    if not has_examples(leaves[0]):
+        return leaves[0]
+    if isinstance(leaves[0], tf.SparseTensor):
+        return tf.sparse.concat(0, list(leaves))
+    return tf.concat(leaves, 0)
 
 
 def local(value: Any) -> Any:

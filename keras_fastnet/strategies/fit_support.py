@@ -9,9 +9,9 @@ from typing import Any, Literal
 import tensorflow as tf
 
 from keras_fastnet._keras import tensorflow as upstream
-from keras_fastnet._keras.active_strategy import MicroBatchOptimizer, compiles_parts
-from keras_fastnet._keras.adapters import functions, optimizers, values
+from keras_fastnet._keras.active_strategy import MicroBatchOptimizer
 from keras_fastnet._keras.adapters import models as keras_models
+from keras_fastnet._keras.adapters import optimizers, values
 from keras_fastnet._keras.description import (
     described_callbacks,
     described_input,
@@ -20,11 +20,9 @@ from keras_fastnet._keras.description import (
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.replica_step import ModelStep, ReplicaStep, seed_offset
 from keras_fastnet._keras.scopes import refuse_other_step
-from keras_fastnet._keras.training import TrainingData
 from keras_fastnet.batches.distributed_input import DistributedInput
 from keras_fastnet.batches.global_batch import (
     GlobalBatch,
-    bounds,
     count_examples,
     with_examples,
     without_optionals,
@@ -142,21 +140,12 @@ class FitSupport:
             continues: Whether a further step takes more examples of the same batch.
         """
         agreed: list[Any] = []
-        compiled = compiles_parts(step.model)
 
         def on_replica(batch: Any) -> Any:
             batch = self._own_share(batch)
             batch = batch._replace(data=without_optionals(batch.data))
-            replica = ReplicaStep(
-                batch.own, batch.examples, compiled=compiled, continues=continues
-            )
-            with (
-                replica.entered(),
-                differentiable_sums(replica),
-                functions.compiled_forward(step.model)
-                if compiled
-                else contextlib.nullcontext(),
-            ):
+            replica = ReplicaStep(batch.own, batch.examples, continues=continues)
+            with replica.entered(), differentiable_sums(replica):
                 if step.kind == "predict":
                     return self._predictions(step, batch)
                 outputs, exact = run_step(step, batch, replica)
@@ -261,7 +250,7 @@ class FitSupport:
             compare_calls(self.workers, "`fit`", parts)
 
     def begin_fit(
-        self, model: keras.Model, data: TrainingData, verbose: bool, rate_set_by: str
+        self, model: keras.Model, data: Any, verbose: bool, rate_set_by: str
     ) -> None:
         """Checks a training before its first step; the chief prints a summary.
 
@@ -398,17 +387,6 @@ class FitSupport:
         }
         print(f"fastnet: {texts[kind]}", flush=True)
 
-    def own_rows(self, batch: int) -> tuple[int, int]:
-        """Returns where this replica's share of a global batch begins and ends.
-
-        Args:
-            batch: Number of examples of the batch.
-        """
-        replicas = self.strategy.num_replicas_in_sync
-        start, stop = bounds(batch, self._own_position(), replicas)
-        # One row for the filler of a replica without examples.
-        return start, max(stop, start + 1)
-
     def replica_seed(self, seed: tf.Tensor) -> tf.Tensor:
         """Returns this replica's own seed.
 
@@ -449,6 +427,6 @@ class FitSupport:
         refuse_unequal_outputs(outputs)
         return tf.nest.map_structure(lambda output: output[: batch.own], outputs)
 
-    def _check_fit(self, model: keras.Model, data: TrainingData) -> None:
+    def _check_fit(self, model: keras.Model, data: Any) -> None:
         """Raises if the strategy cannot train a model on its data."""
         self._check_plain_fit()

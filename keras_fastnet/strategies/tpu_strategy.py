@@ -11,7 +11,6 @@ from keras_fastnet._keras.active_strategy import MicroBatchOptimizer
 from keras_fastnet._keras.adapters import install_changes
 from keras_fastnet._keras.keras_api import keras, require_keras_3
 from keras_fastnet._keras.replica_step import ModelStep
-from keras_fastnet._keras.training import TrainingData
 from keras_fastnet.arguments import checked_choice
 from keras_fastnet.batches.distributed_input import local_results, per_replica
 from keras_fastnet.batches.global_batch import (
@@ -120,7 +119,7 @@ class TPUFitSupport(FitSupport):
 
     compiles_all = True
 
-    def _check_fit(self, model: keras.Model, data: TrainingData) -> None:
+    def _check_fit(self, model: keras.Model, data: Any) -> None:
         if data.examples is None:
             return
         batch = data.examples_of_first_batch()
