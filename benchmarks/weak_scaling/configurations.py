@@ -22,7 +22,6 @@ class Configuration:
             one worker sends nothing, so one measurement serves all variants.
             Empty when one worker is not measured.
         mpi: Whether the workers are ranks of an MPI world.
-        xla: Whether XLA compiles the model.
     """
 
     name: str
@@ -31,14 +30,12 @@ class Configuration:
     arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
     alone: str = ""
     mpi: bool = False
-    xla: bool = False
 
 
 KERAS_CEILING = "Keras, no communication"
 STOCK = "MultiWorkerMirroredStrategy"
 MIRRORED = "MultiWorkerMirroredStrategy, `reduce` overridden"
 TORUS = "TorusStrategy"
-TORUS_XLA = "TorusStrategy, XLA"
 TORUS_ONE_BUCKET = "TorusStrategy, one bucket"
 TORCH_CEILING = "PyTorch, no communication"
 DDP = "PyTorch DDP, gloo"
@@ -88,9 +85,6 @@ CONFIGURATIONS = (
     Configuration(
         TORUS_ONE_BUCKET, KERAS, "torus", {"bytes_per_pack": 1024 * MIB}, alone=TORUS
     ),
-    Configuration("Keras, XLA", KERAS, "none", alone="Keras, XLA", xla=True),
-    Configuration(TORUS_XLA, KERAS, "torus", alone=TORUS_XLA, xla=True),
-    Configuration(f"{TORUS_XLA}, MPI", KERAS, "torus", mpi=True, xla=True),
     Configuration(TORCH_CEILING, TORCH, "none", alone=TORCH_CEILING),
     Configuration(DDP, TORCH, "ddp", alone=DDP),
     Configuration(

@@ -70,7 +70,6 @@ def main():
         model.compile(
             optimizer=keras.optimizers.SGD(1e-3, momentum=0.9),
             loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            jit_compile=job["xla"],
         )
     replicas = 1 if job["strategy"] == "none" else job["workers"]
     times = StepTimes()

@@ -55,7 +55,6 @@ def measure(configuration: Configuration, workers: int, settings: dict) -> dict:
                     **settings,
                     "strategy": configuration.strategy,
                     "arguments": configuration.arguments,
-                    "xla": configuration.xla,
                     "workers": workers,
                     "rank": rank,
                     "result": str(folder / f"{rank}.json"),

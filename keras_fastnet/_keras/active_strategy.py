@@ -1,28 +1,30 @@
 """The strategy of keras_fastnet that a model or the running code belongs to."""
 
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import tensorflow as tf
 
 
-@runtime_checkable
-class FastnetStrategy(Protocol):
-    """A `tf.distribute.Strategy` of keras_fastnet."""
+class FastnetStrategy:
+    """A `tf.distribute.Strategy` of keras_fastnet.
 
-    @property
-    def fit_support(self) -> Any:
-        """A `FitSupport`: what the changed functions of Keras ask of a strategy."""
+    Attributes:
+        fit_support: A `FitSupport`: what the changed functions of Keras ask of it.
+    """
+
+    extended: Any
+    fit_support: Any
 
     @property
     def rank(self) -> int:
-        """This worker's rank."""
-        ...
+        """This worker's rank in the cluster, from 0 (the chief)."""
+        return self.extended.rank
 
     @property
     def num_workers(self) -> int:
         """Number of worker processes."""
-        ...
+        return self.extended.workers
 
 
 class MicroBatchOptimizer:
@@ -56,16 +58,15 @@ def strategy_of(model: Any) -> FastnetStrategy | None:
 
 def in_replica() -> Any:
     """Returns the keras_fastnet strategy in whose replica this code runs, if any."""
-    if tf.distribute.in_cross_replica_context():
-        return None
-    strategy = tf.distribute.get_strategy()
-    return strategy if isinstance(strategy, FastnetStrategy) else None
+    return None if tf.distribute.in_cross_replica_context() else _entered()
 
 
 def in_scope_only() -> Any:
     """Returns the strategy in whose scope, outside replicas, this code runs, if any."""
-    if not tf.distribute.in_cross_replica_context():
-        return None
+    return _entered() if tf.distribute.in_cross_replica_context() else None
+
+
+def _entered() -> Any:
     strategy = tf.distribute.get_strategy()
     return strategy if isinstance(strategy, FastnetStrategy) else None
 
@@ -75,19 +76,4 @@ def counts_alone(model: Any) -> bool:
     return (
         isinstance(getattr(model, "optimizer", None), MicroBatchOptimizer)
         and model.distribute_strategy.num_replicas_in_sync == 1
-    )
-
-
-def compiles_itself(model: Any) -> bool:
-    """Returns whether keras_fastnet, not Keras, applies XLA to a model's steps."""
-    replicas = model.distribute_strategy.num_replicas_in_sync
-    return strategy_of(model) is not None and replicas > 1
-
-
-def compiles_parts(model: Any) -> bool:
-    """Returns whether XLA compiles a model's steps in parts, not as a whole."""
-    return (
-        compiles_itself(model)
-        and not model.distribute_strategy.fit_support.compiles_all
-        and bool(model.jit_compile)
     )

@@ -29,12 +29,11 @@ if TYPE_CHECKING or not IS_KERAS_2:
     REGISTERING: tuple = (callbacks, data, downloads, functions, saving)
     REGISTERING += (steps, tensorflow)
 else:
-    from keras_fastnet._keras.keras2 import fit as functions
-    from keras_fastnet._keras.keras2 import models, optimizers, values
+    from keras_fastnet._keras.keras2 import fit, models, optimizers, values
 
-    REGISTERING = (functions, tensorflow)
+    REGISTERING = (fit, tensorflow)
 
-__all__ = ["functions", "install_changes", "models", "optimizers", "values"]
+__all__ = ["install_changes", "models", "optimizers", "values"]
 
 
 def install_changes(strategy: FastnetStrategy) -> None:

@@ -2,7 +2,6 @@
 
 import functools
 from collections import ChainMap
-from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
@@ -16,7 +15,7 @@ from keras_fastnet._keras.active_strategy import (
 )
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.training import FastnetCallback, data_of, is_own
-from keras_fastnet._keras.wrapping import extend, extension, wrap
+from keras_fastnet._keras.wrapping import extend, wrap
 
 # Files have one writer. Every worker would write the same paths (tensorflow#38635).
 _WRITERS = (
@@ -48,9 +47,6 @@ def _make_list(original, callbacks, given=None, *args, **kwargs):
         if strategy.rank and kwargs.get("verbose") == "auto":
             # One progress bar, that of rank 0, also without a launcher.
             kwargs |= {"verbose": 0, "add_progbar": False}
-    if given is not None:
-        # What it adds reaches all loggers, in whatever order they were listed.
-        given = sorted(tf.nest.flatten(given), key=_comes_later)
     original(callbacks, given, *args, **kwargs)
     hidden: tuple[str, ...] = ()
     for callback in callbacks.callbacks:
@@ -61,15 +57,10 @@ def _make_list(original, callbacks, given=None, *args, **kwargs):
         _hide_logs(callbacks.callbacks, hidden)
 
 
-def _comes_later(callback: Any) -> bool:
-    """Returns whether a callback is not one that adds logs for the others."""
-    return not (isinstance(callback, FastnetCallback) and callback.adds_logs)
-
-
 def _allowed(strategy: FastnetStrategy, given: list[Any]) -> list[Any]:
     """Returns the callbacks that this worker runs."""
-    backup = keras.callbacks.BackupAndRestore
-    if strategy.num_workers > 1 and any(isinstance(c, backup) for c in given):
+    backups = [c for c in given if isinstance(c, keras.callbacks.BackupAndRestore)]
+    if strategy.num_workers > 1 and backups:
         raise ValueError(
             "With several workers, backups must be written by one of them and hold the "
             "position in the data. Received: keras.callbacks.BackupAndRestore. Use "
@@ -123,11 +114,6 @@ def _mentions(code: CodeType, name: str) -> bool:
     return mentioned or any(_mentions(function, name) for function in inner)
 
 
-def _nothing(*_: Any) -> None:
-    """Takes the place of a strategy's `note`."""
-
-
-@extension
 class WorkersCallbackList(keras.callbacks.CallbackList):
     """The callbacks of a model with a keras_fastnet strategy or optimizer."""
 
@@ -137,7 +123,6 @@ class WorkersCallbackList(keras.callbacks.CallbackList):
     _asks_all = False
     # From 1 within `fit`, otherwise 0.
     _epoch = 0
-    _note: Callable[..., None] | None = None
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Tells the strategy that training begins, after all callbacks."""
@@ -170,7 +155,10 @@ class WorkersCallbackList(keras.callbacks.CallbackList):
         Outside of `fit` tells the strategy that the evaluation begins.
         """
         self._end_epoch()
-        self._record_test("")
+        if self._epoch:
+            self._record("validation of epoch {}", self._epoch)
+        else:
+            self._record("`evaluate`")
         super().on_test_begin(logs)
         strategy = strategy_of(self.model)
         if strategy is not None and not self._epoch:
@@ -178,33 +166,19 @@ class WorkersCallbackList(keras.callbacks.CallbackList):
 
     def on_predict_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Tells the strategy that prediction begins, after all callbacks."""
-        self._record("the beginning of `predict`")
-        if strategy := strategy_of(self.model):
+        self._record("`predict`")
+        strategy = strategy_of(self.model)
+        if strategy is not None:
             strategy.fit_support.compare_call(self.model, "`predict`")
         super().on_predict_begin(logs)
-        if strategy:
+        if strategy is not None:
             strategy.fit_support.begin(self.model, "predict")
-
-    def on_test_batch_begin(
-        self, batch: int, logs: dict[str, Any] | None = None
-    ) -> None:
-        """Records which step begins."""
-        self._record_test(", step {}", batch + 1)
-        super().on_test_batch_begin(batch, logs)
 
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
         """Records the end of an evaluation."""
-        self._record_test(", callbacks at its end")
         super().on_test_end(logs)
         if not self._epoch:
             self._record("the program, after `evaluate`")
-
-    def on_predict_batch_begin(
-        self, batch: int, logs: dict[str, Any] | None = None
-    ) -> None:
-        """Records which step begins."""
-        self._record("`predict`, step {}", batch + 1)
-        super().on_predict_batch_begin(batch, logs)
 
     def on_predict_end(self, logs: dict[str, Any] | None = None) -> None:
         """Records the end of a prediction."""
@@ -275,19 +249,11 @@ class WorkersCallbackList(keras.callbacks.CallbackList):
         )
         return watched and not np.isfinite((logs or {}).get("loss", 0.0))
 
-    def _record_test(self, text: str, *numbers: int) -> None:
-        if not self._epoch:
-            self._record(f"`evaluate`{text}", *numbers)
-        else:
-            self._record(f"validation of epoch {{}}{text}", self._epoch, *numbers)
-
     def _record(self, text: str, *numbers: int) -> None:
         """Has the strategy record what this worker is doing."""
-        if self._note is None:
-            # Kept, since it is called in each step, and looking takes 20 microseconds.
-            strategy = strategy_of(self.model)
-            self._note = _nothing if strategy is None else strategy.fit_support.note
-        self._note(text, *numbers)
+        strategy = strategy_of(self.model)
+        if strategy is not None:
+            strategy.fit_support.note(text, *numbers)
 
     def _end_epoch(self) -> None:
         optimizer = _optimizer_of(self.model)

@@ -130,8 +130,7 @@ def described_input(arguments: Mapping[str, Any]) -> dict[str, Any]:
 def shared_state(model: keras.Model) -> dict[str, Any]:
     """Returns the variables of which all workers must hold the same values, by path.
 
-    Not metrics and sums of gradients, of which each replica has its part, and not the
-    states that a recurrent layer keeps for each example.
+    Not metrics and sums of gradients, of which each replica has its part.
     """
     variables = list(model.variables)
     own = {id(v) for metric in model.metrics for v in metric.variables}
@@ -140,9 +139,6 @@ def shared_state(model: keras.Model) -> dict[str, Any]:
         variables += optimizers.variables_of(optimizer)
     if isinstance(optimizer, MicroBatchOptimizer):
         own.update(map(id, optimizer.replica_variables))
-    for layer in model._flatten_layers():
-        if getattr(layer, "stateful", False):
-            own.update(map(id, tf.nest.flatten(getattr(layer, "states", None))))
     return {
         values.path(variable): variable
         for variable in variables
@@ -224,23 +220,14 @@ def _without_names(model: keras.Model, structure: Any) -> Any:
     return replaced(structure)
 
 
-def described_callbacks(callbacks: Sequence[Any]) -> list[dict[str, Any]]:
-    """Returns the class and settings of the callbacks that change what is trained.
+def described_callbacks(callbacks: Sequence[Any]) -> list[str]:
+    """Returns the classes of the callbacks that change what is trained.
 
     Args:
         callbacks: Those of a call of `fit`.
     """
     return [
-        {
-            "class": type(callback).__name__,
-            **{
-                name: value
-                for name, value in vars(callback).items()
-                if isinstance(value, int | float | str)
-                and not name.startswith("_")
-                and name != "verbose"
-            },
-        }
+        type(callback).__name__
         for callback in callbacks
         if isinstance(callback, (*_CHANGING, FastnetCallback))
         and not getattr(callback, "only_watches", False)

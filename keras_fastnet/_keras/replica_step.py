@@ -40,7 +40,6 @@ class ReplicaStep:
     Args:
         own: Number of the replica's own examples, a scalar `int64` tensor.
         examples: Number of examples in the global batch, a scalar `int64` tensor.
-        compiled: Whether XLA compiles the parts of the step between collectives.
 
     Attributes:
         share: The replica's part of the global batch's examples, `own / examples`, a
@@ -51,17 +50,10 @@ class ReplicaStep:
             optimizer's update: names and values.
     """
 
-    def __init__(
-        self,
-        own: tf.Tensor,
-        examples: tf.Tensor,
-        *,
-        compiled: bool = False,
-    ):
+    def __init__(self, own: tf.Tensor, examples: tf.Tensor):
         self.own = own
         self.examples = examples
         self.share = tf.cast(own, tf.float64) / tf.cast(examples, tf.float64)
-        self.compiled = compiled
         self.totals: Callable[[list[Any]], list[tf.Tensor]] | None = None
         self.assigned: list[tuple[str, tf.Tensor]] = []
 
@@ -102,27 +94,6 @@ class ReplicaStep:
         """
         return tf.math.divide_no_nan(value, tf.cast(self.share, value.dtype))
 
-    def compile_part(self, part: Callable[[], Any]) -> Callable[[], Any]:
-        """Returns a part of the step, compiled by XLA where the model asks for that.
-
-        Args:
-            part: A function of tensors and variables that it holds, without
-                collectives.
-        """
-        if not self.compiled:
-            return part
-
-        @tf.function(jit_compile=True, autograph=False)
-        def compiled_part() -> Any:
-            # A part within this one is compiled with it.
-            self.compiled = False
-            try:
-                return part()
-            finally:
-                self.compiled = True
-
-        return compiled_part
-
 
 class _Thread(threading.local):
     """The state of a replica. TensorFlow traces each replica in its own thread.
@@ -143,16 +114,6 @@ _thread = _Thread()
 def keras_step() -> ReplicaStep | None:
     """Returns the step of Keras that this code is part of; `None` outside of one."""
     return None if in_replica() is None else _thread.step
-
-
-def compiled(part: Callable[[], Any]) -> Callable[[], Any]:
-    """Returns a part of a step, compiled by XLA where the model asks for that.
-
-    Args:
-        part: A function of tensors and variables that it holds, without collectives.
-    """
-    step = keras_step()
-    return part if step is None else step.compile_part(part)
 
 
 @contextlib.contextmanager

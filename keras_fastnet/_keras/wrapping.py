@@ -41,11 +41,6 @@ class Change(NamedTuple):
         home = f"keras.{rest}" if package == "tf_keras" else home
         return f"{home}.{self.name}"
 
-    @property
-    def is_installed(self) -> bool:
-        """Whether the change has been made in this process."""
-        return (self.owner, self.name) in _installed
-
 
 CHANGES: list[Change] = []
 """All changes that the imported modules register."""
@@ -63,35 +58,23 @@ def wrap(
         stock: What happens without the wrapper, with the upstream thread if there is
             one.
         until: When the wrapper can be removed.
-
-    Raises:
-        ValueError: Raised by the decorator: the function has a wrapper already.
     """
 
     def register(wrapper: Callable) -> Callable:
-        change = Change(owner, name, wrapper, stock, until)
-        if any((other.owner, other.name) == (owner, name) for other in CHANGES):
-            raise ValueError(
-                "A function can be wrapped once. Received: a second wrapper of "
-                f"`{change.path}`. Merge the two."
-            )
-        CHANGES.append(change)
+        CHANGES.append(Change(owner, name, wrapper, stock, until))
         return wrapper
 
     return register
 
 
-def install(owner: Any = None) -> None:
+def install() -> None:
     """Makes the registered changes that have not been made yet.
-
-    Args:
-        owner: Whose functions are changed. Defaults to `None`: all.
 
     Raises:
         ImportError: This Keras lacks a function that must be wrapped.
     """
     for change in CHANGES:
-        if change.is_installed or owner not in (None, change.owner):
+        if (change.owner, change.name) in _installed:
             continue
         if not hasattr(change.owner, change.name):
             raise ImportError(
@@ -102,20 +85,6 @@ def install(owner: Any = None) -> None:
         original = getattr(change.owner, change.name)
         setattr(change.owner, change.name, _wrapped(original, change.wrapper))
         _installed.add((change.owner, change.name))
-
-
-EXTENSIONS: list[type] = []
-"""Subclasses whose methods objects of Keras are given."""
-
-
-def extension(kind: _Kind) -> _Kind:
-    """Registers a subclass of a class of Keras, for `extend`.
-
-    Args:
-        kind: The subclass.
-    """
-    EXTENSIONS.append(kind)
-    return kind
 
 
 def extend(thing: Any, extension: type) -> None:

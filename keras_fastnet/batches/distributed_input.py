@@ -21,7 +21,6 @@ from keras_fastnet.batches.global_batch import (
     dealt_evenly,
     fill_if_empty,
     is_shares,
-    joined_shares,
     with_examples,
     without_optionals,
 )
@@ -63,7 +62,6 @@ class DistributedInput:
             own = worker_dataset(dataset).prefetch(2 * self._devices)
             return EpochData(
                 lambda: Elements(self._own_steps(own)),
-                join=self._join,
                 sharding=OWN,
                 element_spec=own.element_spec,
             )
@@ -73,7 +71,6 @@ class DistributedInput:
             return EpochData(
                 lambda: DatasetElements(own, self._together),
                 lambda batch: self._check_same_data(batch, shares),
-                join=self._join,
                 sharding=shares.sharding,
                 element_spec=element_spec,
                 marks_sources=shares.marks_sources,
@@ -222,14 +219,6 @@ class DistributedInput:
 
     def _marks_of_all(self, batch: Any, purpose: str) -> list[list[int]]:
         return self._workers.gather(fingerprint(batch).numpy().tolist(), purpose)
-
-    def _join(self, batches: list[Any]) -> Any:
-        local = zip(
-            *(local_results(self._strategy, batch) for batch in batches), strict=True
-        )
-        return per_replica(
-            self._strategy, [joined_shares(list(shares)) for shares in local]
-        )
 
 
 def local_results(strategy: tf.distribute.Strategy, data: Any) -> list[Any]:

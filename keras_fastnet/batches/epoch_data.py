@@ -15,7 +15,6 @@ from keras_fastnet.batches.global_batch import (
     GlobalBatch,
     count_examples,
     is_shares,
-    joined,
     local,
     static_rows,
 )
@@ -105,7 +104,6 @@ class EpochData:
         begin: Begins an epoch.
         check_first: Called with the first element of every epoch. Defaults to no
             check.
-        join: Makes one element of several.
         sharding: A text that says how data reach the workers. Defaults to `""`.
         element_spec: The `element_spec` of the global batches. Defaults to `None`:
             unknown.
@@ -113,8 +111,6 @@ class EpochData:
             are made of, and not of batches. Defaults to `False`.
 
     Attributes:
-        batches_per_step: Number of elements that a step takes at once, joined to one;
-            the last step of an epoch takes what is left. Defaults to 1.
         steps_per_call: Number of steps in one call of Keras's train function. Defaults
             to 1.
         peeking: A context in which the data yield their first element only, so that
@@ -126,7 +122,6 @@ class EpochData:
         self,
         begin: Callable[[], Elements],
         check_first: Callable[[Any], None] = lambda _: None,
-        join: Callable[[list[Any]], Any] = joined,
         sharding: str = "",
         element_spec: Any = None,
         marks_sources: bool = False,
@@ -136,10 +131,8 @@ class EpochData:
         self.marks_sources = marks_sources
         self.begin = begin
         self.check_first = check_first
-        self._join = join
         self._examples_of_first: int | None = None
         self._begun: EpochDataIterator | None = None
-        self.batches_per_step = 1
         self.steps_per_call = 1
         self.peeking: Callable[[], AbstractContextManager[None]] | None = None
         self._peeked: EpochDataIterator | None = None
@@ -212,10 +205,6 @@ class EpochData:
         self._begun = self._begun or EpochDataIterator(self)
         self._begun.skip(elements)
 
-    def join(self, elements: list[Any]) -> Any:
-        """Returns the input of one step."""
-        return elements[0] if len(elements) == 1 else self._join(elements)
-
 
 class EpochDataIterator:
     """Fetches outside of the train function, so that the end of data is no step.
@@ -239,7 +228,7 @@ class EpochDataIterator:
 
     def __next__(self) -> Any:
         try:
-            elements = [self._fetch(next)]
+            element = self._fetch(next)
         except tf.errors.OutOfRangeError:
             if self._steps % self._data.steps_per_call == 0:
                 raise
@@ -247,12 +236,6 @@ class EpochDataIterator:
             self._steps = 0
             raise StopIteration from None
         self._steps += 1
-        while len(elements) < self._data.batches_per_step:
-            try:
-                elements.append(self._fetch(next))
-            except tf.errors.OutOfRangeError:
-                break
-        element = self._data.join(elements)
         INPUT_METER.examples += int(examples_of(element))
         return element
 
@@ -263,9 +246,7 @@ class EpochDataIterator:
     @property
     def is_of_dataset(self) -> bool:
         """Whether the coming steps can be taken by `take_steps`."""
-        return self._data.batches_per_step == 1 and isinstance(
-            self._begun(), DatasetElements
-        )
+        return isinstance(self._begun(), DatasetElements)
 
     def take_steps(self, loop: Callable[[tf.data.Iterator, Any], Any]) -> Any:
         """Takes the steps of one call of the train function.

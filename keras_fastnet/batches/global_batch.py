@@ -264,22 +264,6 @@ def dealt_evenly(batches: list[Any]) -> list[Any]:
     ]
 
 
-def joined_shares(shares: list[GlobalBatch]) -> GlobalBatch:
-    """Returns a replica's share of the global batch that is made of several.
-
-    Args:
-        shares: Its share of each of them.
-    """
-    # Not the fillers.
-    filled = [share.data for share in shares if share.own > 0]
-    return GlobalBatch(
-        data=joined(filled or [shares[0].data]),
-        own=tf.add_n([share.own for share in shares]),
-        examples=tf.add_n([share.examples for share in shares]),
-        fingerprint=shares[0].fingerprint,
-    )
-
-
 def local(value: Any) -> Any:
     """Returns the value of this worker's first device.
 

@@ -17,7 +17,7 @@ def several_steps(
     """Returns a train or test function that takes its steps in one call of TensorFlow.
 
     Keras does this for iterators of TensorFlow only. Data that are made by Python are
-    still fetched by Python, as are batches that are joined of several.
+    still fetched by Python.
 
     Args:
         function: Keras's, of an iterator; takes a step with each of its elements.

@@ -130,7 +130,7 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
         # Looked up now, since validation replaces the model's data by its own.
         self._data = data_of(self.model)
         self._check()
-        keras_models.build_state(self.model, self._data.elements)
+        keras_models.build_optimizer(self.model)
         wait_for_backups()
         self._identity = identity.identity_of(self.model, self._data, self.siblings)
         self._restoring = None

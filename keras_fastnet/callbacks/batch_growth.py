@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from keras_fastnet._keras.keras_api import keras, require_keras_3
+from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.training import FastnetCallback, data_of
 from keras_fastnet.arguments import (
     checked_bool,
@@ -27,9 +27,7 @@ class BatchGrowth(FastnetCallback, keras.callbacks.Callback):
     small batch at first, while the loss is steep, and larger ones later. The batches of
     the data stay the same: each is the global micro-batch (of all replicas), and a
     `keras_fastnet.LargeBatchOptimizer` makes one update of several. Neither memory nor
-    the traced function changes. If small micro-batches leave devices idle, pass
-    `max_device_batch`, so that a step takes several batches of the data at once. This
-    needs more memory, and the function is traced once more.
+    the traced function changes. So choose a micro-batch that keeps the devices busy.
 
     Adds `global_batch` and `learning_rate` to the epoch logs, so list it before
     `TensorBoard` or `CSVLogger`. Prints a line for each phase.
@@ -45,17 +43,13 @@ class BatchGrowth(FastnetCallback, keras.callbacks.Callback):
         momentum_correction: Whether to rescale momentum when the batch changes the rate
             (section 3.1, remark 3); with `LearningRateWarmup`, set it for both. For SGD
             and LARS. Defaults to `False`, as in Keras.
-        max_device_batch: The largest number of examples for one replica in a step. A
-            step takes as many batches of the data as fit and divide the phase's global
-            batch. Defaults to `None`: a step takes one batch of the data.
 
     Raises:
         TypeError: If a phase is not a pair of integers.
         ValueError: If there is no phase for epoch 0, or epochs do not increase. From
             `fit`, before the first step: if the optimizer is not a
-            `LargeBatchOptimizer`, `fit` has a second `BatchGrowth`, a global batch is
-            not a multiple of the global micro-batch, or a batch of the data exceeds
-            `max_device_batch`.
+            `LargeBatchOptimizer`, `fit` has a second `BatchGrowth`, or a global batch
+            is not a multiple of the global micro-batch.
 
     Example:
 
@@ -72,7 +66,6 @@ class BatchGrowth(FastnetCallback, keras.callbacks.Callback):
         *,
         linear_scaling: bool = False,
         momentum_correction: bool = False,
-        max_device_batch: int | None = None,
     ):
         super().__init__()
         self.phases = _checked_phases(phases)
@@ -88,10 +81,6 @@ class BatchGrowth(FastnetCallback, keras.callbacks.Callback):
                 "`linear_scaling=True` too, or pass `momentum_correction=True` to "
                 "`LearningRateWarmup`."
             )
-        self.max_device_batch = max_device_batch
-        if max_device_batch is not None:
-            require_keras_3("`max_device_batch`")
-            checked_integer("max_device_batch", max_device_batch, at_least=1)
         self._micro_batch = 1
         self._data: Any = None
         self._correction: MomentumCorrection | None = None
@@ -133,12 +122,10 @@ class BatchGrowth(FastnetCallback, keras.callbacks.Callback):
                     f"with micro-batches of {micro_batch:,}. Pass, for example, "
                     f"{multiples_near(global_batch, micro_batch)}."
                 )
-        if self.max_device_batch is not None:
-            self._check_device_batch(self.max_device_batch)
         phases = "; ".join(self._describe(*phase) for phase in self.phases.items())
         print_on_chief(self.model, phases)
         # Before `fit` prints how many steps and updates an epoch has.
-        self._set_sizes(self.phases[0])
+        self._set_steps(self.phases[0])
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Sets the number of micro-batches in an update."""
@@ -151,7 +138,7 @@ class BatchGrowth(FastnetCallback, keras.callbacks.Callback):
             if growth != 1:
                 rate = learning_rate_of(optimizer) * growth
                 set_learning_rate(optimizer, rate, self._correction)
-        self._set_sizes(global_batch)
+        self._set_steps(global_batch)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Adds the global batch and the learning rate to the logs."""
@@ -159,55 +146,26 @@ class BatchGrowth(FastnetCallback, keras.callbacks.Callback):
             logs["global_batch"] = self.global_batch_at(epoch)
             logs["learning_rate"] = learning_rate_of(self.model.optimizer)
 
-    def _set_sizes(self, global_batch: int) -> None:
-        together = self._batches_per_step(global_batch)
-        steps = global_batch // (self._micro_batch * together)
-        self.model.optimizer.accumulation_steps = steps
-        self._data.set_batches_per_step(together)
+    def _set_steps(self, global_batch: int) -> None:
+        self.model.optimizer.accumulation_steps = global_batch // self._micro_batch
 
     def _describe(self, epoch: int, global_batch: int) -> str:
         """Returns a text about the phase that begins with an epoch, from 0.
 
         The text counts epochs from 1, as Keras's progress bar does.
         """
-        micro_batch = self._micro_batch * self._batches_per_step(global_batch)
+        steps = global_batch // self._micro_batch
         text = (
             f"from epoch {epoch + 1}: global batch {global_batch:,} = "
-            f"{global_batch // micro_batch} x {micro_batch:,} (global micro-batch)"
+            f"{steps} x {self._micro_batch:,} (global micro-batch)"
         )
-        if self._data.batches is not None:
-            updates = -(-self._data.batches // (global_batch // self._micro_batch))
+        if self._data.num_batches is not None:
+            updates = -(-self._data.num_batches // steps)
             text += f", {count(updates, 'update')} an epoch"
         growth = global_batch / self.phases[0]
         if self.linear_scaling and growth != 1:
             text += f", learning rate times {growth:g}"
         return text
-
-    def _batches_per_step(self, global_batch: int) -> int:
-        """Returns the number of batches of the data in a step."""
-        if self.max_device_batch is None:
-            return 1
-        batches = global_batch // self._micro_batch
-        room = self.max_device_batch * self._replicas() // self._micro_batch
-        return max(n for n in range(1, min(batches, room) + 1) if batches % n == 0)
-
-    def _replicas(self) -> int:
-        return self.model.distribute_strategy.num_replicas_in_sync
-
-    def _check_device_batch(self, most: int) -> None:
-        device_batch = -(-self._micro_batch // self._replicas())
-        if device_batch > most:
-            raise ValueError(
-                "`max_device_batch` must hold a replica's share of a batch of the "
-                f"data. Received: max_device_batch={most:,}, and batches with "
-                f"{device_batch:,} examples for each replica. Raise "
-                "`max_device_batch`, or make the batches of the data smaller."
-            )
-        if not self._data.whole_epochs:
-            raise ValueError(
-                "With `max_device_batch`, every epoch must read all of the data. "
-                "Received: `fit(steps_per_epoch=...)`. Leave one of them out."
-            )
 
 
 def _checked_phases(phases: Any) -> dict[int, int]:

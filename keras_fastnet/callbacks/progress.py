@@ -4,7 +4,6 @@ from typing import Any
 
 from keras_fastnet._keras.adapters import values
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet._keras.training import TrainingData
 from keras_fastnet.optimizers import LargeBatchOptimizer
 
 
@@ -17,7 +16,7 @@ def updates_of(optimizer: Any) -> int:
     return int(values.to_numpy(optimizer.iterations))
 
 
-def batches_per_update(optimizer: Any, data: TrainingData | None) -> int:
+def batches_per_update(optimizer: Any, data: Any) -> int:
     """Returns the number of batches of the data in an update.
 
     Args:
@@ -26,7 +25,7 @@ def batches_per_update(optimizer: Any, data: TrainingData | None) -> int:
     """
     if data is None or not isinstance(optimizer, LargeBatchOptimizer):
         return 1
-    return optimizer.accumulation_steps * data.batches_per_step
+    return optimizer.accumulation_steps
 
 
 def refuse_second(callback: keras.callbacks.Callback) -> None:

@@ -24,8 +24,7 @@ class ThroughputMonitor(FastnetCallback, keras.callbacks.Callback):
     this worker. The callback reads two clocks per batch and nothing else.
 
     It counts examples under a strategy of `keras_fastnet` with several replicas or with
-    a `LargeBatchOptimizer`; otherwise only updates are logged. There loggers also get
-    the values wherever it is listed; elsewhere list it before them.
+    a `LargeBatchOptimizer`; otherwise only updates are logged. List it before loggers.
 
     Example:
 
@@ -36,7 +35,6 @@ class ThroughputMonitor(FastnetCallback, keras.callbacks.Callback):
     """
 
     only_watches = True
-    adds_logs = True
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Resets the measurements."""

@@ -27,8 +27,7 @@ class TrustRatioMonitor(FastnetCallback, keras.callbacks.Callback):
     overflow do not count.
 
     With a strategy of `keras_fastnet` or a `LargeBatchOptimizer` the progress bar shows
-    the smallest and the largest ratio only, and loggers get the values wherever it is
-    listed. Elsewhere list it before them.
+    the smallest and the largest ratio only. List it before loggers.
 
     Nothing is computed without the callback. With it, LARS adds four numbers for each
     tensor and update, 1 % of its update of ResNet-50 on a CPU
@@ -46,7 +45,6 @@ class TrustRatioMonitor(FastnetCallback, keras.callbacks.Callback):
     ```
     """
 
-    adds_logs = True
     hidden_logs = ("trust_ratio/", "weight_norm/", "gradient_norm/")
 
     def __init__(self) -> None:

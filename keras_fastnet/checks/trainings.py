@@ -139,10 +139,6 @@ class Trainings:
             if isinstance(layer, keras.layers.BatchNormalization):
                 layer.synchronized = True
                 self.changes.add("BatchNormalization synchronized")
-                if model.jit_compile:
-                    # XLA cannot compile a synchronized layer on several replicas.
-                    model.jit_compile = False
-                    self.changes.add("without XLA")
         if layers := random_layers(model):
             self.changes.add(
                 f"all examples of a batch get the same random numbers "

@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras_fastnet._keras.active_strategy import FastnetStrategy, MicroBatchOptimizer
 from keras_fastnet._keras.adapters import optimizers, values
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet._keras.replica_step import compiled, keras_step, summed_gradients
+from keras_fastnet._keras.replica_step import keras_step, summed_gradients
 from keras_fastnet._keras.scopes import STRATEGIES, refuse_lone_update
 from keras_fastnet.arguments import checked_integer, checked_number
 from keras_fastnet.optimizers.dense_gradient import dense
@@ -226,10 +226,9 @@ class LargeBatchOptimizer(MicroBatchOptimizer, optimizers.LossScaleOptimizer):
                 share = tf.cast(own, tf.float64) / tf.cast(examples, tf.float64)
                 return [_weighed(share, gradient) for gradient in gradients]
 
-            mean = compiled(lambda: tf.cond(first, mean_of_one, means))
-            self._update(mean())
+            self._update(tf.cond(first, mean_of_one, means))
 
-        tf.cond(seen + 1 >= steps, update, compiled(add))
+        tf.cond(seen + 1 >= steps, update, add)
 
     def finish_update(self) -> None:
         """Updates with the micro-batches that are left, if any.

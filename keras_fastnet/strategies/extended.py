@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_fastnet._keras import tensorflow as upstream
+from keras_fastnet._keras.active_strategy import FastnetStrategy
 from keras_fastnet._keras.replica_step import keras_step
 from keras_fastnet._keras.training import SHARED_POLICIES
 from keras_fastnet.batches.shares import distribute_shares
@@ -16,24 +17,11 @@ from keras_fastnet.batches.shares import distribute_shares
 _REDUCED = (tf.VariableAggregation.SUM, tf.VariableAggregation.MEAN)
 
 
-class FitStrategy:
+class FitStrategy(FastnetStrategy):
     """A strategy under which Keras's `fit`, `evaluate` and `predict` work.
 
     A base for subclasses of TensorFlow's strategies, beside them.
     """
-
-    extended: Any
-    fit_support: Any
-
-    @property
-    def rank(self) -> int:
-        """This worker's rank in the cluster, from 0 (the chief)."""
-        return self.extended.rank
-
-    @property
-    def num_workers(self) -> int:
-        """Number of worker processes."""
-        return self.extended.workers
 
     def run(self, fn, args=(), kwargs=None, options=None):
         """Runs `fn` on each replica, as `tf.distribute.Strategy.run`."""
@@ -87,9 +75,7 @@ class FitExtended(tf.distribute.StrategyExtended):
             # Moving statistics, which steps leave equal on all replicas. A mean at
             # each reading would be a collective: saving on one worker would deadlock.
             kwargs["aggregation"] = tf.VariableAggregation.ONLY_FIRST_REPLICA
-        variable = upstream.convertible(
-            super()._create_variable(next_creator, **kwargs)
-        )
+        variable = super()._create_variable(next_creator, **kwargs)
         return variable if on_read else self._noted(variable)
 
     def _noted(self, variable):

@@ -3,11 +3,10 @@
 from typing import Any
 
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet._keras.training import TrainingData
 from keras_fastnet.text import count
 
 
-def fit_summary(strategy: Any, model: keras.Model, data: TrainingData) -> str:
+def fit_summary(strategy: Any, model: keras.Model, data: Any) -> str:
     """Returns the workers, data and steps of a training, in one line.
 
     Args:
@@ -20,9 +19,8 @@ def fit_summary(strategy: Any, model: keras.Model, data: TrainingData) -> str:
     return "; ".join(filter(None, parts))
 
 
-def _update(replicas: int, model: keras.Model, data: TrainingData) -> str:
+def _update(replicas: int, model: keras.Model, data: Any) -> str:
     batch = data.examples_of_first_batch()
-    batch *= data.batches_per_step
     text = count(batch, "example") + " a step"
     if replicas > 1:
         text += f" (up to {-(-batch // replicas):,} a replica)"
@@ -30,16 +28,15 @@ def _update(replicas: int, model: keras.Model, data: TrainingData) -> str:
     return text if steps == 1 else f"{text}, {batch * steps:,} in {steps} an update"
 
 
-def _epoch(model: keras.Model, data: TrainingData) -> str:
-    if data.batches is None:
+def _epoch(model: keras.Model, data: Any) -> str:
+    if data.num_batches is None:
         return "epochs of unknown length"
     batch = data.examples_of_first_batch()
-    examples = f"up to {data.batches * batch:,} examples"
+    examples = f"up to {data.num_batches * batch:,} examples"
     if data.examples is not None:
         examples = count(data.examples, "example")
-    number = -(-data.batches // data.batches_per_step)
-    updates = -(-number // _accumulation(model))
-    steps = count(number, "step")
+    updates = -(-data.num_batches // _accumulation(model))
+    steps = count(data.num_batches, "step")
     return f"{examples}, {steps} and {count(updates, 'update')} an epoch"
 
 

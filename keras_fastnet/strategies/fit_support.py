@@ -8,8 +8,7 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from keras_fastnet._keras.active_strategy import MicroBatchOptimizer, compiles_parts
-from keras_fastnet._keras.adapters import functions
+from keras_fastnet._keras.active_strategy import MicroBatchOptimizer
 from keras_fastnet._keras.adapters import models as keras_models
 from keras_fastnet._keras.description import (
     described_callbacks,
@@ -19,11 +18,9 @@ from keras_fastnet._keras.description import (
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.replica_step import ModelStep, ReplicaStep, seed_offset
 from keras_fastnet._keras.scopes import refuse_other_step
-from keras_fastnet._keras.training import TrainingData
 from keras_fastnet.batches.distributed_input import DistributedInput
 from keras_fastnet.batches.global_batch import (
     GlobalBatch,
-    bounds,
     count_examples,
     with_examples,
     without_optionals,
@@ -135,19 +132,12 @@ class FitSupport:
             options: `tf.distribute.RunOptions`.
         """
         agreed: list[Any] = []
-        compiled = compiles_parts(step.model)
 
         def on_replica(batch: Any) -> Any:
             batch = self._own_share(batch)
             batch = batch._replace(data=without_optionals(batch.data))
-            replica = ReplicaStep(batch.own, batch.examples, compiled=compiled)
-            with (
-                replica.entered(),
-                differentiable_sums(replica),
-                functions.compiled_forward(step.model)
-                if compiled
-                else contextlib.nullcontext(),
-            ):
+            replica = ReplicaStep(batch.own, batch.examples)
+            with replica.entered(), differentiable_sums(replica):
                 if step.kind == "predict":
                     return self._predictions(step, batch)
                 outputs, exact = run_step(step, batch, replica)
@@ -254,7 +244,7 @@ class FitSupport:
         parts = {"epochs": epochs, "callbacks": described_callbacks(callbacks)}
         return compare_calls(self.workers, "`fit`", parts, stops)
 
-    def begin_fit(self, model: keras.Model, data: TrainingData, verbose: bool) -> None:
+    def begin_fit(self, model: keras.Model, data: Any, verbose: bool) -> None:
         """Checks a training before its first step; the chief prints a summary.
 
         Args:
@@ -334,17 +324,6 @@ class FitSupport:
                 `add_loss` or a gradient; or gradients added up in variables.
         """
         self._say_once(_LOSSES[kind])
-
-    def own_rows(self, batch: int) -> tuple[int, int]:
-        """Returns where this replica's share of a global batch begins and ends.
-
-        Args:
-            batch: Number of examples of the batch.
-        """
-        replicas = self.strategy.num_replicas_in_sync
-        start, stop = bounds(batch, self._own_position(), replicas)
-        # One row for the filler of a replica without examples.
-        return start, max(stop, start + 1)
 
     def replica_seed(self, seed: tf.Tensor) -> tf.Tensor:
         """Returns this replica's own seed.

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet._keras.__main__ import markdown
-from keras_fastnet._keras.wrapping import CHANGES, extend, wrap
+from keras_fastnet._keras.wrapping import extend
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "upstream.md"
 
@@ -19,12 +19,6 @@ def test_the_page_lists_all_changes():
     assert markdown() in PAGE.read_text(), (
         "docs/upstream.md is out of date: `python -m keras_fastnet._keras --markdown`"
     )
-
-
-def test_a_second_wrapper_of_a_function_raises():
-    first = CHANGES[0]
-    with pytest.raises(ValueError, match="can be wrapped once"):
-        wrap(first.owner, first.name, stock="", until="")(lambda original: None)
 
 
 class Base:
@@ -56,20 +50,6 @@ def test_an_extended_object_keeps_the_methods_of_its_class(kind, names):
     extend(thing, Extension)
     assert thing.name() == names
     assert isinstance(thing, kind)
-
-
-@pytest.mark.landing
-@pytest.mark.parametrize("options", [[], ["--install"]])
-def test_the_command_says_what_is_installed(options, environment):
-    done = subprocess.run(
-        [sys.executable, "-m", "keras_fastnet._keras", *options],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    states = [line.partition("  ")[0] for line in done.stdout.splitlines()[1:]]
-    assert states == ["installed" if options else "not installed"] * len(CHANGES)
 
 
 UNCHANGED = """

@@ -59,14 +59,7 @@ def compiled(optimizer, traces=None):
     return model
 
 
-# With up to 8,192 examples in a step, steps have 1,024, 4,096 and 8,192 of them: traced
-# once for the first size and once for the others, and before that once to create the
-# variables of a custom step, which Keras 2 does not need.
-@pytest.mark.parametrize(
-    ("device_batch", "traced", "steps"),
-    [(None, 2, [34, 34, 34]), (8_192, 3, [34, 9, 5])],
-)
-def test_growth_and_warmup_in_one_fit(capsys, device_batch, traced, steps):
+def test_growth_and_warmup_in_one_fit(capsys):
     watch, traces = Watch(), []
     model = compiled(LargeBatchOptimizer(keras.optimizers.SGD(1e-4)), traces)
     warmup = LearningRateWarmup(0.02, 1, Polynomial(2), start=0.01)
@@ -78,10 +71,11 @@ def test_growth_and_warmup_in_one_fit(capsys, device_batch, traced, steps):
         shuffle=False,
         # Its batches have another size.
         validation_data=data(100),
-        callbacks=[warmup, BatchGrowth(PHASES, max_device_batch=device_batch), watch],
+        callbacks=[warmup, BatchGrowth(PHASES), watch],
     ).history
-    assert len(traces) == traced
-    assert watch.steps == steps
+    # Once to make the variables of a custom step, which Keras 2 does not need.
+    assert len(traces) == 2
+    assert watch.steps == [34, 34, 34]
     rates = [
         [0.01 + 0.01 * first / 34 for first in UPDATES[0]],
         [0.02 * (1 - first / 34 / 2) ** 2 for first in UPDATES[1]],
@@ -93,8 +87,7 @@ def test_growth_and_warmup_in_one_fit(capsys, device_batch, traced, steps):
     assert history["global_batch"] == [1_024, 4_096, 32_768]
     np.testing.assert_allclose(history["learning_rate"], [r[-1] for r in rates])
     printed = capsys.readouterr().out
-    first = "1 x 4,096" if device_batch else "4 x 1,024"
-    assert f"global batch 4,096 = {first} (global micro-batch), 9 updates" in printed
+    assert "global batch 4,096 = 4 x 1,024 (global micro-batch), 9 updates" in printed
     assert "rises from 0.01 to 0.02 in the first epoch, then polynomial" in printed
 
 
@@ -128,24 +121,16 @@ def as_unknown_length(x, y):
 
 
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
-@pytest.mark.parametrize(
-    ("form", "device_batch"),
-    [
-        (as_arrays, None),
-        (as_generator, None),
-        (as_arrays, 128),
-        (as_unknown_length, 128),
-    ],
-)
+@pytest.mark.parametrize("form", [as_arrays, as_generator, as_unknown_length])
 @pytest.mark.parametrize("steps_per_execution", [1, 2])
-def test_growth_equals_separate_fits(form, device_batch, steps_per_execution):
+def test_growth_equals_separate_fits(form, steps_per_execution):
     """The weights equal those of separate calls of `fit` with each batch."""
     x, y = data(5 * 64 + 7)
     grown = compiled(LargeBatchOptimizer(LARS(0.5, trust_coefficient=0.02)))
     grown.steps_per_execution = steps_per_execution
     stepped = compiled(LARS(0.5, trust_coefficient=0.02))
     stepped.set_weights(grown.get_weights())
-    growth = BatchGrowth({0: 128, 1: 64, 2: 256}, max_device_batch=device_batch)
+    growth = BatchGrowth({0: 128, 1: 64, 2: 256})
     options = {"epochs": 3, "shuffle": False, "verbose": 0, "callbacks": [growth]}
     grown.fit(**form(x, y), **options)
     for size in (128, 64, 256):
@@ -176,8 +161,8 @@ def large(rate=1.0):
     return LargeBatchOptimizer(LARS(rate))
 
 
-def growth(phases, **options):
-    return [BatchGrowth(phases, **options)]
+def growth(phases):
+    return [BatchGrowth(phases)]
 
 
 def warmup(*others):
@@ -192,18 +177,6 @@ def scheduler():
     ("optimizer", "form", "callbacks", "words"),
     [
         (large, as_arrays, lambda: growth({0: 64, 1: 100}), "for example, 64 and 128"),
-        (
-            large,
-            as_arrays,
-            lambda: growth({0: 64}, max_device_batch=63),
-            "max_device_batch=63, and batches with 64",
-        ),
-        (
-            large,
-            as_generator,
-            lambda: growth({0: 64}, max_device_batch=64),
-            r"Received: `fit\(steps_per_epoch=...\)`",
-        ),
         (
             lambda: LARS(1.0),
             as_arrays,

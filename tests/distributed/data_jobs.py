@@ -91,9 +91,7 @@ def _records(folder: pathlib.Path, count: int) -> tf.data.Dataset:
 _PIPELINES = {"image files": _image_files, "records": _records}
 
 
-def fit_growing_pipeline(
-    strategy: Any, *, max_device_batch: int | None = None
-) -> dict[str, Any]:
+def fit_growing_pipeline(strategy: Any) -> dict[str, Any]:
     """Grows the batch on a pipeline whose last batch has one example."""
     x, y = examples(4 * 32 + 1)
     dataset = tf.data.Dataset.from_tensor_slices((x / 2, y))
@@ -104,9 +102,7 @@ def fit_growing_pipeline(
             large_batch(keras_fastnet.LARS(1.0)),
             keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         )
-    growth = keras_fastnet.callbacks.BatchGrowth(
-        {0: 32, 1: 64, 2: 128}, max_device_batch=max_device_batch
-    )
+    growth = keras_fastnet.callbacks.BatchGrowth({0: 32, 1: 64, 2: 128})
     history = model.fit(
         dataset, validation_data=dataset, epochs=3, verbose=0, callbacks=[growth]
     )

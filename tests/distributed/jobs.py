@@ -46,18 +46,6 @@ OPTIMIZERS = {
 }
 
 
-def _with_addons(**kw: Any) -> Any:
-    import tensorflow_addons as tfa
-
-    lars = OPTIMIZERS["lars"](**kw)
-    return tfa.optimizers.MovingAverage(
-        tfa.optimizers.Lookahead(lars, sync_period=2), average_decay=0.5
-    )
-
-
-OPTIMIZERS["addons"] = _with_addons
-
-
 def examples(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Returns images of 8 x 8 and what a small network can learn of them."""
     generator = np.random.default_rng(seed)
@@ -384,35 +372,6 @@ def fit_structures(strategy: Any, *, count: int) -> dict[str, Any]:
     }
 
 
-def fit_masked(
-    strategy: Any, *, compile_options: dict[str, Any] | None = None
-) -> dict[str, Any]:
-    """Trains with a mask, which the loss heeds, and with a loss of a layer."""
-    generator = np.random.default_rng(0)
-    x = generator.integers(0, 9, (24, 6))
-    y = (x % 3).astype("int64")
-    with scope(strategy):
-        model = keras.Sequential(
-            [
-                keras.Input((6,), dtype="int64"),
-                keras.layers.Embedding(9, 4, mask_zero=True),
-                keras.layers.Dense(4, activity_regularizer="l2"),
-                keras.layers.Dense(3),
-            ]
-        )
-        model.compile(
-            optimizer=OPTIMIZERS["sgd"](),
-            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            **(compile_options or {}),
-        )
-    model.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0)
-    return {
-        **state(model),
-        "evaluate": [model.evaluate(x, y, batch_size=8, verbose=0)],
-        "predict": model.predict(x, batch_size=8, verbose=0),
-    }
-
-
 def fit_iterables(strategy: Any, *, kind: str, count: int = 70) -> dict[str, Any]:
     """Trains from a Python generator or a `PyDataset` of global batches."""
     x, y = examples(count)
@@ -604,13 +563,16 @@ def refusal(strategy: Any, *, case: str) -> str:
         dataset = dataset.take(5).batch(32, drop_remainder=True)
     elif case != "unbatched":
         dataset = dataset.batch(16)
-    if case == "jit":
-        options["jit_compile"] = True
     if case == "other strategy":
         strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
         options["optimizer"] = large_batch(keras.optimizers.SGD(0.1))
     with scope(None if case == "no scope" else strategy):
-        model = network("synchronized" if case == "jit" else None)
+        model = network()
+        if case == "stateful":
+            inputs = keras.Input(batch_shape=(16, 8, 8, 1))
+            rows = keras.layers.Reshape((8, 8))(inputs)
+            outputs = keras.layers.LSTM(10, stateful=True)(rows)
+            model = keras.Model(inputs, outputs)
         model.compile(
             loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
             **options,
@@ -664,7 +626,7 @@ def page_faults(strategy: Any, *, nbytes: int, times: int) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 
-def fit_growing(strategy: Any, max_device_batch: int | None = None) -> dict[str, Any]:
+def fit_growing(strategy: Any) -> dict[str, Any]:
     """Grows the batch from one micro-batch to four, with warm-up and decay."""
     # The last batch of the data has one example, so that some replicas have none.
     x, y = examples(4 * 32 + 1)
@@ -678,9 +640,7 @@ def fit_growing(strategy: Any, max_device_batch: int | None = None) -> dict[str,
         keras_fastnet.callbacks.LearningRateWarmup(
             2.0, 1, keras_fastnet.schedules.Cosine(2), start=0.5
         ),
-        keras_fastnet.callbacks.BatchGrowth(
-            {0: 32, 1: 64, 2: 128}, max_device_batch=max_device_batch
-        ),
+        keras_fastnet.callbacks.BatchGrowth({0: 32, 1: 64, 2: 128}),
     ]
     history = model.fit(
         *(x, y),
@@ -900,8 +860,9 @@ def tracked(strategy: Any) -> list[list[str]]:
         def on_epoch_end(self, epoch, logs=None):
             keys.append(sorted(logs))
 
-    callbacks = [Tracker()] if strategy.rank == 0 else []
-    callbacks += [ThroughputMonitor(), TrustRatioMonitor()]
+    callbacks = [ThroughputMonitor(), TrustRatioMonitor()]
+    if strategy.rank == 0:
+        callbacks.append(Tracker())
     with strategy.scope():
         model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
         model.compile(keras_fastnet.LARS(0.1), "mse")

@@ -212,10 +212,8 @@ def values_in_callbacks(strategy: Any, *, inner: bool) -> dict[str, Any]:
         def on_train_batch_end(self, batch, logs=None):
             optimizer = self.model.optimizer
             found = {
-                "iterations": int(optimizer.iterations),
-                "of value": int(optimizer.iterations.value),
-                "rate": float(optimizer.learning_rate),
-                "rounded": round(float(optimizer.learning_rate.value), 3),
+                "iterations": optimizer.iterations.numpy().item(),
+                "rate": keras.ops.convert_to_numpy(optimizer.learning_rate).item(),
                 "array": keras.ops.convert_to_numpy(optimizer.iterations.value).item(),
                 "log": float(logs["errors"]),
             }
@@ -224,8 +222,7 @@ def values_in_callbacks(strategy: Any, *, inner: bool) -> dict[str, Any]:
 
         def on_epoch_end(self, epoch, logs=None):
             total = self.model.metrics[1].metrics[0].total
-            seen.setdefault("total", []).append(float(total))
-            array = keras.ops.convert_to_numpy(total.value)
+            array = keras.ops.convert_to_numpy(total)
             seen.setdefault("total's array", []).append(array.item())
 
     with scope(strategy):
@@ -255,30 +252,6 @@ def fit_several_optimizers(strategy: Any) -> dict[str, Any]:
     with contextlib.redirect_stdout(output):
         results = trained(model, x, y, verbose=2)
     return {**results, "printed": output.getvalue()}
-
-
-def fit_stateful(strategy: Any, *, kind: str, batch_size: int) -> dict[str, Any]:
-    """Trains a recurrent layer that remembers each row of the batch before."""
-    x = np.random.default_rng(0).normal(size=(12, 5, 2)).astype("float32")
-    with scope(strategy):
-        cells = [keras.layers.LSTMCell(2), keras.layers.GRUCell(3)]
-        layer = (
-            keras.layers.RNN(cells, stateful=True)
-            if kind == "cells"
-            else getattr(keras.layers, kind)(3, stateful=True)
-        )
-        inputs = keras.Input(batch_shape=(batch_size, 5, 2))
-        model = keras.Model(inputs, keras.layers.Dense(1)(layer(inputs)))
-        model.compile(keras.optimizers.SGD(0.1), "mse")
-    results = trained(model, x, x[:, 0, :1], batch_size)
-    predicted = model.predict(x, batch_size=batch_size, verbose=0)
-    if kind != "cells":
-        # Keras cannot, with several cells.
-        layer.reset_state()
-    tested = model.evaluate(x, x[:, 0, :1], batch_size=batch_size, verbose=0)
-    # What it remembers is each worker's own.
-    weights = [np.array(v) for v in model.trainable_variables]
-    return {**results, "weights": weights, "predict": predicted, "evaluate": [tested]}
 
 
 def calls_of_callbacks(strategy: Any, *, steps: int, data: str) -> dict[str, Any]:

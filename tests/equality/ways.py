@@ -74,19 +74,6 @@ def _micro_batches(**settings: Any) -> Way:
     )
 
 
-def _growing(settings: dict[str, Any]) -> Way:
-    return Way("fit_growing", settings, {}, apart=("optimizer",))
-
-
-def _xla(way: Way, **options: Any) -> Way:
-    return dataclasses.replace(
-        way,
-        settings={**way.settings, "compile_options": {"jit_compile": True}},
-        reference=way.reference or way.settings,
-        **options,
-    )
-
-
 def _loss(kind: str) -> Way:
     return Way("fit_loss", {"kind": kind})
 
@@ -124,8 +111,6 @@ DATA = {
     "records in a cache": _pipeline("records"),
     "a pipeline whose batch grows": Way(
         "fit_growing_pipeline",
-        {"max_device_batch": 64},
-        {},
         apart=("optimizer",),
         clusters=("two_workers", "two_by_two"),
     ),
@@ -164,9 +149,8 @@ OPTIMIZERS = {
         )
         for steps in (7, 50)
     },
+    "jit_compile": _fit({"epochs": 1}, compile_options={"jit_compile": True}, epochs=1),
     "run_eagerly": _fit(compile_options={"run_eagerly": True}, epochs=1),
-    "XLA": _xla(_fit(), rtol=1e-4),
-    "XLA with a mask": _xla(Way("fit_masked"), rtol=1e-4, activity=True),
 }
 
 LOSSES = {
@@ -195,12 +179,11 @@ MICRO_BATCHES = {
         compile_options={"steps_per_execution": 3}
     ),
     "micro-batches, XLA": dataclasses.replace(
-        _xla(_micro_batches(optimizer="lars")), clusters=("one_device",)
+        _micro_batches(optimizer="lars", compile_options={"jit_compile": True}),
+        clusters=("one_device",),
     ),
     "micro-batches, run_eagerly": _micro_batches(compile_options={"run_eagerly": True}),
-    "a batch that grows": _growing({}),
-    "a batch that grows by micro-batches first": _growing({"max_device_batch": 16}),
-    "a batch that grows on devices": _growing({"max_device_batch": 32}),
+    "a batch that grows": Way("fit_growing", apart=("optimizer",)),
 }
 
 OWN_STEPS = {
@@ -217,10 +200,6 @@ OWN_STEPS = {
     "own test step, eager": _own("evaluate_own_step", eager=True),
     "variables in callbacks": _own("values_in_callbacks", inner=False),
     "values in callbacks": _own("values_in_callbacks", inner=True),
-    # 4 examples a batch; of 2 some of three workers have none.
-    "a stateful LSTM": _own("fit_stateful", kind="LSTM", batch_size=4),
-    "a stateful GRU": _own("fit_stateful", kind="GRU", batch_size=2),
-    "stateful cells": _own("fit_stateful", kind="cells", batch_size=4),
     **{
         f"callbacks of {steps} steps, {data}": _own(
             "calls_of_callbacks", data=data, steps=steps
@@ -294,7 +273,6 @@ _MORE_CLUSTERS = {
         "own test step, eager",
         "variables in callbacks",
         "values in callbacks",
-        "a stateful GRU",
         "state of layers, and metrics",
     ],
     "four_workers": [
@@ -303,7 +281,7 @@ _MORE_CLUSTERS = {
         "arrays that do not divide",
         "a last batch of one example",
         "micro-batches, LARS",
-        "a batch that grows by micro-batches first",
+        "a batch that grows",
     ],
 }
 

@@ -59,7 +59,7 @@ def test_no_graph_of_a_fit_stays_in_memory(request, cluster):
 @pytest.mark.parametrize(
     ("case", "words"),
     [
-        ("jit", ["ValueError", "jit_compile=True"]),
+        ("stateful", ["ValueError", "'lstm' with `stateful=True`"]),
         ("different data", ["ShardingError", "same seed", "AutoShardPolicy.OFF"]),
         ("no scope", ["ValueError", "strategy.scope()", "2 replicas"]),
         ("unbatched", ["ShardingError", "dataset.batch(global_batch)"]),

@@ -56,7 +56,7 @@ def test_equals_one_device(one_device, tpu, job, settings):
 @pytest.mark.slow
 def test_batch_growth_on_cores(one_device, tpu):
     # Other sums: one of the units is at its kink then.
-    grown = tpu.run("fit_growing", max_device_batch=32)
+    grown = tpu.run("fit_growing")
     assert_equal(one_device.run("fit_growing"), grown, rtol=1e-3, atol=1e-3)
     assert grown[0]["iterations"] == 5 + 3 + 2
 

@@ -63,16 +63,13 @@ class HandlerData:
     """The data behind Keras 2's `DataHandler`, for callbacks."""
 
     first_batch = 0
-    batches_per_step = 1
 
     def __init__(self, handler: Any, strategy: tf.distribute.Strategy):
         # Not the handler, which has this object as an attribute.
         self._adapter = handler._adapter
         self._strategy = strategy
         self._first: int | None = None
-
-    def set_batches_per_step(self, batches: int) -> None:
-        """Does nothing: a step takes one batch."""
+        self.num_batches = handler.inferred_steps
 
     def sizes(self) -> tuple[int | None, int | None]:
         """Returns the examples in a batch and in the last one of an epoch, if known."""
@@ -112,15 +109,11 @@ class HandlerData:
     def _static_rows(self) -> int | None:
         """Returns the global batch size by the shapes of a dataset's elements."""
         first = tf.nest.flatten(self._adapter._dataset.element_spec)[0]
-        rows = _shape(getattr(first, "_value_specs", [first])[0])
+        shape = tf.TensorShape(getattr(first, "_value_specs", [first])[0].shape)
+        rows = shape[0] if shape.rank else None
         if rows is None or not self._is_distributed:
             return rows
         return rows * self._strategy.num_replicas_in_sync
-
-
-def _shape(spec: Any) -> int | None:
-    shape = tf.TensorShape(spec.shape)
-    return shape[0] if shape.rank else None
 
 
 def _rows(batch: Any) -> Any:
@@ -204,10 +197,8 @@ def _uneven(model: Any) -> str:
     accumulates = isinstance(model.optimizer, MicroBatchOptimizer)
     data: Any = data_of(model)
     batch, last = data.sizes()
-    equal = batch is not None and last is not None and not batch % replicas
-    if equal and not last % replicas and (batch == last or not accumulates):
-        return ""
-    if replicas == 1 and not accumulates:
+    equal = batch and last and not batch % replicas and not last % replicas
+    if (equal and batch == last) or (not accumulates and (equal or replicas == 1)):
         return ""
     sizes = (
         "of unknown sizes" if batch is None else f"of {batch:,}, the last of {last:,}"

@@ -1,8 +1,8 @@
 """The data of Keras 3's loops: shares of global batches, and epochs that end."""
 
 import contextlib
+import copy
 import functools
-import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
@@ -19,8 +19,7 @@ from keras.src.trainers.data_adapters import (
 
 from keras_fastnet._keras.active_strategy import FastnetStrategy
 from keras_fastnet._keras.keras3.arrays import dataset_of_rows
-from keras_fastnet._keras.training import TrainingData, note_data
-from keras_fastnet._keras.wrapping import extend, extension, wrap
+from keras_fastnet._keras.wrapping import extend, wrap
 
 
 @wrap(
@@ -78,37 +77,96 @@ def iterate_over(iterator: tf_trainer.TFEpochIterator, data: Any) -> None:
     """
     extend(iterator, WorkersEpochIterator)
     data.steps_per_call = iterator.steps_per_execution
-    iterator.data = data
+    iterator.elements = data
     adapter = iterator.data_adapter
     if isinstance(adapter, py_dataset_adapter.PyDatasetAdapter):
         data.peeking = functools.partial(first_only, adapter)
 
 
-@extension
 class WorkersEpochIterator(tf_trainer.TFEpochIterator):
-    """Keras's iterator, over an `EpochData`.
+    """Keras's iterator, over an `EpochData`, and what callbacks ask of the data.
 
     Attributes:
-        data: The `EpochData`.
-        given: The same, for callbacks.
+        elements: The `EpochData`.
+        first_batch: Batches of the coming epoch that an earlier run has trained.
         agreed_batches: Number of batches in an epoch, equal on all workers; `False`
             where Keras counts them.
         is_compared: Whether the workers have compared what it iterates over.
     """
 
-    data: Any
-    given: TrainingData | None = None
+    elements: Any
+    first_batch = 0
     agreed_batches: int | Literal[False] | None = False
     is_compared = False
 
     def _get_iterator(self) -> Any:
-        return self.data
+        return self.elements
+
+    def _enumerate_iterator(self) -> Iterator[Any]:
+        steps = super()._enumerate_iterator()
+        skipped, self.first_batch = self.first_batch, 0
+        for _ in range(0, skipped, self.steps_per_execution):
+            # Keras's count of steps; no data are read by it.
+            next(steps, None)
+        return steps
 
     def reset(self) -> None:
         """Starts again, with the agreed number of batches."""
         super().reset()
         if self.agreed_batches is not False:
             self._num_batches = self.agreed_batches
+
+    def examples_of_first_batch(self) -> int:
+        """Returns the number of examples in the first batch, over all replicas.
+
+        All workers must call it.
+        """
+        return self.elements.examples_of_first()
+
+    @property
+    def whole_epochs(self) -> bool:
+        """Whether every epoch begins with the data's first batch."""
+        return self.steps_per_epoch is None
+
+    @property
+    def examples(self) -> int | None:
+        """Number of examples in an epoch; `None` where only reading would tell."""
+        if not self.whole_epochs:
+            return None
+        return getattr(self.data_adapter, "_num_samples", None)
+
+    def first_arrays(self) -> Any:
+        """Returns some examples of arrays, whatever order they are shuffled in.
+
+        Returns:
+            The structure of the first ones; `None` for other data.
+        """
+        if not hasattr(self.data_adapter, "_num_samples"):
+            return None
+        unshuffled = copy.copy(self.data_adapter)
+        unshuffled._shuffle = False
+        # Enough to recognise them.
+        unshuffled._batch_size = min(64, unshuffled._batch_size)
+        return next(iter(unshuffled.get_numpy_iterator()))
+
+    def resume(self, epoch: int, batch: int) -> None:
+        """Continues at the position of an earlier run of the same program.
+
+        Args:
+            epoch: Epochs that it has finished.
+            batch: Batches of the epoch after these that it has trained.
+        """
+        # Before it is skipped.
+        self.examples_of_first_batch()
+        if self.steps_per_epoch is not None:
+            self.elements.skip(epoch * self.steps_per_epoch + batch)
+        else:
+            for _ in range(epoch):
+                self.data_adapter.on_epoch_begin()
+                self.elements.pass_epoch()
+                self.data_adapter.on_epoch_end()
+            self.elements.skip(batch)
+        self.first_batch = batch
 
 
 def _dataset_of(adapter: Any) -> Any:
@@ -130,41 +188,22 @@ def separate_iterators(adapter: Any) -> None:
 
     With one for all of them some batches come twice, others never.
     """
+
+    def iterate() -> Iterator[Any]:
+        dataset = adapter.py_dataset
+        if adapter._fastnet_first_only:
+            yield adapter._standardize_batch(dataset[0])
+            return
+        own = type(adapter)(dataset, adapter.class_weight, adapter.shuffle)
+        try:
+            yield from own._get_iterator()
+        finally:
+            if own.enqueuer is not None:
+                own.enqueuer.stop()
+
     adapter.enqueuer = None
     adapter._fastnet_first_only = False
-    adapter._get_iterator = functools.partial(
-        _separate_iterator, type(adapter)._get_iterator, adapter
-    )
-
-
-def _separate_iterator(original, adapter):
-    dataset = adapter.py_dataset
-    if adapter._fastnet_first_only:
-        return iter([adapter._standardize_batch(dataset[0])])
-    if not _in_parallel(dataset):
-        return original(adapter)
-    return map(
-        adapter._standardize_batch, _prepared_in_parallel(dataset, adapter.shuffle)
-    )
-
-
-def _in_parallel(dataset: Any) -> bool:
-    return dataset.workers > (0 if dataset.use_multiprocessing else 1)
-
-
-def _prepared_in_parallel(dataset: Any, shuffle: bool) -> Iterator[Any]:
-    enqueuer = py_dataset_adapter.OrderedEnqueuer(
-        dataset,
-        workers=dataset.workers,
-        use_multiprocessing=dataset.use_multiprocessing,
-        max_queue_size=dataset.max_queue_size,
-        shuffle=shuffle,
-    )
-    enqueuer.start()
-    try:
-        yield from itertools.islice(enqueuer.get(), dataset.num_batches)
-    finally:
-        enqueuer.stop()
+    adapter._get_iterator = iterate
 
 
 # A look at the first batch must not begin an epoch: `on_epoch_end`, which Keras also
@@ -181,17 +220,6 @@ def first_only(adapter: Any) -> Iterator[None]:
         yield
     finally:
         adapter._fastnet_first_only = False
-
-
-def remember_data(model: Any, iterator: WorkersEpochIterator) -> None:
-    """Notes what a model is trained on, for callbacks.
-
-    Args:
-        model: The model.
-        iterator: Keras's iterator, over an `EpochData`.
-    """
-    iterator.given = TrainingData(iterator)
-    note_data(model, iterator.given)
 
 
 def first_examples(arguments: Mapping[str, Any], examples: int) -> tuple[Any, ...]:

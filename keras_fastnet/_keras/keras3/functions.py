@@ -1,56 +1,62 @@
-"""The functions of Keras 3's loops: how they are built, traced and compiled.
-
-XLA cannot compile collectives that leave the device. So each replica's forward pass is
-compiled separately, with its backward pass, and so is the update.
-"""
+"""The functions of Keras 3's loops: how they are built and traced."""
 
 import contextlib
-import functools
+import warnings
 from collections.abc import Iterator
 from typing import Any, Literal
 
 import keras
 import tensorflow as tf
-from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
 
 from keras_fastnet._keras.active_strategy import (
     FastnetStrategy,
-    compiles_itself,
     counts_alone,
     strategy_of,
 )
-from keras_fastnet._keras.keras3.data import (
-    dataset_with_own_queues,
-    iterate_over,
-    remember_data,
-)
+from keras_fastnet._keras.keras3.data import dataset_with_own_queues, iterate_over
 from keras_fastnet._keras.keras3.models import (
+    all_metrics,
     build_by_step,
     build_optimizer,
     is_overridden,
     model_step,
-    replaced_methods,
 )
 from keras_fastnet._keras.keras3.scope import move_own_into_scope
 from keras_fastnet._keras.keras3.trainers import TensorFlowTrainer
-from keras_fastnet._keras.replica_step import compiled
 from keras_fastnet._keras.scopes import refuse_no_scope, support_of
+from keras_fastnet._keras.training import note_data
 from keras_fastnet._keras.wrapping import wrap
 
 
 @contextlib.contextmanager
-def traced_for_strategy(model: keras.Model) -> Iterator[None]:
-    """Has Keras make a model's functions so that the strategy can compile them."""
+def _traced_for_strategy(model: keras.Model) -> Iterator[None]:
+    """Has Keras make a model's functions so that the strategy can run them.
+
+    Raises:
+        ValueError: A layer cannot be divided among several replicas.
+    """
+    strategy = strategy_of(model)
+    if strategy is None or model.distribute_strategy.num_replicas_in_sync < 2:
+        yield
+        return
+    compiles_all = strategy.fit_support.compiles_all
+    _refuse_stateful(model)
+    if model.jit_compile and not compiles_all:
+        warnings.warn(
+            "XLA cannot compile a step that communicates with other replicas. "
+            f"Received: `jit_compile=True` for {model.name!r}, on several replicas. "
+            "Proceeding without it.",
+            stacklevel=2,
+        )
     asked, plain = model.jit_compile, tf.function
 
     def traced_for_each_size(function: Any = None, **options: Any) -> Any:
         return plain(function, **{**options, "reduce_retracing": False})
 
-    if compiles_itself(model):
-        model._jit_compile = False
-        if model.distribute_strategy.fit_support.compiles_all:
-            # Keras asks for traces of unknown shape after the first.
-            tf.function = traced_for_each_size
+    model._jit_compile = False
+    if compiles_all:
+        # Keras asks for traces of unknown shape after the first.
+        tf.function = traced_for_each_size
     try:
         yield
     finally:
@@ -58,56 +64,14 @@ def traced_for_strategy(model: keras.Model) -> Iterator[None]:
         tf.function = plain
 
 
-@contextlib.contextmanager
-def compiled_forward(model: keras.Model) -> Iterator[None]:
-    """Has XLA compile a model's forward pass, for the time of a step's tracing.
-
-    Raises:
-        ValueError: A layer of it communicates with other replicas.
-    """
-    layers = list(model._flatten_layers())
-    _refuse_synchronized(layers)
-    # Of the class: another replica's tracing may have paused with its own in place.
-    call = functools.partial(type(model).call, model)
-
-    def compiled_call(*args: Any, **kwargs: Any) -> Any:
-        if any(get_keras_mask(x) is not None for x in _tensors((args, kwargs))):
-            return call(*args, **kwargs)
-        known = [len(layer._losses) for layer in layers]
-
-        # What the pass leaves beside its result has to cross the border with it.
-        def forward() -> Any:
-            outputs = call(*args, **kwargs)
-            masks = [get_keras_mask(output) for output in _tensors(outputs)]
-            losses = [
-                layer._losses[count:]
-                for layer, count in zip(layers, known, strict=True)
-            ]
-            return outputs, masks, losses
-
-        outputs, masks, losses = compiled(forward)()
-        for layer, count, own in zip(layers, known, losses, strict=True):
-            layer._losses[count:] = own
-        for output, mask in zip(_tensors(outputs), masks, strict=True):
-            if mask is not None:
-                set_keras_mask(output, mask)
-        return outputs
-
-    with replaced_methods([(model, "call", compiled_call)]):
-        yield
-
-
-def _tensors(structure: Any) -> list[Any]:
-    return [x for x in keras.tree.flatten(structure) if isinstance(x, tf.Tensor)]
-
-
-def _refuse_synchronized(layers: list[keras.Layer]) -> None:
-    for layer in layers:
-        if getattr(layer, "synchronized", False):
+def _refuse_stateful(model: keras.Model) -> None:
+    for layer in model._flatten_layers():
+        if isinstance(layer, keras.layers.RNN) and layer.stateful:
             raise ValueError(
-                "XLA cannot compile a forward pass that communicates with other "
-                f"replicas. Received: `jit_compile=True` with {layer.name}, whose "
-                "statistics are `synchronized=True`. Leave one of the two out."
+                "A recurrent layer that remembers the batch before cannot be divided "
+                f"among replicas. Received: {layer.name!r} with `stateful=True`, on "
+                "several replicas. Pass longer sequences and `stateful=False`, or "
+                "train on one device."
             )
 
 
@@ -127,21 +91,21 @@ def _refuse_synchronized(layers: list[keras.Layer]) -> None:
 def _peek(original, model, iterator=None, data_batch=None):
     strategy = model._distribute_strategy
     if isinstance(strategy, FastnetStrategy):
-        move_own_into_scope(model)
+        move_own_into_scope(model, all_metrics(model))
     if iterator is not None and isinstance(strategy, FastnetStrategy):
         # Keras evaluates with one iterator in all epochs.
         if not iterator.is_compared:
             strategy.fit_support.compare_call(model, "`fit` or `evaluate`")
             iterator.is_compared = True
-        data = iterator.data
-        remember_data(model, iterator)
+        data = iterator.elements
+        note_data(model, iterator)
         batch = data.peek()
         share = strategy.fit_support.data.peek(data)
         examples = _of_whole_batch(share, data.examples_of_first())
     elif iterator is not None and counts_alone(model):
         data = support_of(model).data.of_one_device(dataset_with_own_queues(iterator))
         iterate_over(iterator, data)
-        remember_data(model, iterator)
+        note_data(model, iterator)
         batch = share = examples = data.peek()
     elif isinstance(strategy, FastnetStrategy):
         batch = share = examples = data_batch
@@ -209,24 +173,22 @@ def _build_for(model, step, kind):
 
 # Micro-batches: an optimizer that adds them up has to know how many examples each
 # holds, and when an epoch has no more of them. Several replicas are told by the step.
-# There Keras would also have XLA compile the step with the collectives in its middle.
 @wrap(
     TensorFlowTrainer,
     "_make_function",
     stock=(
-        "The step is compiled by XLA with the collectives in it, and knows no "
-        "shares of a batch; variables that a program's own step makes are unknown "
-        "until it runs on a replica; a model made outside the scope trains on each "
-        "worker alone."
+        "The step knows no shares of a batch; variables that a program's own step "
+        "makes are unknown until it runs on a replica; a model made outside the scope "
+        "trains on each worker alone."
     ),
-    until="Keras lets a strategy wrap and compile the step.",
+    until="Keras lets a strategy wrap the step.",
 )
 def _make_step(original, model, step):
     kind: Literal["train", "test"] = "train" if step == model.train_step else "test"
     if kind == "train":
         refuse_no_scope(model, model._distribute_strategy is not None)
     _build_for(model, step, kind)
-    with traced_for_strategy(model):
+    with _traced_for_strategy(model):
         function = original(model, _step(model, step, kind))
     return _with_named_errors(model, _several_steps(model, function))
 
@@ -264,12 +226,12 @@ def _step(model, step, kind):
 @wrap(
     TensorFlowTrainer,
     "make_predict_function",
-    stock="The step is compiled by XLA with the collectives in it.",
+    stock="The step of several replicas is compiled by XLA, which cannot.",
     until="As for `_make_function`.",
 )
 def _make_predict_step(original, model, *args, **kwargs):
     before = model.predict_function
-    with traced_for_strategy(model):
+    with _traced_for_strategy(model):
         result = original(model, *args, **kwargs)
     if model.predict_function is not before:
         model.predict_function = _with_named_errors(model, model.predict_function)

@@ -14,7 +14,6 @@ from keras.src.trainers.compile_utils import CompileMetrics
 
 from keras_fastnet._keras.active_strategy import MicroBatchOptimizer
 from keras_fastnet._keras.keras3 import values
-from keras_fastnet._keras.keras3.recurrent import call_with_own_rows
 from keras_fastnet._keras.keras3.trainers import TensorFlowTrainer
 from keras_fastnet._keras.replica_step import (
     ModelStep,
@@ -23,7 +22,7 @@ from keras_fastnet._keras.replica_step import (
     sum_over_replicas,
 )
 from keras_fastnet._keras.tensorflow import converted, scratch_graph
-from keras_fastnet._keras.training import is_own, metric_variables, named
+from keras_fastnet._keras.training import is_own, named
 from keras_fastnet._keras.wrapping import unwrapped
 
 
@@ -31,8 +30,7 @@ def layer_state(model: keras.Model) -> list[keras.Variable]:
     """Returns the state that layers keep, such as moving statistics.
 
     Not the weights of frozen layers, which Keras also calls non-trainable; nor
-    counters and random states, which are integers; nor what a stateful recurrent
-    layer remembers of each example.
+    counters and random states, which are integers.
 
     Returns:
         Variables that a step may set to another value on every replica.
@@ -40,7 +38,6 @@ def layer_state(model: keras.Model) -> list[keras.Variable]:
     return [
         variable
         for layer in model._flatten_layers()
-        if not isinstance(layer, keras.layers.RNN)
         for variable in layer._non_trainable_variables
         if variable.aggregation == "none"
         and keras.backend.is_float_dtype(variable.dtype)
@@ -57,11 +54,12 @@ def all_metric_variables(model: keras.Model) -> list[keras.Variable]:
 
     Also of those that are left out where a model names its metrics itself.
     """
-    variables = [v for metric in _all_metrics(model) for v in metric.variables]
+    variables = [v for metric in all_metrics(model) for v in metric.variables]
     return list({id(v): v for v in variables}.values())
 
 
-def _all_metrics(model: keras.Model) -> list[keras.Metric]:
+def all_metrics(model: keras.Model) -> list[keras.Metric]:
+    """Returns all metrics that a model knows, named by it or not."""
     known = TensorFlowTrainer.metrics.fget(model)
     return list({id(m): m for m in [*model.metrics, *known]}.values())
 
@@ -76,7 +74,7 @@ def describe_own_state(model: keras.Model, *, trains: bool) -> list[str]:
         trains: Whether its layers' state changes as well.
     """
     texts = []
-    for metric in _parts_of(_all_metrics(model)):
+    for metric in _parts_of(all_metrics(model)):
         if any(
             is_own(kind) and {"update_state", "result"} & set(vars(kind))
             for kind in type(metric).__mro__
@@ -116,7 +114,7 @@ def _parts_of(metrics: Iterable[keras.Metric]) -> Iterator[keras.Metric]:
 
 @contextlib.contextmanager
 def results_over_replicas(model: keras.Model) -> Iterator[None]:
-    """Adapts a model's metrics and stateful layers to steps of several replicas.
+    """Adapts a model's metrics and layers to steps of several replicas.
 
     Metrics return results over all replicas, where a step asks for them. What a step of
     the program's own assigns to weights is noted.
@@ -137,12 +135,7 @@ def results_over_replicas(model: keras.Model) -> Iterator[None]:
 
     methods: list[tuple[Any, str, Callable[..., Any]]] = [
         (metric, "result", functools.partial(over_replicas, metric, metric.result))
-        for metric in _all_metrics(model)
-    ]
-    methods += [
-        (layer, "call", functools.partial(call_with_own_rows, layer, layer.call))
-        for layer in model._flatten_layers()
-        if isinstance(layer, keras.layers.RNN) and layer.stateful
+        for metric in all_metrics(model)
     ]
     if is_overridden(model, "train_step"):
         methods += [
@@ -307,16 +300,6 @@ def build_optimizer(model: keras.Model) -> None:
             model.optimizer.build(model.trainable_variables)
 
 
-def build_state(model: keras.Model, elements: Any) -> None:
-    """Makes all variables that training changes; all but the optimizer's are there.
-
-    Args:
-        model: A compiled and built model.
-        elements: The `EpochData` of its training.
-    """
-    build_optimizer(model)
-
-
 def begin_fit_at(model: keras.Model, epoch: int | None) -> None:
     """Sets the epoch that `fit` begins with; for a callback's `on_train_begin`.
 
@@ -335,7 +318,7 @@ def whole_state(model: keras.Model) -> dict[str, keras.Variable]:
         variables. Values of metrics have to be read by all workers.
     """
     groups = {
-        "metrics": metric_variables(model),
+        "metrics": [v for metric in model.metrics for v in metric.variables],
         "model": model.variables,
         "optimizer": model.optimizer.variables,
     }

@@ -24,12 +24,6 @@ def apply_update(optimizer: Any, gradients: list[Any], variables: list[Any]) -> 
     optimizer.apply(gradients, variables)
 
 
-def build(optimizer: Any, variables: list[Any]) -> None:
-    """Makes an optimizer's variables, where that has not been done."""
-    if not optimizer.built:
-        optimizer.build(variables)
-
-
 def is_built(optimizer: Any) -> bool:
     """Whether an optimizer has its variables."""
     return optimizer.built

@@ -1,78 +1,55 @@
 """Optimizers and metrics that were made outside of the scope of a strategy."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import keras
+from keras.src.trainers.compile_utils import CompileMetrics
 
-from keras_fastnet._keras.keras3 import values
-
-_HAVE_VARIABLES = (keras.Optimizer, keras.Metric, keras.Loss)
+from keras_fastnet._keras.keras3 import optimizers, values
 
 
-def move_own_into_scope(model: keras.Model) -> None:
+def move_own_into_scope(model: keras.Model, metrics: list[keras.Metric]) -> None:
     """Moves a model's optimizers and metrics into the scope that it was made in.
 
     Guides for one device make the optimizer before the model, and compile outside of
-    the scope. It looks once after each `compile`: attributes may be as large as a
-    replay buffer.
-    """
-    if model.train_function is not None or model.test_function is not None:
-        return
-    strategy = model._distribute_strategy
-    with strategy.scope():
-        move_into_scope(strategy, [vars(model), model.metrics])
-
-
-def move_into_scope(strategy: Any, things: Any) -> None:
-    """Moves optimizers, metrics and losses that were made elsewhere into a scope.
-
-    The objects stay the same: each of their Keras variables gets a variable of the
+    the scope. The objects stay the same: each of their variables gets a variable of the
     strategy instead of its own, with its value. So callbacks, schedules and the
-    caller's own references go on to work.
+    program's own references go on to work. It looks once after each `compile`.
 
     Args:
-        strategy: The strategy, whose scope is entered.
-        things: Lists and dictionaries with them in, among other things.
+        model: The model.
+        metrics: Its metrics.
 
     Raises:
         ValueError: An optimizer holds the state of variables outside of the scope.
     """
-    found = list(_with_variables(things, set()))
-    optimizers = [thing for thing in found if isinstance(thing, keras.Optimizer)]
-    for optimizer in optimizers:
+    if model.train_function is not None or model.test_function is not None:
+        return
+    strategy = model._distribute_strategy
+    moved = _optimizers(model)
+    for optimizer in moved:
         _refuse_foreign_state(strategy, optimizer)
-    for thing in found:
-        for variable in _variables(thing):
-            if not _is_in_scope(strategy, variable):
-                variable._initialize(variable._value.numpy())
-    for optimizer in optimizers:
+    compiled = [metric for metric in metrics if isinstance(metric, CompileMetrics)]
+    given = [(each._user_metrics, each._user_weighted_metrics) for each in compiled]
+    made = [m for m in keras.tree.flatten(given) if isinstance(m, keras.Metric)]
+    with strategy.scope():
+        for thing in (*moved, *metrics, *made):
+            for variable in thing.variables:
+                if not _is_in_scope(strategy, variable):
+                    variable._initialize(variable._value.numpy())
+    for optimizer in moved:
         optimizer._distribution_strategy = strategy
 
 
-def _with_variables(things: Any, seen: set[int]) -> Iterator[Any]:
-    """Yields each object that may have variables, and those within it, once."""
-    containers = (dict, list, tuple)
-    if not isinstance(things, (*containers, *_HAVE_VARIABLES)) or id(things) in seen:
-        return
-    seen.add(id(things))
-    if isinstance(things, _HAVE_VARIABLES):
-        yield things
-        # Optimizers wrap others, losses may have metrics.
-        things = vars(things)
-    within = things.values() if isinstance(things, dict) else things
-    for thing in list(within):
-        yield from _with_variables(thing, seen)
-
-
-def _variables(thing: Any) -> list[keras.Variable]:
-    """Returns the variables that have a value; losses do not list theirs."""
-    own = [*getattr(thing, "variables", []), *vars(thing).values()]
-    return [
-        variable
-        for variable in own
-        if isinstance(variable, keras.Variable) and variable._value is not None
-    ]
+def _optimizers(model: keras.Model) -> list[keras.Optimizer]:
+    """Returns a model's optimizers, also those that its own step uses."""
+    held: list[Any] = []
+    for value in list(vars(model).values()):
+        parts = value.values() if isinstance(value, dict) else value
+        held += parts if isinstance(value, dict | list | tuple) else [value]
+    outer = [each for each in held if isinstance(each, keras.Optimizer)]
+    nested = [inner for each in outer for inner in optimizers.with_inner(each)]
+    return [*nested, *(o for each in nested for o in getattr(each, "optimizers", []))]
 
 
 def _is_in_scope(strategy: Any, variable: Any) -> bool:

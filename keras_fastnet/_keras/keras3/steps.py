@@ -17,7 +17,6 @@ from keras_fastnet._keras.active_strategy import in_replica, in_scope_only
 from keras_fastnet._keras.keras3.trainers import TensorFlowTrainer
 from keras_fastnet._keras.replica_step import (
     ReplicaStep,
-    compiled,
     gradients_are_sums,
     keras_step,
     summed_gradients,
@@ -232,7 +231,7 @@ def _reduce_first(original, optimizer, grads, trainable_variables=None):
     if keras_step() is not None and any(map(_is_accumulated, grads)):
         in_replica().fit_support.note_loss("accumulated")
     with summed_gradients(grads) as sums:
-        compiled(lambda: original(optimizer, sums, trainable_variables))()
+        original(optimizer, sums, trainable_variables)
 
 
 def _is_accumulated(gradient: Any) -> bool:

@@ -16,7 +16,6 @@ from keras_fastnet._keras.description import (
     without_addresses,
 )
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet._keras.training import TrainingData
 from keras_fastnet.batches.shares import OWN
 from keras_fastnet.callbacks.batch_growth import BatchGrowth
 from keras_fastnet.callbacks.learning_rate_warmup import LearningRateWarmup
@@ -48,9 +47,7 @@ _OPTIONAL = (
 _CONDITIONS = ("marks sources", "replicas", "workers", "sharding")
 
 
-def identity_of(
-    model: keras.Model, data: TrainingData, callbacks: Sequence[Any]
-) -> Parts:
+def identity_of(model: keras.Model, data: Any, callbacks: Sequence[Any]) -> Parts:
     """Returns what a backup of a training belongs to; JSON can hold it.
 
     All workers must call it, before the first step.
@@ -71,7 +68,7 @@ def identity_of(
         "first examples": digests,
         "first batch": data.elements.fingerprint_of_first(),
         "batch size": data.examples_of_first_batch(),
-        "batches in an epoch": data.batches,
+        "batches in an epoch": data.num_batches,
         "examples in an epoch": data.examples,
         "elements": described_elements(data.elements.element_spec),
         "callbacks": {
