@@ -7,8 +7,8 @@ from importlib import metadata
 from pathlib import Path
 
 from keras_fastnet.cluster.environment import who_started
+from keras_fastnet.cluster.mpi import mpi4py_is_installed
 from keras_fastnet.launcher.machine import available_cpus, visible_gpus
-from keras_fastnet.launcher.mpiexec import mpi_is_installed
 from keras_fastnet.text import count, fact
 from keras_fastnet.version import __version__
 
@@ -49,7 +49,7 @@ def execute(arguments: argparse.Namespace) -> int:
     known = [name for name in _VARIABLES if name in os.environ]
     found = ((d.name.replace("_", "-"), d.version) for d in metadata.distributions())
     versions = sorted({(name, number) for name, number in found if name in _PACKAGES})
-    mpi = "and MPI" if mpi_is_installed() else "alone: MPI is not installed"
+    mpi = "and MPI" if mpi4py_is_installed() else "alone: MPI is not installed"
     rows = (
         ("keras-fastnet", f"{__version__}, in {Path(__file__).parents[1]}"),
         ("Python", f"{platform.python_version()}, {platform.platform()}"),

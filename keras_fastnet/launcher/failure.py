@@ -122,14 +122,14 @@ def find_failure(
             recorded[worker.rank] = Recorded(**json.loads(path.read_text("utf-8")))
     # The worker that fails may end later than those that wait for it, whose errors name
     # it, or that MPI has ended.
-    causes = {
-        recorded[worker.rank].time: worker
+    causes = [
+        worker
         for worker in workers
-        if worker.rank in recorded
-        and recorded[worker.rank].time < found.failed_at
-        and not recorded[worker.rank].is_of_another_worker
-    }
-    first = causes[min(causes)] if causes else found.first
+        if (own := recorded.get(worker.rank)) is not None
+        and own.time < found.failed_at
+        and not own.is_of_another_worker
+    ]
+    first = min(causes, key=lambda w: recorded[w.rank].time, default=found.first)
     own = recorded.get(first.rank)
     return Failure(first.rank, first.exit_code or 1, own)
 

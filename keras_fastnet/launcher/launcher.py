@@ -207,5 +207,4 @@ def _made(path: Path) -> Path:
 
 
 def _say(*lines: str) -> None:
-    for line in lines:
-        print(line, file=sys.stderr, flush=True)
+    print(*lines, sep="\n", file=sys.stderr, flush=True)

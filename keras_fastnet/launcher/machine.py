@@ -1,6 +1,5 @@
 """The CPUs and GPUs of this machine."""
 
-import contextlib
 import os
 import platform
 import re
@@ -12,18 +11,14 @@ from pathlib import Path
 
 def available_cpus() -> int:
     """Returns the number of CPUs that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0))
 
 
 def processor_name() -> str:
     """Returns the processor's model name."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
+    # Processors of other kinds than x86-64 have no such line.
+    named = re.search(r"^model name\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.M)
+    return named[1] if named else platform.machine()
 
 
 def visible_gpus(environment: Mapping[str, str]) -> list[str]:
@@ -43,7 +38,7 @@ def visible_gpus(environment: Mapping[str, str]) -> list[str]:
         )
     except (OSError, subprocess.TimeoutExpired):
         return []
-    return parse_listing(listing.stdout) if listing.returncode == 0 else []
+    return re.findall(r"^GPU (\d+):", listing.stdout, re.M)
 
 
 def parse_visible_devices(value: str) -> list[str]:
@@ -57,8 +52,3 @@ def parse_visible_devices(value: str) -> list[str]:
             break
         devices.append(device)
     return devices
-
-
-def parse_listing(listing: str) -> list[str]:
-    """Returns the indices of the GPUs in the output of `nvidia-smi -L`."""
-    return re.findall(r"^GPU (\d+):", listing, flags=re.MULTILINE)

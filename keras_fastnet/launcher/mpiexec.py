@@ -48,11 +48,6 @@ def mpiexec() -> str | None:
     return str(own) if own.exists() else shutil.which("mpiexec")
 
 
-def mpi_is_installed() -> bool:
-    """Returns whether this environment can train over MPI."""
-    return mpi4py_is_installed() and mpiexec() is not None
-
-
 def can_start_ranks(environment: Mapping[str, str]) -> bool:
     """Returns whether MPI's ranks can surely be started on this machine.
 
@@ -65,7 +60,8 @@ def can_start_ranks(environment: Mapping[str, str]) -> bool:
     with contextlib.suppress(metadata.PackageNotFoundError):
         metadata.version("mpich")
         # Ranks of another world would hand down their variables.
-        return mpi_is_installed() and mpi_rank(environment) is None
+        is_free = mpi_rank(environment) is None
+        return is_free and mpi4py_is_installed() and mpiexec() is not None
     return False
 
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from keras_fastnet.cluster.gpus import divide_gpus, mpi_process_gpus, slurm_task_gpus
 from keras_fastnet.errors import ClusterError, UsageError
-from keras_fastnet.launcher.machine import parse_listing, parse_visible_devices
+from keras_fastnet.launcher.machine import parse_visible_devices, visible_gpus
 
 
 @pytest.mark.distributed
@@ -116,8 +116,10 @@ def test_gpus_that_cannot_be_divided_raise():
         slurm_task_gpus(environment)
 
 
-def test_gpu_lists_are_read():
+def test_gpu_lists_are_read(tmp_path):
     assert parse_visible_devices("2, GPU-ab,-1,3") == ["2", "GPU-ab"]
     assert parse_visible_devices("") == parse_visible_devices("NoDevFiles") == []
-    listing = "GPU 0: NVIDIA H100 (UUID: GPU-1)\nGPU 1: NVIDIA H100 (UUID: GPU-2)\n"
-    assert parse_listing(listing) == ["0", "1"]
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 'GPU 0: H100 (UUID: 1)\nGPU 1: H100 (UUID: 2)'")
+    program.chmod(0o755)
+    assert visible_gpus({"PATH": str(tmp_path)}) == ["0", "1"]

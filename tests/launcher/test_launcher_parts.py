@@ -37,6 +37,8 @@ def test_the_cause_is_the_worker_that_the_others_waited_for(tmp_path):
     cause = (1, "ValueError: bad", 2.0, 5)
     later = (1, "KeyError: 1", 11.0, 5)
     assert failure(tmp_path, waiting, cause, later).rank == 1
+    second = (1, "ValueError: bad, too", 2.5, 5)
+    assert failure(tmp_path, second, cause, later).rank == 1
     # Its error is that of the killed worker.
     assert failure(tmp_path, (-9,), later).rank == 0
 
