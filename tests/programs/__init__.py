@@ -15,6 +15,5 @@ PROGRAMS = (
     "image_folder",
     "masked_language_model",
     "multi_worker_keras",
-    "named_entities",
     "structured_data",
 )
