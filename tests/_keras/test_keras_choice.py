@@ -53,6 +53,7 @@ def test_another_backend_is_an_error(environment):
     assert "needs Keras's TensorFlow backend. Received: the backend jax. Set" in message
 
 
+@pytest.mark.slow
 @needs_both
 def test_a_strategy_refuses_to_train_it(same_choice):
     program = MODEL.replace("model =", "with fastnet.TorusStrategy().scope(): model =")
@@ -69,9 +70,9 @@ def test_a_strategy_refuses_to_train_it(same_choice):
 @pytest.mark.parametrize(
     ("tensorflow", "chosen"),
     [
-        ("2.17.1", "3.12.0"),
-        ("2.18.0", "3.5.0"),
-        ("2.22.0", "3.15.0"),
+        pytest.param("2.17.1", "3.12.0", marks=pytest.mark.slow),
+        pytest.param("2.18.0", "3.5.0", marks=pytest.mark.slow),
+        pytest.param("2.22.0", "3.15.0", marks=pytest.mark.slow),
         ("2.21.0", "3.17.0"),
     ],
 )

@@ -43,7 +43,9 @@ def python(environment):
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("words", [(), ("import",)])
+@pytest.mark.parametrize(
+    "words", [(), pytest.param(("import",), marks=pytest.mark.slow)]
+)
 def test_the_first_fit_ends_with_the_lines_to_add(fastnet, tmp_path, words):
     result = fastnet("--workers", 2, TRAIN, tmp_path, *words)
     assert result.returncode == 1
@@ -68,7 +70,7 @@ def test_the_first_fit_ends_with_the_lines_to_add(fastnet, tmp_path, words):
         (2, ["import"], {"FASTNET_INDEPENDENT": "1"}),
         pytest.param(2, ["import", "alone"], {}, marks=pytest.mark.slow),
         pytest.param(2, ["use"], {}, marks=pytest.mark.slow),
-        (1, [], {}),
+        pytest.param(1, [], {}, marks=pytest.mark.slow),
     ],
 )
 def test_allowed(fastnet, tmp_path, workers, words, variables):

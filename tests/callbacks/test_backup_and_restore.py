@@ -79,7 +79,7 @@ def slow(*case):
         slow("dataset", 160, 1, 2, 12),
         slow("dataset", 150, 2, 2, 12),
         slow("pydataset", 160, 1, 3, 8),
-        ("endless", 160, 1, 2, 12),
+        slow("endless", 160, 1, 2, 12),
         slow("unknown", 160, 1, 3, 8),
     ],
 )

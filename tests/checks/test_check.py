@@ -254,6 +254,7 @@ def test_models_that_cannot_be_compared(verdicts_on, change, told):
     assert told in details
 
 
+@pytest.mark.slow
 def test_script_without_a_strategy(fastnet, tmp_path):
     (tmp_path / "train.py").write_text(PLAIN)
     done = fastnet("check", "--workers", 1, tmp_path / "train.py", "--epochs", 2)

@@ -42,6 +42,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", REFUSED)
 def test_wrong_starts_raise(python, tmp_path, case):
     variables, transport, words = REFUSED[case]
@@ -50,6 +51,7 @@ def test_wrong_starts_raise(python, tmp_path, case):
     assert words in done.stderr
 
 
+@pytest.mark.slow
 def test_tf_config_that_contradicts_mpi_raises(python, tmp_path):
     cluster = '{"cluster": {"worker": ["127.0.0.1:1"]}, "task": %s}'
     task = '{"type": "worker", "index": 0}'

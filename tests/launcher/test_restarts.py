@@ -41,6 +41,7 @@ def test_training_that_fails_in_three_ways_ends_with_the_same_weights(
     check_weights(whole / "rank-0.npz", *weights_of(whole), *weights_of(broken))
 
 
+@pytest.mark.slow
 def test_exception_at_the_same_update_is_not_retried_again(run, tmp_path):
     done = run(TRAIN, tmp_path, "1", "0", "auto", "0:3:raise", "1:5:always-raise")
     assert done.returncode == 1

@@ -49,6 +49,7 @@ def test_local_workers(fastnet, tmp_path):
 
 
 @pytest.mark.distributed
+@pytest.mark.slow
 def test_ranks_of_mpi(fastnet, tmp_path):
     path = tmp_path / "found.json"
     words = ("--transport", "mpi", "--sizes", "4096", "--wire-dtype", "bfloat16")
