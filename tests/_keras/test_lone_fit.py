@@ -67,7 +67,9 @@ def test_the_first_fit_ends_with_the_lines_to_add(fastnet, tmp_path, words):
 @pytest.mark.parametrize(
     ("workers", "words", "variables"),
     [
-        (2, ["import"], {"FASTNET_INDEPENDENT": "1"}),
+        pytest.param(
+            2, ["import"], {"FASTNET_INDEPENDENT": "1"}, marks=pytest.mark.slow
+        ),
         pytest.param(2, ["import", "alone"], {}, marks=pytest.mark.slow),
         pytest.param(2, ["use"], {}, marks=pytest.mark.slow),
         pytest.param(1, [], {}, marks=pytest.mark.slow),

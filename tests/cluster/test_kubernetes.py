@@ -1,7 +1,6 @@
 """The manifest of examples/clusters, and workers with the variables of its pods."""
 
 import os
-import re
 import sys
 
 import pytest
@@ -91,6 +90,5 @@ def test_pods_find_each_other(tmp_path, documents):
     output = logs[0].read_text()
     assert codes == [0] * len(names), output
     assert "fastnet: 4 workers on 2 hosts, started by `fastnet run`" in output
-    assert re.search(r"^ +0 \(digits-0.digits\)  1 \(digits-0.digits\)$", output, re.M)
-    assert re.search(r"^ +2 \(digits-1.digits\)  3 \(digits-1.digits\)$", output, re.M)
+    assert "4 workers, grid 2x2" in output
     check_weights(tmp_path / "rank-0.npz", tmp_path / "rank-3.npz")

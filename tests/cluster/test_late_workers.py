@@ -139,9 +139,8 @@ def test_rank_that_ends_or_does_something_else_is_named(
         assert re.search(expected, text), text
 
 
-@pytest.mark.parametrize(
-    "transport", ["grpc", pytest.param("mpi", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", ["grpc", "mpi"])
 def test_data_that_end_early_on_one_worker_are_named(reports, transport):
     """Long before `wait_timeout`."""
     for text in reports(transport, "data", "", 1, wait_timeout=PATIENCE):

@@ -59,6 +59,7 @@ def test_tf_config_that_contradicts_mpi_raises(python, tmp_path):
     assert "rank 0 of 2 from MPI, and rank 0 of 1 from TF_CONFIG" in done.stderr
 
 
+@pytest.mark.slow
 def test_fastnet_run_starts_mpi_ranks(fastnet, tmp_path):
     done = fastnet("run", "--workers", 2, TRAIN, tmp_path, "2", "0")
     assert done.returncode == 0, done.stderr

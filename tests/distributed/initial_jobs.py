@@ -61,7 +61,7 @@ def assigned_by_replicas(strategy: Any) -> list[float]:
     summed = strategy.extended.reduce_to("SUM", one, own)
     strategy.extended.update(own, lambda v, value: v.assign(value), args=(summed,))
     values = strategy.experimental_local_results(strategy.extended.read_var(own))
-    return [float(total), float(mean), *values[0].numpy().tolist()]
+    return [total.numpy(), mean.numpy(), *values[0].numpy()]
 
 
 def made_on_one_worker(strategy: Any) -> str:

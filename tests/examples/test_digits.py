@@ -7,7 +7,9 @@ import pytest
 pytestmark = pytest.mark.distributed
 
 
-@pytest.mark.parametrize(("target", "code"), [(0.5, 0), (1.1, 1)])
+@pytest.mark.parametrize(
+    ("target", "code"), [(0.5, 0), pytest.param(1.1, 1, marks=pytest.mark.slow)]
+)
 def test_digits_reach_a_target_on_equal_workers_or_fail(fastnet, target, code):
     script = ("-m", "keras_fastnet.examples.digits")
     short = ("--epochs", 2, "--global-batch", 8192, "--target", target)

@@ -62,6 +62,7 @@ def test_ranks_of_mpi(fastnet, tmp_path):
     assert {m.nbytes for m in read} == {2048}
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_grid_of_another_size_leaves_no_file(fastnet, tmp_path):
     path = tmp_path / "found.json"

@@ -36,6 +36,10 @@ def test_wrong_options_raise_value_error(options, words):
         TorusStrategy(**options)
 
 
+def test_a_second_call_with_the_same_arguments_returns_the_first():
+    assert TorusStrategy(wait_timeout=60.0) is TorusStrategy(wait_timeout=60.0)
+
+
 @pytest.mark.parametrize(
     ("given", "engine", "nbytes"),
     [(0, "gRPC", 2**24), (0, "NCCL", 2**26), (5000, "NCCL", 5000)],

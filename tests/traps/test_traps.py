@@ -3,6 +3,7 @@
 benchmarks/traps records what stock Keras and TensorFlow do in the same scenarios.
 """
 
+import functools
 import json
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from tests.traps import scenarios
 pytestmark = pytest.mark.distributed
 
 
-@pytest.fixture(scope="module")
+@functools.cache
 def found():
     done = subprocess.run(
         [sys.executable, "-m", "tests.traps", "ours"],
@@ -29,8 +30,8 @@ def found():
 
 
 @pytest.mark.parametrize("scenario", [s.__name__ for s in scenarios.ALL])
-def test_on_two_devices(found, scenario):
-    seen, right = found[scenario]
+def test_on_two_devices(scenario):
+    seen, right = found()[scenario]
     assert right, seen
 
 
