@@ -101,12 +101,13 @@ class TorusStrategy(FitStrategy, tf.distribute.MultiWorkerMirroredStrategy):
         """Returns the strategy that the process has made with the same arguments.
 
         A notebook's cell is run again, and so is a script by `fastnet check`, when a
-        cluster can no longer be formed.
+        cluster can no longer be formed. Timeouts may differ.
         """
-        for strategy, given in cls._made:
-            if given == (args, options):
+        given = args, {k: v for k, v in options.items() if not k.endswith("_timeout")}
+        for strategy, others in cls._made:
+            if given == others:
                 return strategy
-        cls._made.append((super().__new__(cls), (args, options)))
+        cls._made.append((super().__new__(cls), given))
         return cls._made[-1][0]
 
     def __init__(

@@ -37,7 +37,8 @@ def test_wrong_options_raise_value_error(options, words):
 
 
 def test_a_second_call_with_the_same_arguments_returns_the_first():
-    assert TorusStrategy(wait_timeout=60.0) is TorusStrategy(wait_timeout=60.0)
+    assert TorusStrategy() is TorusStrategy(wait_timeout=60.0)
+    assert TorusStrategy() is not TorusStrategy(grid="ring")
 
 
 @pytest.mark.parametrize(
