@@ -80,7 +80,7 @@ def test_augmentation_is_each_workers_own_and_new_in_every_epoch(request, cluste
     assert len(drawn) == len(set(drawn)) == COUNT * EPOCHS
 
 
-def test_seeded_augmentation_is_each_workers_own_and_repeatable(two_workers):
+def test_seeded_augmentation_is_new_for_each_example_and_repeatable(two_workers):
     def drawn():
         results = two_workers.run("shares_seen", data="augmented", seed=7, count=COUNT)
         # `Dataset.map` repeats its random numbers in every epoch.

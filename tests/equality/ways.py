@@ -224,6 +224,7 @@ OWN_STEPS = {
         for kind in ("plain", "large batch")
     },
     "own compile outside of the scope": _own("own_compile_outside"),
+    "an optimizer for each layer": _own("fit_several_optimizers"),
 }
 
 RECIPES = {
