@@ -25,7 +25,7 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import func_graph, ops
 
 from keras_fastnet._keras.active_strategy import in_scope_only
-from keras_fastnet._keras.wrapping import wrap
+from keras_fastnet._keras.wrapping import extend, wrap
 
 # The implementation behind `tf.distribute.MultiWorkerMirroredStrategy`.
 CollectiveAllReduceExtended = collective_all_reduce_strategy.CollectiveAllReduceExtended
@@ -214,6 +214,33 @@ def value_of(variable: Any) -> np.ndarray:
     own = getattr(variable, "values", [variable])[0]
     # A third of the time of `read_value`, which records gradients.
     return np.asarray(tf.raw_ops.ReadVariableOp(resource=own.handle, dtype=own.dtype))
+
+
+class ConvertibleVariable(distributed_values.DistributedVariable):
+    """A variable of several replicas that converts to numbers and arrays.
+
+    As others do: callbacks take `int(optimizer.iterations)`.
+    """
+
+    def __int__(self) -> int:
+        return int(self.numpy())
+
+    def __float__(self) -> float:
+        return float(self.numpy())
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        return np.asarray(self.numpy(), dtype)
+
+
+def convertible(variable: Any) -> Any:
+    """Returns a variable, made convertible if several replicas have values of it.
+
+    Args:
+        variable: One of TensorFlow's.
+    """
+    if isinstance(variable, distributed_values.DistributedVariable):
+        extend(variable, ConvertibleVariable)
+    return variable
 
 
 def assign_total(variable: Any, value: tf.Tensor) -> None:

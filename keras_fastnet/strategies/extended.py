@@ -75,7 +75,9 @@ class FitExtended(tf.distribute.StrategyExtended):
             # Moving statistics, which steps leave equal on all replicas. A mean at
             # each reading would be a collective: saving on one worker would deadlock.
             kwargs["aggregation"] = tf.VariableAggregation.ONLY_FIRST_REPLICA
-        variable = super()._create_variable(next_creator, **kwargs)
+        variable = upstream.convertible(
+            super()._create_variable(next_creator, **kwargs)
+        )
         return variable if on_read else self._noted(variable)
 
     def _noted(self, variable):
