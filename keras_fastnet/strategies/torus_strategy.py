@@ -125,6 +125,13 @@ class TorusStrategy(FitStrategy, tf.distribute.MultiWorkerMirroredStrategy):
             return
         checked_number("start_timeout", start_timeout, above=0.0)
         checked_number("wait_timeout", wait_timeout, above=0.0)
+        resolvers = tf.distribute.cluster_resolver
+        if not isinstance(cluster_resolver, resolvers.ClusterResolver | None):
+            raise ValueError(
+                "`cluster_resolver` must be a "
+                "`tf.distribute.cluster_resolver.ClusterResolver`. Received: "
+                f"{cluster_resolver!r}. Leave it out if TF_CONFIG describes the cluster."
+            )
         checked_choice("transport", transport, _TRANSPORTS)
         if wire_dtype is not None:
             checked_choice("wire_dtype", wire_dtype, _WIRE_DTYPES)
