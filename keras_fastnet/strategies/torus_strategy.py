@@ -130,7 +130,7 @@ class TorusStrategy(FitStrategy, tf.distribute.MultiWorkerMirroredStrategy):
             raise ValueError(
                 "`cluster_resolver` must be a "
                 "`tf.distribute.cluster_resolver.ClusterResolver`. Received: "
-                f"{cluster_resolver!r}. Leave it out if TF_CONFIG describes the cluster."
+                f"{cluster_resolver!r}. Leave it out, and set TF_CONFIG, for example."
             )
         checked_choice("transport", transport, _TRANSPORTS)
         if wire_dtype is not None:
