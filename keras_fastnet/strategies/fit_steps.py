@@ -54,7 +54,7 @@ def run_step(
     if not exact:
         replica.totals = totals
     outputs = step(batch.data)
-    _refuse_unequal(replica.assigned)
+    checks = _refuse_unequal(replica.assigned)
 
     for variable in metrics:
         variable.assign(counted(variable))
@@ -67,7 +67,9 @@ def run_step(
     else:
         outputs = tf.nest.map_structure(values.as_tensor, outputs)
         results = _terms(outputs, replica)
-    sums = _sums(changes, results, batch.logs)
+    # A check that fails while other collectives run would end those of later steps.
+    with tf.control_dependencies(checks):
+        sums = _sums(changes, results, batch.logs)
     for variable, value, change in zip(state, state_before, sums, strict=False):
         variable.assign(value + change)
     sums_of_results = sums[len(changes) :]
@@ -102,8 +104,8 @@ def _sums(
     return tf.cond(wanted, all_sums, sums_of_changes)
 
 
-def _refuse_unequal(assigned: list[tuple[str, tf.Tensor]]) -> None:
-    """Raises an error in a step in which replicas assign other values to a weight.
+def _refuse_unequal(assigned: list[tuple[str, tf.Tensor]]) -> list[Any]:
+    """Returns operations that raise an error if replicas assign a weight other values.
 
     Args:
         assigned: Names of weights, and this replica's values.
@@ -112,18 +114,16 @@ def _refuse_unequal(assigned: list[tuple[str, tf.Tensor]]) -> None:
     # Not those of a branch, which are known within it only.
     mine = [(n, v) for n, v in assigned if graph is None or v.graph is graph]
     if not mine:
-        return
+        return []
     equal = _equal_on_all([tf.reduce_sum(tf.cast(v, tf.float64) ** 2) for _, v in mine])
-    tf.debugging.Assert(
-        tf.reduce_all(equal),
-        [
-            "Replicas must assign the same values to a trainable weight, in a step of "
-            "your own. Received: other values on each for",
-            tf.boolean_mask([name for name, _ in mine], tf.logical_not(equal)),
-            "Use optimizer.apply, or take the mean over the global batch before: "
-            "tf.distribute.get_replica_context().all_reduce('MEAN', gradients)",
-        ],
-    )
+    told = [
+        "Replicas must assign the same values to a trainable weight, in a step of "
+        "your own. Received: other values on each for",
+        tf.boolean_mask([name for name, _ in mine], tf.logical_not(equal)),
+        "Use optimizer.apply, or take the mean over the global batch before: "
+        "tf.distribute.get_replica_context().all_reduce('MEAN', gradients)",
+    ]
+    return [tf.debugging.Assert(tf.reduce_all(equal), told)]
 
 
 def _equal_on_all(own: list[tf.Tensor]) -> tf.Tensor:
