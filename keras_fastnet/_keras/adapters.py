@@ -17,7 +17,6 @@ if TYPE_CHECKING or not IS_KERAS_2:
     from keras_fastnet._keras import callbacks, saving
     from keras_fastnet._keras.keras3 import (
         data,
-        downloads,
         functions,
         models,
         optimizers,
@@ -26,8 +25,7 @@ if TYPE_CHECKING or not IS_KERAS_2:
     )
 
     # Imported for the changes that they register.
-    REGISTERING: tuple = (callbacks, data, downloads, functions, saving)
-    REGISTERING += (steps, tensorflow)
+    REGISTERING: tuple = (callbacks, data, functions, saving, steps, tensorflow)
 else:
     from keras_fastnet._keras.keras2 import fit, models, optimizers, values
 

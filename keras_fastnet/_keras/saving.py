@@ -1,4 +1,4 @@
-"""Files of models, when several workers save to the same path."""
+"""Files that several workers write to the same path."""
 
 import contextlib
 import fcntl
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
+from keras.src.utils import file_utils
 from tensorflow.python.checkpoint import checkpoint
 
 from keras_fastnet._keras.keras_api import keras
@@ -21,7 +22,7 @@ from keras_fastnet._keras.wrapping import wrap
 # a file is whole whenever it is read. Folders cannot be moved over others: those are
 # the chief's.
 def _save_beside_others(original, model, filepath, *args, **kwargs):
-    if not is_shared(filepath):
+    if not _is_shared(filepath):
         return original(model, filepath, *args, **kwargs)
     given = inspect.signature(original).bind(model, filepath, *args, **kwargs).arguments
     is_folder = original.__name__ == "export" or given.get("zipped") is False
@@ -49,7 +50,7 @@ for _name in ("save", "save_weights", "export"):
     until="Files are written elsewhere and then moved into place.",
 )
 def _checkpoint_beside_others(original, saver, file_prefix, *args, **kwargs):
-    if not is_shared(file_prefix) or "://" in os.fspath(file_prefix):
+    if not _is_shared(file_prefix) or "://" in os.fspath(file_prefix):
         return original(saver, file_prefix, *args, **kwargs)
     folder = os.path.dirname(file_prefix)
     os.makedirs(os.path.abspath(folder), exist_ok=True)
@@ -60,29 +61,39 @@ def _checkpoint_beside_others(original, saver, file_prefix, *args, **kwargs):
     return tf.constant(os.path.join(folder, name))
 
 
-def is_shared(path: Any) -> bool:
+@wrap(
+    file_utils,
+    "urlretrieve",
+    stock="`get_file` on one worker finds a file that another has only begun to write.",
+    until="Keras moves a file into place that it has downloaded.",
+)
+def _fetch_beside_others(original, url, filename, *args, **kwargs):
+    if not _is_shared(filename):
+        return original(url, filename, *args, **kwargs)
+    return write_whole(lambda path: original(url, path, *args, **kwargs), filename)
+
+
+def _is_shared(path: Any) -> bool:
     """Returns whether other workers may write to a path; an open file is no path."""
     several = any(strategy.num_workers > 1 for strategy in STRATEGIES)
     return several and isinstance(path, str | os.PathLike)
 
 
 def write_whole(write: Callable[[Any], Any], given: Any) -> Any:
-    """Writes to a folder beside a path, and puts what is there in its place.
+    """Writes files to a folder beside a path, and puts them in its place.
 
     Args:
-        write: Writes a file, or a folder, whose path it is given.
+        write: Writes files whose path, or the beginning of it, it is given.
         given: The path.
 
     Returns:
         What `write` returns.
     """
-    path = os.path.realpath(given)
-    parent, name = os.path.split(path)
+    parent, name = os.path.split(os.path.realpath(given))
     if not os.path.isdir(parent):
         # For an error with the path that was given.
         return write(given)
     indices = (".json", ".index")
-    before = _inode(path)
     # On the same disk.
     with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=parent) as spare:
         result = write(os.path.join(spare, name))
@@ -91,20 +102,8 @@ def write_whole(write: Callable[[Any], Any], given: Any) -> Any:
             for entry in sorted(os.listdir(spare), key=lambda e: e.endswith(indices)):
                 # To where a link points, if it is one.
                 target = os.path.realpath(os.path.join(parent, entry))
-                if os.path.isdir(target):
-                    if _inode(target) != before:
-                        # Another worker was first, and may be reading it.
-                        continue
-                    os.rename(target, os.path.join(spare, f"{entry}.before"))
                 os.replace(os.path.join(spare, entry), target)
     return result
-
-
-def _inode(path: str) -> int | None:
-    try:
-        return os.stat(path).st_ino
-    except FileNotFoundError:
-        return None
 
 
 @contextlib.contextmanager

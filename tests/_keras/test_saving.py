@@ -1,11 +1,23 @@
 """Files of models, saved by several workers or by one of them."""
 
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from keras_fastnet._keras.saving import write_whole
+
 pytestmark = pytest.mark.distributed
+
+
+def test_a_folder_is_not_replaced_by_a_file(tmp_path):
+    kept = tmp_path / "model.keras" / "kept"
+    kept.parent.mkdir()
+    kept.touch()
+    with pytest.raises(IsADirectoryError):
+        write_whole(lambda path: Path(path).touch(), kept.parent)
+    assert kept.exists()
 
 
 @pytest.mark.parametrize("in_scope", [False, True], ids=["outside", "in scope"])
