@@ -3,9 +3,9 @@
 import argparse
 
 from keras_fastnet.cli.option_types import add_cluster, hosts, integer
+from keras_fastnet.cluster.ports import FIRST_PORT
 from keras_fastnet.errors import UsageError
 from keras_fastnet.launcher import launcher
-from keras_fastnet.launcher.worker_environment import FIRST_PORT
 
 _DESCRIPTION = """\
 Run `python script.py args…` in several TensorFlow workers on this machine, with

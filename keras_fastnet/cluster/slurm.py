@@ -9,15 +9,14 @@ import re
 from collections.abc import Mapping
 
 from keras_fastnet.cluster.environment import ProcessRank
+from keras_fastnet.cluster.ports import FIRST_PORT
 from keras_fastnet.errors import ClusterError
 
 # `n[1-2,07]-ib` or `n1`; commas within brackets belong to the host.
 _HOSTS = re.compile(r"([^,\[\]]+)(?:\[([0-9,-]+)\]([^,\[\]]*))?(?:,|$)")
 _RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
 _COUNT = re.compile(r"([0-9]+)(?:\(x([0-9]+)\))?(?:,|$)")
-# Linux uses no port from 20,000 to 32,767 for outgoing connections. The number of slots
-# is prime; a slot has as many ports as most nodes have tasks.
-_FIRST_PORT = 20_000
+# The number of slots is prime; a slot has as many ports as most nodes have tasks.
 _SLOTS, _WIDTH = 199, 64
 # About half the slots, so that step 1 of a job is far from step 0 of the next job.
 _STEP = 100
@@ -58,7 +57,7 @@ def slurm_addresses(environment: Mapping[str, str], own: ProcessRank) -> list[st
     job, step = (
         int(environment.get(name, "0")) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID")
     )
-    first = _FIRST_PORT + (job + _STEP * step) % _SLOTS * _WIDTH
+    first = FIRST_PORT + (job + _STEP * step) % _SLOTS * _WIDTH
     return [f"{hosts[node]}:{first + local}" for node, local in places]
 
 

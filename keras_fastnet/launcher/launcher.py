@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Literal
 
 from keras_fastnet.arguments import checked_integer
-from keras_fastnet.cluster.ports import reserved_ports
+from keras_fastnet.cluster.ports import FIRST_PORT, reserved_ports
 from keras_fastnet.errors import UsageError
 from keras_fastnet.launcher.machine import available_cpus, visible_gpus
 from keras_fastnet.launcher.mpiexec import can_start_ranks
 from keras_fastnet.launcher.start import Start
 from keras_fastnet.launcher.supervisor import LOOK_SECONDS, noted_signals
 from keras_fastnet.launcher.worker_environment import (
-    FIRST_PORT,
     Host,
     cluster_configuration,
     worker_environments,

@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 from keras_fastnet.cluster.gpus import divide_gpus
 
-FIRST_PORT = 20_000
-"""The port of the first worker of a machine. Linux does not give it to connections."""
 _OPERATIONS = "TF_NUM_INTEROP_THREADS"
 # TensorFlow sizes its two pools from the first two (see
 # tensorflow/core/common_runtime/process_util.cc); OpenMP and OpenBLAS, hence
