@@ -6,13 +6,12 @@ import importlib
 import pytest
 
 MODULES = (
-    "optimizers.dense_gradient",
+    "optimizers.large_batch_optimizer",
     "optimizers.lars",
-    "models.cifar_resnet",
+    "models",
     "optimizers.trust_ratio",
     "recipes.recipe",
-    "schedules.decays",
-    "schedules.scaling",
+    "schedules",
 )
 
 

@@ -16,7 +16,7 @@ import pathlib
 import subprocess
 import sys
 
-from keras_fastnet.launcher.machine import processor_name
+from keras_fastnet.launcher.worker_environment import processor_name
 
 HERE = pathlib.Path(__file__).parent
 PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")

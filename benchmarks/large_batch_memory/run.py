@@ -13,7 +13,7 @@ import sys
 import tempfile
 
 from keras_fastnet.launcher import launcher
-from keras_fastnet.launcher.machine import available_cpus, processor_name
+from keras_fastnet.launcher.worker_environment import available_cpus, processor_name
 
 HERE = pathlib.Path(__file__).parent
 # Of one micro-batch each; by then memory has stopped growing.

@@ -26,7 +26,7 @@ from naive_lars import NaiveLARS
 from timing import set_threads, timed, weights_and_gradients
 
 from keras_fastnet import LARS
-from keras_fastnet.launcher.machine import processor_name
+from keras_fastnet.launcher.worker_environment import processor_name
 
 HERE = pathlib.Path(__file__).parent
 OURS = "keras_fastnet LARS"

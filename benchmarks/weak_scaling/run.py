@@ -19,7 +19,7 @@ from options import arguments
 from processes import PARAMETERS, ConfigurationError, measure
 from report import buckets_save, summary, table
 
-from keras_fastnet.launcher.machine import processor_name
+from keras_fastnet.launcher.worker_environment import processor_name
 
 
 def chosen(args) -> tuple[list[Configuration], dict[str, str]]:

@@ -11,6 +11,8 @@ _ELSEWHERE = (
     ("all methods `on_…` of a `CallbackList`", "of a model with a strategy"),
     ("three methods of a `TFEpochIterator`", "over data that a strategy distributes"),
     ("`tf.function`", "while Keras makes the steps of a TPU's model"),
+    ("`_aggregate_additional_loss` of a model", "while it makes a step on a replica"),
+    ("`assign` of weights and of layers' states", "in steps and layers of a program"),
     ("`result` of metrics", "while a step asks for results over all replicas"),
     ("`all_reduce` of a replica's context", "while an optimizer is given sums"),
     ("`_get_iterator` of a `PyDataset`'s adapter", "while workers iterate over it"),

@@ -8,9 +8,8 @@ register their changes to Keras, which `install_changes` makes.
 from typing import TYPE_CHECKING
 
 from keras_fastnet._keras import tensorflow
-from keras_fastnet._keras.active_strategy import FastnetStrategy
 from keras_fastnet._keras.keras_api import IS_KERAS_2
-from keras_fastnet._keras.scopes import STRATEGIES
+from keras_fastnet._keras.scopes import STRATEGIES, FastnetStrategy
 from keras_fastnet._keras.wrapping import install
 
 if TYPE_CHECKING or not IS_KERAS_2:
@@ -21,17 +20,18 @@ if TYPE_CHECKING or not IS_KERAS_2:
         models,
         optimizers,
         steps,
-        values,
     )
 
     # Imported for the changes that they register.
     REGISTERING: tuple = (callbacks, data, functions, saving, steps, tensorflow)
 else:
-    from keras_fastnet._keras.keras2 import fit, models, optimizers, values
+    from keras_fastnet._keras.keras2 import fit, optimizers
+
+    models = fit
 
     REGISTERING = (fit, tensorflow)
 
-__all__ = ["install_changes", "models", "optimizers", "values"]
+__all__ = ["install_changes", "models", "optimizers"]
 
 
 def install_changes(strategy: FastnetStrategy) -> None:

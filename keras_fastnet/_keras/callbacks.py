@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_fastnet._keras.active_strategy import (
+from keras_fastnet._keras.keras3.functions import make_predict_function
+from keras_fastnet._keras.keras_api import keras
+from keras_fastnet._keras.scopes import (
     FastnetStrategy,
     MicroBatchOptimizer,
     strategy_of,
 )
-from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.training import FastnetCallback, data_of, is_own
 from keras_fastnet._keras.wrapping import extend, wrap
 
@@ -125,7 +126,7 @@ class WorkersCallbackList(keras.callbacks.CallbackList):
     _epoch = 0
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Tells the strategy that training begins, after all callbacks."""
+        """Begins the training in the strategy, after all callbacks."""
         self._record("the beginning of `fit`")
         strategy = strategy_of(self.model)
         if strategy is not None:
@@ -141,7 +142,7 @@ class WorkersCallbackList(keras.callbacks.CallbackList):
             strategy.fit_support.begin_fit(self.model, data, verbose)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Tells the optimizer that an epoch begins, before all callbacks."""
+        """Begins the optimizer's epoch, before all callbacks."""
         self._in_epoch = True
         self._epoch = epoch + 1
         self._record("the beginning of epoch {}", self._epoch)
@@ -165,13 +166,14 @@ class WorkersCallbackList(keras.callbacks.CallbackList):
             strategy.fit_support.begin(self.model, "evaluate")
 
     def on_predict_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Tells the strategy that prediction begins, after all callbacks."""
+        """Begins the prediction in the strategy, after all callbacks."""
         self._record("`predict`")
         strategy = strategy_of(self.model)
         if strategy is not None:
             strategy.fit_support.compare_call(self.model, "`predict`")
         super().on_predict_begin(logs)
         if strategy is not None:
+            make_predict_function(self.model)
             strategy.fit_support.begin(self.model, "predict")
 
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
@@ -216,7 +218,7 @@ class WorkersCallbackList(keras.callbacks.CallbackList):
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
-        """Has all workers stop if one of them wants to.
+        """Stops all workers if one of them wants to.
 
         A worker that left the epoch alone would leave the others waiting. Where no
         callback was seen to ask for it, they stop at the end of the epoch.
@@ -250,7 +252,7 @@ class WorkersCallbackList(keras.callbacks.CallbackList):
         return watched and not np.isfinite((logs or {}).get("loss", 0.0))
 
     def _record(self, text: str, *numbers: int) -> None:
-        """Has the strategy record what this worker is doing."""
+        """Records what this worker is doing."""
         strategy = strategy_of(self.model)
         if strategy is not None:
             strategy.fit_support.note(text, *numbers)

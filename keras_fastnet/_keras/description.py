@@ -16,13 +16,14 @@ import numpy as np
 import tensorflow as tf
 
 from keras_fastnet._keras import tensorflow as upstream
-from keras_fastnet._keras.active_strategy import MicroBatchOptimizer
-from keras_fastnet._keras.adapters import optimizers, values
+from keras_fastnet._keras import values
+from keras_fastnet._keras.adapters import optimizers
 from keras_fastnet._keras.keras_api import keras
+from keras_fastnet._keras.scopes import MicroBatchOptimizer
 from keras_fastnet._keras.training import SHARED_POLICIES, FastnetCallback
 
 ABSENT = "nothing"
-"""What stands for a missing part in `first_difference`."""
+"""The value of a missing part in `first_difference`."""
 _DATA = ("x", "y", "sample_weight")
 # `evaluate` gives another value than `fit`. Another order is seen in the first batch.
 _NOT_COMPARED = ("shuffle",)

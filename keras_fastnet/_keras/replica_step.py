@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from keras_fastnet._keras.active_strategy import in_replica
+from keras_fastnet._keras.scopes import in_replica
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,7 +148,7 @@ def summed_gradients(
 
 @contextlib.contextmanager
 def gradients_are_sums() -> Iterator[None]:
-    """Has optimizers take the gradients they are given for sums over all replicas."""
+    """Marks the gradients that optimizers are given as summed over all replicas."""
     before, _thread.holds_sums = _thread.holds_sums, True
     context = vars(tf.distribute.get_replica_context())
     missing = object()

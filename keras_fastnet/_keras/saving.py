@@ -108,7 +108,7 @@ def write_whole(write: Callable[[Any], Any], given: Any) -> Any:
 
 @contextlib.contextmanager
 def _locked(folder: str) -> Iterator[None]:
-    """Lets one worker at a time put files in place, if the file system has locks."""
+    """Holds a folder's lock, if the file system supports locks."""
     with contextlib.ExitStack() as closed:
         with contextlib.suppress(OSError):
             handle = os.open(folder, os.O_RDONLY)

@@ -24,7 +24,7 @@ from tensorflow.python.distribute import values as distributed_values
 from tensorflow.python.eager import context
 from tensorflow.python.framework import func_graph, ops
 
-from keras_fastnet._keras.active_strategy import in_scope_only
+from keras_fastnet._keras.scopes import in_scope_only
 from keras_fastnet._keras.wrapping import extend, wrap
 
 # The implementation behind `tf.distribute.MultiWorkerMirroredStrategy`.
@@ -79,7 +79,7 @@ def _seed_of_run(original, own):
 
 
 def seed_datasets(seed: int) -> None:
-    """Gives datasets that shuffle without a seed one each, from now on.
+    """Seeds later unseeded shuffles of datasets.
 
     Unlike `tf.random.set_seed` it leaves other random operations alone: those in
     `Dataset.map` would draw the same in every epoch.
@@ -102,7 +102,7 @@ def agreed_seed() -> int | None:
 
 
 def post_text(key: str, text: str) -> None:
-    """Leaves a text for the other workers, on the chief's coordination service.
+    """Posts a text for the other workers, on the chief's coordination service.
 
     Args:
         key: Its key, which has no text yet.
@@ -167,7 +167,7 @@ def empty_batch(element_spec: Any) -> Any:
 
 
 def without_end_of_data_agreement(dataset: Any) -> Any:
-    """Lets a distributed dataset end without asking the other workers.
+    """Ends a distributed dataset without asking the other workers.
 
     Right where all workers are known to hold equally many batches: it saves one
     collective in every step and keeps the batches' static shapes.
@@ -272,7 +272,7 @@ def converted(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def scratch_graph() -> Iterator[None]:
-    """Has operations traced and not run. Variables are made outside, and stay."""
+    """Traces operations without running them. Variables are made outside, and stay."""
     with func_graph.FuncGraph("fastnet_scratch").as_default():
         yield
 
@@ -286,18 +286,6 @@ def captured_tensors() -> list[Any]:
     return found
 
 
-def strategy_with_extended(strategy: tf.distribute.Strategy, extended: Any) -> None:
-    """Initialises a strategy with a given extended object.
-
-    Its own class's `__init__` makes its own, so that of the base is called.
-
-    Args:
-        strategy: A strategy under construction.
-        extended: Its extended object.
-    """
-    tf.distribute.Strategy.__init__(strategy, extended)
-
-
 def tpu_strategy_with_extended(strategy: tf.distribute.Strategy, extended: Any) -> None:
     """Initialises a `TPUStrategy` with a given extended object.
 
@@ -305,6 +293,6 @@ def tpu_strategy_with_extended(strategy: tf.distribute.Strategy, extended: Any) 
         strategy: A `TPUStrategy` under construction.
         extended: Its `TPUExtended`.
     """
-    strategy_with_extended(strategy, extended)
+    tf.distribute.Strategy.__init__(strategy, extended)
     # As TensorFlow's does: functions get one handle for all cores' variables.
     strategy._enable_packed_variable_in_eager_mode = True

@@ -1,4 +1,4 @@
-"""What callbacks see of a training: its data, its variables and one another."""
+"""A training's data, variables and callbacks, as callbacks see them."""
 
 import weakref
 from collections.abc import Sequence

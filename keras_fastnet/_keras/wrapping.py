@@ -88,7 +88,7 @@ def install() -> None:
 
 
 def extend(thing: Any, extension: type) -> None:
-    """Gives an object the methods of a subclass of its class.
+    """Replaces an object's class by a subclass.
 
     Args:
         thing: An object that Keras has made or is making.

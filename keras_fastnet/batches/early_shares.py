@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_fastnet._keras import datasets as upstream
-from keras_fastnet._keras.map_functions import MapFunction
+from keras_fastnet._keras.datasets import MapFunction
 from keras_fastnet.batches.fingerprints import fingerprint
 from keras_fastnet.batches.global_batch import (
     GlobalBatch,
@@ -30,7 +30,7 @@ _REORDERED = ("shuffle", "skip")
 
 @dataclasses.dataclass(frozen=True)
 class EarlyShares:
-    """How a worker with one device takes its share of a pipeline's batches early.
+    """The early share of a pipeline's batches, for a worker with one device.
 
     Attributes:
         source: The dataset whose elements every worker reads.
@@ -164,7 +164,7 @@ def early_shares(
 
 
 def _split(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, list[MapFunction], str]:
-    """Takes a dataset of examples apart.
+    """Splits a dataset of examples into stages.
 
     Returns:
         The source, the functions of `map` that its elements then pass, and why that of

@@ -84,7 +84,7 @@ class DatasetElements(Elements):
         return self._join(self._held.get_value())
 
     def take_optional(self) -> tf.experimental.Optional:
-        """Takes the next element of the dataset.
+        """Returns the next element of the dataset.
 
         Raises:
             StopIteration: If there is none.
@@ -249,7 +249,7 @@ class EpochDataIterator:
         return isinstance(self._begun(), DatasetElements)
 
     def take_steps(self, loop: Callable[[tf.data.Iterator, Any], Any]) -> Any:
-        """Takes the steps of one call of the train function.
+        """Runs the steps of one call of the train function.
 
         Args:
             loop: Takes them, given the iterator and the element for the first step. It

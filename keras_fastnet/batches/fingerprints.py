@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_fastnet._keras.adapters import values
+from keras_fastnet._keras import values
 from keras_fastnet.batches.global_batch import GlobalBatch, count_examples, local
 
 # Fractions of a length: multiples of the golden ratio modulo 1. An even stride would

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from keras_fastnet._keras.adapters import values
+from keras_fastnet._keras import values
 from keras_fastnet.errors import ShardingError
 
 
@@ -214,7 +214,7 @@ def _sliced(leaf: Any, start: Any, stop: Any) -> Any:
 
 
 def fill_if_empty(data: Any) -> Any:
-    """Gives an empty batch one filler example, all zeros.
+    """Fills an empty batch with one example, all zeros.
 
     Args:
         data: A batch of dense tensors, outside of a `tf.function`.

@@ -44,7 +44,7 @@ def _loop(
     iterator: tf.data.Iterator,
     first: tf.experimental.Optional,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.experimental.Optional]:
-    """Takes steps until the data end.
+    """Runs steps until the data end.
 
     Args:
         function: See `several_steps`.

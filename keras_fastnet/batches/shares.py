@@ -15,7 +15,7 @@ from keras_fastnet.batches.fingerprints import fingerprint_of_sample, spread_row
 from keras_fastnet.batches.global_batch import GlobalBatch, with_examples
 
 OWN = "each worker reads its own data"
-"""How data reach the workers where they differ on purpose."""
+"""The policy of datasets that differ between workers on purpose."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,8 +3,7 @@
 from keras_fastnet.callbacks.backup_and_restore import BackupAndRestore
 from keras_fastnet.callbacks.batch_growth import BatchGrowth
 from keras_fastnet.callbacks.learning_rate_warmup import LearningRateWarmup
-from keras_fastnet.callbacks.throughput_monitor import ThroughputMonitor
-from keras_fastnet.callbacks.trust_ratio_monitor import TrustRatioMonitor
+from keras_fastnet.callbacks.monitors import ThroughputMonitor, TrustRatioMonitor
 
 __all__ = [
     "BackupAndRestore",

@@ -6,17 +6,17 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from keras_fastnet._keras import tensorflow as upstream
-from keras_fastnet._keras.active_strategy import FastnetStrategy, strategy_of
 from keras_fastnet._keras.adapters import models as keras_models
 from keras_fastnet._keras.keras_api import keras, require_keras_3
+from keras_fastnet._keras.scopes import FastnetStrategy, strategy_of
 from keras_fastnet._keras.training import FastnetCallback, data_of
 from keras_fastnet.arguments import checked_bool, checked_integer
 from keras_fastnet.callbacks.backups import backup_file, identity
 from keras_fastnet.callbacks.backups.backup_folder import (
     BackupFolder,
+    location_of,
     wait_for_backups,
 )
-from keras_fastnet.callbacks.backups.storage import location_of
 from keras_fastnet.callbacks.backups.training_state import (
     CHANGING,
     read_state,

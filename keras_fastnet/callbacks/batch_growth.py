@@ -10,7 +10,7 @@ from keras_fastnet.arguments import (
     checked_integer,
     multiples_near,
 )
-from keras_fastnet.callbacks.learning_rate import (
+from keras_fastnet.callbacks.learning_rate_warmup import (
     MomentumCorrection,
     learning_rate_of,
     set_learning_rate,

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from keras_fastnet._keras.adapters import values
+from keras_fastnet._keras import values
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.optimizers import LargeBatchOptimizer
 

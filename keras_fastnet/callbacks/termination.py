@@ -7,8 +7,8 @@ import time
 from types import FrameType
 from typing import Any
 
-from keras_fastnet._keras.active_strategy import strategy_of
 from keras_fastnet._keras.keras_api import keras
+from keras_fastnet._keras.scopes import strategy_of
 
 EXIT_CODE = 128 + signal.SIGTERM
 """Exit code of a process ended by SIGTERM, in shells, Slurm and Kubernetes."""

@@ -7,9 +7,14 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from keras_fastnet._keras.keras_api import keras, require_keras_3
-from keras_fastnet.checks.subject import EXAMPLES_PER_REPLICA, Subject, made, named
+from keras_fastnet.checks.subject import (
+    EXAMPLES_PER_REPLICA,
+    Subject,
+    custom_parts,
+    made,
+    named,
+)
 from keras_fastnet.checks.trainings import UPDATES, Training, Trainings
-from keras_fastnet.checks.traits import custom_parts
 from keras_fastnet.strategies import TorusStrategy, TPUStrategy
 from keras_fastnet.text import count
 

@@ -12,8 +12,8 @@ from keras_fastnet.checks.subject import (
     default_dtypes,
     made,
     named,
+    random_layers,
 )
-from keras_fastnet.checks.traits import random_layers
 
 UPDATES = 3
 """Updates of a training that is compared."""

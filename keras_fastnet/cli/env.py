@@ -8,7 +8,7 @@ from pathlib import Path
 
 from keras_fastnet.cluster.environment import who_started
 from keras_fastnet.cluster.mpi import mpi4py_is_installed
-from keras_fastnet.launcher.machine import available_cpus, visible_gpus
+from keras_fastnet.launcher.worker_environment import available_cpus, visible_gpus
 from keras_fastnet.text import count, fact
 from keras_fastnet.version import __version__
 

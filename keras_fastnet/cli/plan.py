@@ -10,9 +10,9 @@ from keras_fastnet.collectives.grid_choice import (
     NCCL_BUCKET_BYTES,
 )
 from keras_fastnet.errors import UsageError
-from keras_fastnet.scaling import memory, plan_report
-from keras_fastnet.scaling.applications import application
-from keras_fastnet.scaling.plan import Gradients, Nccl, make_plan
+from keras_fastnet.scaling import memory
+from keras_fastnet.scaling.memory import application
+from keras_fastnet.scaling.plan import Gradients, Nccl, as_text, make_plan
 
 _DESCRIPTION = """\
 Predict what summing the gradients costs on a cluster, which grid TorusStrategy would
@@ -152,7 +152,7 @@ def execute(arguments: argparse.Namespace) -> int:
     except ValueError as error:
         # A file of --bench cannot be read, or its measurements are too few.
         raise UsageError(str(error)) from error
-    print(plan_report.as_text(plan, needed))
+    print(as_text(plan, needed))
     return 0
 
 

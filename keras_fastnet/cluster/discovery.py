@@ -21,11 +21,11 @@ from keras_fastnet.cluster.environment import (
     ProcessRank,
     left_out,
     mpi_rank,
+    slurm_addresses,
     slurm_rank,
 )
 from keras_fastnet.cluster.gpus import slurm_task_gpus
 from keras_fastnet.cluster.mpi import MpiWorld, mpi4py_is_installed
-from keras_fastnet.cluster.slurm import slurm_addresses
 from keras_fastnet.cluster.watchdog import killed_after
 from keras_fastnet.errors import ClusterError
 

@@ -1,4 +1,4 @@
-"""What each worker is doing, and the texts that workers compare outside of steps.
+"""Records what each worker is doing, and exchanges texts outside of steps.
 
 All are texts in TensorFlow's coordination service, which runs on the chief (rank 0),
 whatever carries the sums:
@@ -255,7 +255,7 @@ class FlightRecorder:
         return ClusterError(str(self.failure))
 
     def _report(self, error: BaseException) -> None:
-        """Tells the other workers of the error that ends the program."""
+        """Reports the error that ends the program to the other workers."""
         if isinstance(error, tf.errors.OpError):
             # Of a program's own loop.
             named = self._explained(error)
@@ -331,7 +331,7 @@ class FlightRecorder:
         upstream.abort_collectives(message)
 
     def _post_end(self, how: str) -> None:
-        """Tells the other workers that this one ends, unless another one ends first."""
+        """Reports to the other workers that this one ends, unless another did first."""
         _post_soon(
             _END,
             "All workers must run until the training has ended. Received: rank "
@@ -358,7 +358,7 @@ class FlightRecorder:
         return Note(text, list(numbers), since, where if self._is_waiting else "")
 
     def _post_note(self) -> None:
-        """Leaves the note of what this worker is doing in place of the last one."""
+        """Replaces the note of what this worker is doing."""
         own = self._own()
         if own == self._posted:
             return
@@ -372,7 +372,7 @@ def _text(key: str) -> str | None:
 
 
 def _post_soon(key: str, text: str, is_there: bool = False) -> None:
-    """Leaves a text, or replaces it, if the chief takes it within a second.
+    """Posts or replaces a text, if the chief takes it within a second.
 
     A chief that is suspended never takes it.
     """

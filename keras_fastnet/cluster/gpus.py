@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from keras_fastnet.cluster.slurm import expand_counts
+from keras_fastnet.cluster.environment import expand_counts
 from keras_fastnet.errors import ClusterError, UsageError
 from keras_fastnet.text import count
 

@@ -68,7 +68,7 @@ class MpiWorld:
         sys.excepthook = self._abort
 
     def describe(self, gpus: int, *, prints: bool) -> tuple[Cluster, slice]:
-        """Tells the ranks about one another. Collective.
+        """Exchanges facts between the ranks. Collective.
 
         Args:
             gpus: The number of GPUs that this process sees.

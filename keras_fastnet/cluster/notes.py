@@ -1,4 +1,4 @@
-"""What the workers were doing, and the messages that name those who are late."""
+"""Notes of what workers are doing, and messages that name late ones."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ _IN_A_STEP = "epoch {}, step {}"
 
 
 class Note(NamedTuple):
-    """What a worker is doing.
+    """A note of what a worker is doing.
 
     Attributes:
         text: A text, with `{}` for each number.

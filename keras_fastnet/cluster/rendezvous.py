@@ -50,7 +50,7 @@ _LONGEST_LINE_BYTES = 1 << 20
 
 
 class _Hello(NamedTuple):
-    """What a worker sends; `patience` is its rest of `timeout`, in seconds."""
+    """A worker's message; `patience` is its rest of `timeout`, in seconds."""
 
     rank: int
     id: str

@@ -16,7 +16,6 @@ from keras_fastnet.arguments import (
     checked_number,
     multiples_near,
 )
-from keras_fastnet.datasets.damage import find_usable
 from keras_fastnet.datasets.image_ops import (
     PADDING,
     decode_center,
@@ -25,8 +24,14 @@ from keras_fastnet.datasets.image_ops import (
     parse,
     shift,
 )
-from keras_fastnet.datasets.reading import Share, read, share_records
-from keras_fastnet.datasets.record_files import count_records, find_files
+from keras_fastnet.datasets.reading import (
+    Share,
+    count_records,
+    find_files,
+    find_usable,
+    read,
+    share_records,
+)
 from keras_fastnet.strategies import TorusStrategy, TPUStrategy
 
 # Of ImageNet's training images: red, green and blue, from 0 to 255.

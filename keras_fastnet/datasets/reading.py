@@ -1,12 +1,84 @@
-"""Which records a worker reads, and the dataset of them, in order."""
+"""Record files: which records a worker reads, in order, and which are damaged."""
 
 import dataclasses
+import glob
 import itertools
+import os
 import pathlib
-from collections.abc import Sequence
+import re
+import struct
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import tensorflow as tf
+
+from keras_fastnet.datasets.image_ops import decode, parse
+
+# A record is preceded by its length and the checksum of that, and followed by its own
+# checksum. TensorFlow verifies both when it reads.
+_HEADER = struct.Struct("<QI")
+_CHECKSUM_SIZE = 4
+
+
+def find_files(data_dir: pathlib.Path, split: str) -> list[pathlib.Path]:
+    """Returns the files of a split, sorted by name.
+
+    Args:
+        data_dir: Their folder.
+        split: The prefix of their names, which are `<split>-*`.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If files that count themselves, as `-00000-of-00002` does, are not
+            as many as they say.
+    """
+    pattern = f"{glob.escape(split)}-*"
+    files = sorted(path for path in data_dir.glob(pattern) if path.is_file())
+    if not files:
+        raise FileNotFoundError(
+            f"`data_dir` must be a folder with the files `{split}-*`. Received: "
+            f"{data_dir}, without such a file. Pass another `split` or `data_dir`."
+        )
+    totals = {
+        int(match[1]) if (match := re.search(r"-of-(\d+)", path.name)) else None
+        for path in files
+    }
+    if totals not in ({None}, {len(files)}):
+        raise ValueError(
+            "The files of a split must be those of one conversion, all that `-of-` in "
+            f"their names counts. Received: {len(files):,} files from {files[0].name} "
+            f"to {files[-1].name} in {data_dir}. Fetch what is missing, or move what "
+            "does not belong to them elsewhere."
+        )
+    return files
+
+
+def count_records(path: pathlib.Path) -> int:
+    """Counts the records of a file by their headers, without reading the records.
+
+    Args:
+        path: An uncompressed TFRecord file.
+
+    Raises:
+        ValueError: If the file is empty or does not end with a whole record.
+    """
+    records = position = 0
+    with path.open("rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        while size - position >= _HEADER.size:
+            length, _ = _HEADER.unpack(os.pread(file.fileno(), _HEADER.size, position))
+            position += _HEADER.size + length + _CHECKSUM_SIZE
+            records += 1
+    if position == size > 0:
+        return records
+    raise ValueError(
+        f"A TFRecord file must consist of whole records. Received: {path}, which "
+        f"{'ends within one' if size else 'is empty'}. Fetch or write the file again, "
+        'unpack it if it is compressed, or pass `corrupt="skip"` to do without what '
+        "cannot be read."
+    )
+
 
 # Files that are read in parallel in training. Fixed, as it determines the order.
 _FILES_AT_ONCE = 16
@@ -116,3 +188,57 @@ def read(
     # but not read would count as an epoch for the outer one alone.
     seeds = tf.data.Dataset.random(seed, rerandomize_each_iteration=True)
     return seeds.batch(2).take(1).flat_map(epoch)
+
+
+def find_usable(
+    files: Sequence[pathlib.Path], image_key: str, label_key: str
+) -> tuple[list[int], list[tuple[int, int]], list[str]]:
+    """Reads and decodes all records of files, several files at once.
+
+    Args:
+        files: TFRecord files.
+        image_key: The feature that holds an encoded image.
+        label_key: The feature that holds an integer.
+
+    Returns:
+        The number of records of each file that can be read, the file's index and the
+        number of those among them that cannot be used, and a line about each record
+        that is lost. TensorFlow cannot read on after a wrong checksum, so the rest of a
+        file is one of them.
+    """
+
+    @tf.function(input_signature=[tf.TensorSpec((), tf.string)], autograph=False)
+    def size_of(record: tf.Tensor) -> tf.Tensor:
+        encoded, _ = parse(record, image_key, label_key)
+        return tf.size(decode(encoded))
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        found = list(pool.map(lambda path: _usable_of(path, size_of), files))
+    omitted = [(file, n) for file, (_, own, _) in enumerate(found) for n in own]
+    lines = [line for _, _, own in found for line in own]
+    return [end for end, _, _ in found], omitted, lines
+
+
+def _usable_of(
+    path: pathlib.Path, size_of: Callable[[tf.Tensor], tf.Tensor]
+) -> tuple[int, list[int], list[str]]:
+    end, omitted, lines = 0, [], []
+    try:
+        for record in tf.data.TFRecordDataset(str(path)):
+            if problem := _problem_with(record, size_of):
+                omitted.append(end)
+                lines.append(f"record {end} of {path}: {problem}")
+            end += 1
+    except tf.errors.DataLossError:
+        lines.append(f"record {end} of {path} and all after it: it is damaged")
+    return end, omitted, lines
+
+
+def _problem_with(record: tf.Tensor, size_of: Callable[[tf.Tensor], tf.Tensor]) -> str:
+    try:
+        empty = int(size_of(record)) == 0
+    except tf.errors.OpError as error:
+        # The message follows a traceback, and precedes the node's name.
+        last = error.message.split("[[{{")[0].strip().splitlines()[-1]
+        return last.removeprefix("assertion failed: ").strip("[]")
+    return "its image is empty" if empty else ""

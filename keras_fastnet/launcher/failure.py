@@ -8,8 +8,7 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
-from keras_fastnet.launcher.supervisor import Supervisor
-from keras_fastnet.launcher.worker_process import WorkerProcess
+from keras_fastnet.launcher.supervisor import Supervisor, WorkerProcess
 from keras_fastnet.text import count
 
 _LAST_LINES = 20

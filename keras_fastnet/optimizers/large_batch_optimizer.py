@@ -7,13 +7,17 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_fastnet._keras.active_strategy import FastnetStrategy, MicroBatchOptimizer
-from keras_fastnet._keras.adapters import optimizers, values
+from keras_fastnet._keras import values
+from keras_fastnet._keras.adapters import optimizers
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.replica_step import keras_step, summed_gradients
-from keras_fastnet._keras.scopes import STRATEGIES, refuse_lone_update
+from keras_fastnet._keras.scopes import (
+    STRATEGIES,
+    FastnetStrategy,
+    MicroBatchOptimizer,
+    refuse_lone_update,
+)
 from keras_fastnet.arguments import checked_integer, checked_number
-from keras_fastnet.optimizers.dense_gradient import dense
 
 
 @keras.saving.register_keras_serializable(package="keras_fastnet")
@@ -369,3 +373,28 @@ def _check_strategy() -> None:
             f"{strategy.num_replicas_in_sync} replicas. Make the model in the scope of "
             "`keras_fastnet.TorusStrategy()`."
         )
+
+
+def dense(gradient: Any) -> Any:
+    """Returns a gradient as a dense tensor.
+
+    Args:
+        gradient: A tensor, `tf.IndexedSlices` or `None`.
+
+    Returns:
+        For `tf.IndexedSlices`, the dense tensor, with rows of the same index added up;
+        any other gradient unchanged.
+
+    Example:
+
+    >>> slices = tf.IndexedSlices(
+    ...     tf.constant([[1.0], [2.0], [4.0]]), tf.constant([0, 2, 0]), (3, 1)
+    ... )
+    >>> dense(slices).numpy().ravel().tolist()
+    [5.0, 0.0, 2.0]
+    """
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    return tf.math.unsorted_segment_sum(
+        gradient.values, gradient.indices, gradient.dense_shape[0]
+    )

@@ -6,15 +6,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_fastnet._keras.adapters import optimizers, values
+from keras_fastnet._keras import values
+from keras_fastnet._keras.adapters import optimizers
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.arguments import checked_bool, checked_number
-from keras_fastnet.optimizers.dense_gradient import dense
-from keras_fastnet.optimizers.exclusions import Exclusions
+from keras_fastnet.optimizers.exclusions import Exclusions, treatment_table
+from keras_fastnet.optimizers.large_batch_optimizer import dense
 from keras_fastnet.optimizers.momentum_update import momentum_update
-from keras_fastnet.optimizers.treatment import treatment_table
-from keras_fastnet.optimizers.trust_ratio import l2_norm, trust_ratio
-from keras_fastnet.optimizers.trust_ratio_record import TrustRatioRecord
+from keras_fastnet.optimizers.trust_ratio import TrustRatioRecord, l2_norm, trust_ratio
 
 
 @keras.saving.register_keras_serializable(package="keras_fastnet")

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from keras_fastnet.arguments import checked_choice, checked_integer, multiples_near
 from keras_fastnet.recipes.published import RECIPES, Published, Setting, chosen
-from keras_fastnet.schedules import Polynomial, Steps
-from keras_fastnet.schedules.decays import warmup_then_decay
+from keras_fastnet.schedules import Polynomial, Steps, warmup_then_decay
 from keras_fastnet.text import count, table
 
 if TYPE_CHECKING:
@@ -205,7 +204,7 @@ class Recipe:
         """
         from keras_fastnet._keras.keras_api import keras
         from keras_fastnet.callbacks.progress import print_on_chief
-        from keras_fastnet.models.zero_gamma import zero_gamma_if_untrained
+        from keras_fastnet.models import zero_gamma_if_untrained
 
         policy, strategy = model.dtype_policy.name, model.distribute_strategy
         if policy != self["precision"] or self._strategy not in (None, strategy):

@@ -14,7 +14,7 @@ from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.collectives.cost_model import Topology
 from keras_fastnet.collectives.grid import Grid, grids_of
 from keras_fastnet.errors import ClusterError, UsageError
-from keras_fastnet.launcher.machine import available_cpus, processor_name
+from keras_fastnet.launcher.worker_environment import available_cpus, processor_name
 from keras_fastnet.scaling.all_reduce_timing import AllReduces
 from keras_fastnet.scaling.bench_results import FORMAT, as_text
 

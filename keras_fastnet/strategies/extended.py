@@ -1,4 +1,4 @@
-"""What the strategies have in common: their methods, and their extended halves."""
+"""Common base classes of the strategies, and of their extended halves."""
 
 import contextlib
 import functools
@@ -8,8 +8,8 @@ from typing import Any
 import tensorflow as tf
 
 from keras_fastnet._keras import tensorflow as upstream
-from keras_fastnet._keras.active_strategy import FastnetStrategy
 from keras_fastnet._keras.replica_step import keras_step
+from keras_fastnet._keras.scopes import FastnetStrategy
 from keras_fastnet._keras.training import SHARED_POLICIES
 from keras_fastnet.batches.shares import distribute_shares
 

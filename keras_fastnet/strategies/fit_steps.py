@@ -6,7 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_fastnet._keras.adapters import models, values
+from keras_fastnet._keras import values
+from keras_fastnet._keras.adapters import models
 from keras_fastnet._keras.replica_step import ModelStep, ReplicaStep, sum_over_replicas
 from keras_fastnet.batches.global_batch import GlobalBatch
 

@@ -1,4 +1,4 @@
-"""What the patched Keras code asks of a strategy."""
+"""Strategy methods that the patched Keras code calls."""
 
 import contextlib
 import functools
@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from keras_fastnet._keras.active_strategy import MicroBatchOptimizer
 from keras_fastnet._keras.adapters import models as keras_models
 from keras_fastnet._keras.description import (
     described_callbacks,
@@ -17,7 +16,7 @@ from keras_fastnet._keras.description import (
 )
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.replica_step import ModelStep, ReplicaStep, seed_offset
-from keras_fastnet._keras.scopes import refuse_other_step
+from keras_fastnet._keras.scopes import MicroBatchOptimizer, refuse_other_step
 from keras_fastnet.batches.distributed_input import DistributedInput
 from keras_fastnet.batches.global_batch import (
     GlobalBatch,
@@ -26,7 +25,7 @@ from keras_fastnet.batches.global_batch import (
     without_optionals,
 )
 from keras_fastnet.cluster.flight_recorder import FlightRecorder
-from keras_fastnet.strategies.agreement import compare_calls
+from keras_fastnet.strategies.agreement import WorkerExchange, compare_calls
 from keras_fastnet.strategies.extended import FitStrategy
 from keras_fastnet.strategies.fit_steps import (
     differentiable_sums,
@@ -35,7 +34,6 @@ from keras_fastnet.strategies.fit_steps import (
 )
 from keras_fastnet.strategies.fit_summary import fit_summary
 from keras_fastnet.strategies.weights_check import WeightsCheck
-from keras_fastnet.strategies.worker_exchange import WorkerExchange
 
 _LOSSES = {
     "scalar": "a loss function returns a scalar, which is taken for the mean over "
@@ -53,7 +51,7 @@ _LOSSES = {
     "use LargeBatchOptimizer(optimizer, accumulation_steps), or add up "
     "tf.distribute.get_replica_context().all_reduce('MEAN', gradients).",
 }
-"""How a loss is taken that may mean several things, by its kind."""
+"""Lines about ambiguous losses and metrics, by kind."""
 
 
 class _Agreed:

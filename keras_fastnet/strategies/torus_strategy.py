@@ -1,13 +1,15 @@
 """TorusStrategy: Keras 3's `model.fit` on several TensorFlow workers."""
 
+import ctypes
 import functools
 import inspect
+import os
+import platform
 from contextlib import nullcontext
 from typing import Any, ClassVar, Literal
 
 import tensorflow as tf
 
-from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet._keras.adapters import install_changes
 from keras_fastnet.arguments import checked_choice, checked_number
 from keras_fastnet.cluster.discovery import (
@@ -19,7 +21,6 @@ from keras_fastnet.cluster.start import meet_workers, server_start
 from keras_fastnet.collectives.grid import Grid
 from keras_fastnet.strategies.extended import FitStrategy
 from keras_fastnet.strategies.fit_support import FitSupport
-from keras_fastnet.strategies.memory import keep_freed_memory
 from keras_fastnet.strategies.torus_extended import TorusExtended
 from keras_fastnet.text import count
 
@@ -160,7 +161,8 @@ class TorusStrategy(FitStrategy, tf.distribute.MultiWorkerMirroredStrategy):
                 transport,
                 recorder,
             )
-            upstream.strategy_with_extended(self, extended)
+            # Its base class's, since its own makes an extended object itself.
+            tf.distribute.Strategy.__init__(self, extended)
         self.fit_support = FitSupport(
             self,
             check_fit=functools.partial(check_described_in_time, found),
@@ -188,3 +190,28 @@ class TorusStrategy(FitStrategy, tf.distribute.MultiWorkerMirroredStrategy):
         if replicas == 1:
             return text
         return f"{text}, grid {self.grid} over {self.extended.engine}"
+
+
+# Parameters of mallopt(3).
+_TRIM_THRESHOLD = -1
+_MMAP_MAX = -4
+_INT_MAX = 2**31 - 1
+
+
+def keep_freed_memory() -> None:
+    """Makes this process keep the memory that it frees, to use it again.
+
+    A training step allocates and frees many megabytes at a time. The GNU C library
+    returns such memory to the system, which clears every page again in the next step;
+    `benchmarks/weak_scaling` shows the cost in the steps of one worker. In exchange the
+    process never gets smaller.
+
+    Does nothing with another C library, or if the user set one of glibc's variables
+    MALLOC_… or GLIBC_TUNABLES.
+    """
+    is_set = any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ)
+    if is_set or platform.libc_ver()[0] != "glibc":
+        return
+    libc = ctypes.CDLL(None)
+    libc.mallopt(_MMAP_MAX, 0)
+    libc.mallopt(_TRIM_THRESHOLD, _INT_MAX)

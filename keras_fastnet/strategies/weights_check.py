@@ -1,4 +1,4 @@
-"""Gives all workers the chief's initial weights, and checks that they stay equal."""
+"""Broadcasts the chief's initial weights, and checks that weights stay equal."""
 
 import json
 import math
@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_fastnet._keras.adapters import values
+from keras_fastnet._keras import values
 from keras_fastnet._keras.description import shared_state
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.tensorflow import captured_tensors
 from keras_fastnet.batches.global_batch import local
 from keras_fastnet.errors import MismatchError
-from keras_fastnet.strategies.agreement import difference
-from keras_fastnet.strategies.worker_exchange import WorkerExchange
+from keras_fastnet.strategies.agreement import WorkerExchange, difference
 from keras_fastnet.text import count
 
 # Processors of different kinds round differently: workers on them drift apart by this
@@ -120,7 +119,7 @@ class WeightsCheck:
         remedy: str,
         stop: bool = False,
     ) -> bool:
-        """Gives new variables the chief's values.
+        """Sets new variables to the chief's values.
 
         Returns:
             Whether any worker has passed `stop`.

@@ -6,8 +6,7 @@ import pytest
 
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.callbacks.backups import backup_file
-from keras_fastnet.callbacks.backups.backup_folder import wait_for_backups
-from keras_fastnet.callbacks.backups.storage import ObjectStore
+from keras_fastnet.callbacks.backups.backup_folder import ObjectStore, wait_for_backups
 from tests.callbacks.backup_trainings import assert_same_weights, fit
 
 moto = pytest.importorskip("moto.server")

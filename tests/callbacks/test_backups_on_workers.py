@@ -12,6 +12,8 @@ from tests.distributed import backup_jobs
 
 pytestmark = pytest.mark.distributed
 
+THREE = pytest.param("three_workers", marks=pytest.mark.slow)
+
 
 def in_this_process(job, **kwargs):
     return [getattr(backup_jobs, job)(TorusStrategy(), **kwargs)]
@@ -35,7 +37,7 @@ def whole(two_workers, tmp_path_factory):
     return two_workers.run("fit_with_backups", folder=str(folder))
 
 
-@pytest.mark.parametrize("pool", ["two_workers", "in_this_process", "three_workers"])
+@pytest.mark.parametrize("pool", ["two_workers", "in_this_process", THREE])
 def test_any_number_of_workers_resumes(request, pool, interrupted, whole, tmp_path):
     folder = tmp_path / "backups"
     shutil.copytree(interrupted, folder)
@@ -76,7 +78,7 @@ def test_all_workers_refuse(two_workers, interrupted, tmp_path, changed, words):
         assert result["iterations"] == 0
 
 
-@pytest.mark.parametrize("pool", ["one_by_two", "two_workers", "three_workers"])
+@pytest.mark.parametrize("pool", ["one_by_two", "two_workers", THREE])
 def test_counts_of_metrics_are_restored_whole(request, pool):
     """A part for each replica would lose the rest of integers."""
     for counts in request.getfixturevalue(pool).run("restored_counts"):

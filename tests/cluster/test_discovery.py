@@ -8,10 +8,10 @@ from keras_fastnet.cluster.discovery import resolver_of
 from keras_fastnet.cluster.environment import (
     ProcessRank,
     left_out,
+    slurm_addresses,
     slurm_rank,
     who_started,
 )
-from keras_fastnet.cluster.slurm import slurm_addresses
 from keras_fastnet.errors import ClusterError
 
 # As Slurm 22.05 gave them to the last of four tasks.

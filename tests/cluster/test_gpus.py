@@ -6,7 +6,10 @@ from hypothesis import strategies as st
 
 from keras_fastnet.cluster.gpus import divide_gpus, mpi_process_gpus, slurm_task_gpus
 from keras_fastnet.errors import ClusterError, UsageError
-from keras_fastnet.launcher.machine import parse_visible_devices, visible_gpus
+from keras_fastnet.launcher.worker_environment import (
+    parse_visible_devices,
+    visible_gpus,
+)
 
 
 @pytest.mark.distributed

@@ -10,7 +10,7 @@ import pytest
 
 from tests.cluster.processes import QUIET, ROOT
 
-pytestmark = [pytest.mark.distributed, pytest.mark.clusters, pytest.mark.slow]
+pytestmark = [pytest.mark.distributed, pytest.mark.clusters]
 pytest.importorskip("ray", reason="Ray is not installed: `make test-clusters`")
 
 SCRIPT = str(ROOT / "examples" / "clusters" / "ray_train.py")

@@ -24,7 +24,7 @@ BATCH = str(ROOT / "examples" / "clusters" / "slurm.sbatch")
 ADDRESSES = """
 import os
 from keras_fastnet.cluster.environment import slurm_rank
-from keras_fastnet.cluster.slurm import slurm_addresses
+from keras_fastnet.cluster.environment import slurm_addresses
 place = slurm_rank(os.environ)
 print(place.rank, os.environ["SLURMD_NODENAME"], *slurm_addresses(os.environ, place))
 """

@@ -49,7 +49,9 @@ def nine(request):
     return request.getfixturevalue(request.param)
 
 
-@pytest.fixture(params=["four_workers", "four_mpi"])
+@pytest.fixture(
+    params=["four_workers", pytest.param("four_mpi", marks=pytest.mark.slow)]
+)
 def four(request):
     """Four workers, on either transport."""
     return request.getfixturevalue(request.param)
@@ -153,7 +155,11 @@ def test_dtype_without_a_sum_raises(two_workers):
 
 @pytest.mark.parametrize(
     ("cluster", "algorithm"),
-    [("four_workers", "torus"), ("four_mpi", "torus"), ("four_workers", "ring")],
+    [
+        ("four_workers", "torus"),
+        pytest.param("four_mpi", "torus", marks=pytest.mark.slow),
+        ("four_workers", "ring"),
+    ],
 )
 def test_training_equals_one_device(request, one_device, cluster, algorithm):
     workers = request.getfixturevalue(cluster)

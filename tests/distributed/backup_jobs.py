@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from keras_fastnet._keras import tensorflow as upstream
-from keras_fastnet._keras.adapters import models, values
+from keras_fastnet._keras import values
+from keras_fastnet._keras.adapters import models
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.callbacks import BackupAndRestore
 from keras_fastnet.callbacks.backups.backup_folder import wait_for_backups

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_fastnet._keras.keras3.trainers import TensorFlowTrainer
+from keras_fastnet._keras.keras3 import TensorFlowTrainer
 from tests.distributed.jobs import large_batch, scope, state
 
 

@@ -9,6 +9,7 @@ from tests.cluster.processes import TRAIN, check_weights, weights_of
 
 pytestmark = [
     pytest.mark.distributed,
+    pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="needs Linux"),
 ]
 
@@ -18,9 +19,7 @@ def run(fastnet):
     return functools.partial(fastnet, "run", "--workers", 2, "--max-restarts", 4)
 
 
-@pytest.mark.parametrize(
-    "transport", ["mpi", pytest.param("tensorflow", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("transport", ["mpi", "tensorflow"])
 def test_training_that_fails_in_three_ways_ends_with_the_same_weights(
     run, tmp_path, transport
 ):
@@ -41,7 +40,6 @@ def test_training_that_fails_in_three_ways_ends_with_the_same_weights(
     check_weights(whole / "rank-0.npz", *weights_of(whole), *weights_of(broken))
 
 
-@pytest.mark.slow
 def test_exception_at_the_same_update_is_not_retried_again(run, tmp_path):
     done = run(TRAIN, tmp_path, "1", "0", "auto", "0:3:raise", "1:5:always-raise")
     assert done.returncode == 1

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from keras_fastnet.strategies.memory import keep_freed_memory
+from keras_fastnet.strategies.torus_strategy import keep_freed_memory
 
 pytestmark = pytest.mark.skipif(
     platform.libc_ver()[0] != "glibc", reason="it is glibc's memory that is kept"

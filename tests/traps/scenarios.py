@@ -8,6 +8,8 @@ import contextlib
 import json
 import os
 import pathlib
+import subprocess
+import sys
 import tempfile
 import zipfile
 from typing import Any
@@ -17,7 +19,7 @@ import tensorflow as tf
 
 import keras_fastnet
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet.errors import MismatchError
+from keras_fastnet.errors import MismatchError, ShardingError
 from tests.stopping import Stop, StopAfter
 from tests.traps.kits import Ours
 
@@ -481,6 +483,23 @@ def saves_on_one_path(kit: Any, folder: str) -> list[Any]:
     return damaged
 
 
+def classes_from_a_set(kit: Any, folder: str) -> list[Any]:
+    """34: classes numbered in the order of a Python set"""
+    names = [f"class {i}" for i in range(8)]
+    # As a worker that was started in another way than by `fastnet run`.
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONHASHSEED"}
+    command = [sys.executable, "-c", f"print(*map({names}.index, set({names})))"]
+    order = subprocess.check_output(command, env=environment, text=True)
+    labels = column(*map(int, order.split()))
+    with kit.strategy.scope():
+        model = line(SGD(0.1))
+    try:
+        kit.train(model, np.ones_like(labels), labels)
+    except ShardingError as error:
+        return [str(error)]
+    return labels.ravel().tolist()
+
+
 def sharded(dataset: tf.data.Dataset, policy: str) -> tf.data.Dataset:
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = getattr(
@@ -501,6 +520,11 @@ def judged(name: str, by_worker: list[list[Any]]) -> Seen:
             return "refused", True
         weights = [round(weight, 4) for (weight,) in by_worker]
         return f"weights {weights} on 2 workers", len(set(weights)) == 1
+    if name == "classes_from_a_set":
+        if all("the same global batches" in str(found[0]) for found in by_worker):
+            return "refused", True
+        numberings = len(set(map(tuple, by_worker)))
+        return f"{numberings} numberings of 8 classes on 2 workers", numberings == 1
     if name == "saves_on_one_path":
         bad = sum(map(any, zip(*by_worker, strict=True)))
         return f"{bad} of {len(by_worker[0])} files damaged", bad == 0
@@ -526,6 +550,7 @@ ON_TWO_WORKERS = (
     saves_on_one_path,
     loop_outside_of_scope,
     weights_on_the_chief,
+    classes_from_a_set,
 )
 
 

@@ -5,19 +5,20 @@ TensorFlow runs its steps. So replicas have equal weights, and so have the batch
 update. `fit` prints a line where they hold different numbers of examples.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
-from keras_fastnet._keras.active_strategy import (
-    MicroBatchOptimizer,
-    in_replica,
-    strategy_of,
-)
 from keras_fastnet._keras.keras2 import internal
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.replica_step import seed_offset
-from keras_fastnet._keras.scopes import refuse_no_scope
+from keras_fastnet._keras.scopes import (
+    MicroBatchOptimizer,
+    in_replica,
+    refuse_no_scope,
+    strategy_of,
+)
 from keras_fastnet._keras.tensorflow import global_seed
 from keras_fastnet._keras.training import data_of, note_data
 from keras_fastnet._keras.wrapping import wrap
@@ -171,7 +172,7 @@ class _Report(keras.callbacks.Callback):
 
 
 def _average_statistics(model: Any) -> None:
-    """Gives all replicas the mean of their moving statistics."""
+    """Sets all replicas' moving statistics to their mean."""
     statistics = [
         variable
         for variable in model.non_trainable_variables
@@ -229,3 +230,21 @@ def _own_stream(original, generator):
         # TensorFlow seeds an operation by its place in the graph.
         seed = len(tf.compat.v1.get_default_graph().get_operations())
     return (seed + seed_offset(replica)) % 2**31
+
+
+def step_of(function: Callable[..., Any]) -> None:
+    """Returns `None`: TensorFlow runs the steps of Keras 2 as any other function."""
+    return None
+
+
+def build_optimizer(model: Any) -> None:
+    """Makes the optimizer's variables, which Keras leaves to the first step."""
+    with model.distribute_strategy.scope():
+        model.optimizer.build(model.trainable_variables)
+
+
+def retrace(model: Any) -> None:
+    """Makes `fit` trace the train function again, from `on_train_begin` on."""
+    model.train_function = model.make_train_function(force=True)
+    if isinstance(model.optimizer, MicroBatchOptimizer):
+        model.optimizer.retrace()

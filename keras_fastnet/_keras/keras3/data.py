@@ -17,8 +17,8 @@ from keras.src.trainers.data_adapters import (
     py_dataset_adapter,
 )
 
-from keras_fastnet._keras.active_strategy import FastnetStrategy
 from keras_fastnet._keras.keras3.arrays import dataset_of_rows
+from keras_fastnet._keras.scopes import FastnetStrategy
 from keras_fastnet._keras.wrapping import extend, wrap
 
 
@@ -69,7 +69,7 @@ def dataset_with_own_queues(iterator: tf_trainer.TFEpochIterator) -> Any:
 
 
 def iterate_over(iterator: tf_trainer.TFEpochIterator, data: Any) -> None:
-    """Has Keras's iterator yield other data.
+    """Makes Keras's iterator yield other data.
 
     Args:
         iterator: The iterator.
@@ -184,7 +184,7 @@ def _dataset_of(adapter: Any) -> Any:
 # iterators: what one of them leaves there, such as the one that only looks at the first
 # batch, the next one gets in addition to its own.
 def separate_iterators(adapter: Any) -> None:
-    """Gives each iterator over a `PyDataset` a queue of its own.
+    """Separates the queues of iterators over a `PyDataset`.
 
     With one for all of them some batches come twice, others never.
     """
@@ -210,7 +210,7 @@ def separate_iterators(adapter: Any) -> None:
 # calls before the first epoch, and `on_epoch_begin` may still give it another order.
 @contextlib.contextmanager
 def first_only(adapter: Any) -> Iterator[None]:
-    """Has iterators that begin in this context yield the first batch only.
+    """Limits iterators that begin in this context to the first batch.
 
     Args:
         adapter: The `PyDatasetAdapter`, after `separate_iterators`.

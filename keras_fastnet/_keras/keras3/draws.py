@@ -13,7 +13,7 @@ _KERAS = ("normal", "truncated_normal", "uniform", "randint")
 
 @contextlib.contextmanager
 def equal_draws() -> Iterator[None]:
-    """Gives all examples of a batch the same random numbers, in every step.
+    """Draws the same random numbers for all examples of a batch, in every step.
 
     A model whose layers draw then makes the same update on any number of replicas. It
     replaces the functions of `keras.random`, which Keras's layers call too. Draws of

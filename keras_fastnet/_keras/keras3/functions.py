@@ -8,11 +8,7 @@ from typing import Any, Literal
 import keras
 import tensorflow as tf
 
-from keras_fastnet._keras.active_strategy import (
-    FastnetStrategy,
-    counts_alone,
-    strategy_of,
-)
+from keras_fastnet._keras.keras3 import TensorFlowTrainer
 from keras_fastnet._keras.keras3.data import dataset_with_own_queues, iterate_over
 from keras_fastnet._keras.keras3.models import (
     all_metrics,
@@ -21,16 +17,21 @@ from keras_fastnet._keras.keras3.models import (
     is_overridden,
     model_step,
 )
-from keras_fastnet._keras.keras3.scope import move_own_into_scope
-from keras_fastnet._keras.keras3.trainers import TensorFlowTrainer
-from keras_fastnet._keras.scopes import refuse_no_scope, support_of
+from keras_fastnet._keras.keras3.optimizers import move_own_into_scope
+from keras_fastnet._keras.scopes import (
+    FastnetStrategy,
+    counts_alone,
+    refuse_no_scope,
+    strategy_of,
+    support_of,
+)
 from keras_fastnet._keras.training import note_data
 from keras_fastnet._keras.wrapping import wrap
 
 
 @contextlib.contextmanager
 def _traced_for_strategy(model: keras.Model) -> Iterator[None]:
-    """Has Keras make a model's functions so that the strategy can run them.
+    """Builds a model's functions for the strategy, with Keras's XLA off.
 
     Raises:
         ValueError: A layer cannot be divided among several replicas.
@@ -223,16 +224,17 @@ def _step(model, step, kind):
     return step
 
 
-@wrap(
-    TensorFlowTrainer,
-    "make_predict_function",
-    stock="The step of several replicas is compiled by XLA, which cannot.",
-    until="As for `_make_function`.",
-)
-def _make_predict_step(original, model, *args, **kwargs):
-    before = model.predict_function
+def make_predict_function(model: keras.Model) -> None:
+    """Rebuilds a model's predict function for the strategy, once.
+
+    Args:
+        model: A model of several replicas or workers, whose function Keras has made.
+    """
+    made = vars(model).get("_fastnet_predict")
+    if made is not None and made is model.predict_function:
+        return
     with _traced_for_strategy(model):
-        result = original(model, *args, **kwargs)
-    if model.predict_function is not before:
-        model.predict_function = _with_named_errors(model, model.predict_function)
-    return result
+        model.make_predict_function(force=True)
+    model.predict_function = _with_named_errors(model, model.predict_function)
+    # Past Keras, which tracks what is set.
+    vars(model)["_fastnet_predict"] = model.predict_function

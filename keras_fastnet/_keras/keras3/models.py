@@ -12,15 +12,16 @@ from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.backend.tensorflow import trainer as tf_trainer
 from keras.src.trainers.compile_utils import CompileMetrics
 
-from keras_fastnet._keras.active_strategy import MicroBatchOptimizer
-from keras_fastnet._keras.keras3 import values
-from keras_fastnet._keras.keras3.trainers import TensorFlowTrainer
+from keras_fastnet._keras import values
+from keras_fastnet._keras.keras3 import TensorFlowTrainer
+from keras_fastnet._keras.keras3.steps import added_loss
 from keras_fastnet._keras.replica_step import (
     ModelStep,
     holds_sums,
     keras_step,
     sum_over_replicas,
 )
+from keras_fastnet._keras.scopes import MicroBatchOptimizer
 from keras_fastnet._keras.tensorflow import converted, scratch_graph
 from keras_fastnet._keras.training import is_own, named
 from keras_fastnet._keras.wrapping import unwrapped
@@ -116,8 +117,8 @@ def _parts_of(metrics: Iterable[keras.Metric]) -> Iterator[keras.Metric]:
 def results_over_replicas(model: keras.Model) -> Iterator[None]:
     """Adapts a model's metrics and layers to steps of several replicas.
 
-    Metrics return results over all replicas, where a step asks for them. What a step of
-    the program's own assigns to weights is noted.
+    Metrics return results over all replicas, where a step asks for them. Losses that
+    layers add are weighed. What a program's own step assigns to weights is noted.
 
     Args:
         model: A compiled model, whose step is run on all replicas in this context.
@@ -136,6 +137,11 @@ def results_over_replicas(model: keras.Model) -> Iterator[None]:
     methods: list[tuple[Any, str, Callable[..., Any]]] = [
         (metric, "result", functools.partial(over_replicas, metric, metric.result))
         for metric in all_metrics(model)
+    ]
+    methods += [
+        (part, "_aggregate_additional_loss", added_loss)
+        for part in model._flatten_layers()
+        if isinstance(part, TensorFlowTrainer)
     ]
     if is_overridden(model, "train_step"):
         methods += [
@@ -185,7 +191,7 @@ def _assign_noted(weight: keras.Variable, assign: Callable[[Any], Any], value: A
 def replaced_methods(
     methods: Iterable[tuple[Any, str, Callable[..., Any]]],
 ) -> Iterator[None]:
-    """Gives objects of Keras other methods in this context.
+    """Replaces methods of Keras's objects in this context.
 
     Args:
         methods: An object, the name of a method, and the function in its place.
@@ -247,12 +253,14 @@ def step_of(function: Callable[..., Any]) -> ModelStep | None:
         return None
     for cell in getattr(plain, "__closure__", None) or ():
         if isinstance(cell.cell_contents, TensorFlowTrainer):
-            return ModelStep(cell.cell_contents, function, "predict")
+            return model_step(cell.cell_contents, function, "predict")
     return None
 
 
 def model_step(
-    model: keras.Model, function: Callable[[Any], Any], kind: Literal["train", "test"]
+    model: keras.Model,
+    function: Callable[[Any], Any],
+    kind: Literal["train", "test", "predict"],
 ) -> ModelStep:
     """Returns a step of a model, which a replica can run.
 
@@ -266,7 +274,8 @@ def model_step(
     ):
         return ModelStep(model, function, kind)
 
-    # What is traced once would hold the first replica's share for all of them.
+    # What is traced once would hold the first replica's share for all of them, and XLA
+    # cannot compile what communicates.
     return ModelStep(model, converted(function.python_function), kind)
 
 

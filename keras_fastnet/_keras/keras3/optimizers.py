@@ -1,20 +1,23 @@
-"""Adapter for Keras 3 optimizers."""
+"""Adapter for Keras 3 optimizers, which may be made outside of the scope."""
 
 from contextlib import AbstractContextManager
 from typing import Any
 
 import keras
+from keras.src.trainers.compile_utils import CompileMetrics
+
+from keras_fastnet._keras import values
 
 Optimizer = keras.optimizers.Optimizer
 LossScaleOptimizer = keras.optimizers.LossScaleOptimizer
 OPTIMIZERS = (keras.optimizers.Optimizer,)
-"""What may be an inner optimizer."""
+"""Classes of inner optimizers."""
 LOSS_SCALE_OPTIMIZERS = (keras.optimizers.LossScaleOptimizer,)
 """Those that scale the loss."""
 
 
 def apply_update(optimizer: Any, gradients: list[Any], variables: list[Any]) -> None:
-    """Has an optimizer make its update.
+    """Applies an optimizer's update.
 
     Args:
         optimizer: The optimizer.
@@ -30,7 +33,7 @@ def is_built(optimizer: Any) -> bool:
 
 
 def keep_variables(optimizer: Any, variables: list[Any]) -> None:
-    """Has an optimizer know the variables that it is built for.
+    """Registers the variables that an optimizer is built for.
 
     The `LossScaleOptimizer` of older Keras does not note them.
     """
@@ -80,3 +83,69 @@ def with_inner(optimizer: Any) -> list[Any]:
     """Returns an optimizer and those within, from the outside."""
     inner = getattr(optimizer, "inner_optimizer", None)
     return [optimizer] if inner is None else [optimizer, *with_inner(inner)]
+
+
+def move_own_into_scope(model: keras.Model, metrics: list[keras.Metric]) -> None:
+    """Moves a model's optimizers and metrics into the scope that it was made in.
+
+    Guides for one device make the optimizer before the model, and compile outside of
+    the scope. The objects stay the same: each of their variables gets a variable of the
+    strategy instead of its own, with its value. So callbacks, schedules and the
+    program's own references go on to work. It looks once after each `compile`.
+
+    Args:
+        model: The model.
+        metrics: Its metrics.
+
+    Raises:
+        ValueError: An optimizer holds the state of variables outside of the scope.
+    """
+    if model.train_function is not None or model.test_function is not None:
+        return
+    strategy = model._distribute_strategy
+    moved = _optimizers(model)
+    for optimizer in moved:
+        _refuse_foreign_state(strategy, optimizer)
+    compiled = [metric for metric in metrics if isinstance(metric, CompileMetrics)]
+    given = [(each._user_metrics, each._user_weighted_metrics) for each in compiled]
+    made = [m for m in keras.tree.flatten(given) if isinstance(m, keras.Metric)]
+    with strategy.scope():
+        for thing in (*moved, *metrics, *made):
+            for variable in thing.variables:
+                if not _is_in_scope(strategy, variable):
+                    variable._initialize(variable._value.numpy())
+    for optimizer in moved:
+        optimizer._distribution_strategy = strategy
+
+
+def _optimizers(model: keras.Model) -> list[keras.Optimizer]:
+    """Returns a model's optimizers, also those that its own step uses."""
+    held: list[Any] = []
+    for value in list(vars(model).values()):
+        parts = value.values() if isinstance(value, dict) else value
+        held += parts if isinstance(value, dict | list | tuple) else [value]
+    outer = [each for each in held if isinstance(each, keras.Optimizer)]
+    nested = [inner for each in outer for inner in with_inner(each)]
+    return [*nested, *(o for each in nested for o in getattr(each, "optimizers", []))]
+
+
+def _is_in_scope(strategy: Any, variable: Any) -> bool:
+    variable = getattr(variable, "_value", variable)
+    return strategy.extended.variable_created_in_scope(variable)
+
+
+def _refuse_foreign_state(strategy: Any, optimizer: keras.Optimizer) -> None:
+    foreign = [
+        variable
+        for variable in optimizer._trainable_variables
+        if not _is_in_scope(strategy, variable)
+    ]
+    if foreign:
+        kind = type(optimizer).__name__
+        raise ValueError(
+            "An optimizer must be new, or made within the model's `strategy.scope()`. "
+            f"Received: the {kind} {optimizer.name!r} with "
+            f"{int(values.to_numpy(optimizer.iterations))} updates and the state of "
+            f"{len(foreign)} variables outside of the scope. Pass a new one: "
+            f"`{kind}.from_config(optimizer.get_config())`."
+        )

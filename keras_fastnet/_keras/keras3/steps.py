@@ -13,15 +13,13 @@ from keras.src.metrics import reduction_metrics
 from keras.src.optimizers import base_optimizer, loss_scale_optimizer
 from keras.src.random import seed_generator
 
-from keras_fastnet._keras.active_strategy import in_replica, in_scope_only
-from keras_fastnet._keras.keras3.trainers import TensorFlowTrainer
 from keras_fastnet._keras.replica_step import (
     ReplicaStep,
     gradients_are_sums,
     keras_step,
     summed_gradients,
 )
-from keras_fastnet._keras.scopes import refuse_lone_update
+from keras_fastnet._keras.scopes import in_replica, in_scope_only, refuse_lone_update
 from keras_fastnet._keras.wrapping import wrap
 
 _MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
@@ -87,20 +85,17 @@ def _as_on_one_device(original, value):
     return value if plain else original(value)
 
 
-@wrap(
-    TensorFlowTrainer,
-    "_aggregate_additional_loss",
-    stock=(
-        "Losses given to `add_loss` have the weight 1/N, also sums over a replica's "
-        "examples."
-    ),
-    until="Keras weighs each replica's loss by its examples.",
-)
-def _add_exactly(original, model, loss):
-    if keras_step() is None and in_scope_only() is None:
-        return original(model, loss)
-    total = keras.ops.sum(loss)
-    return total if keras_step() is None else _weigh_elements(loss, total)
+def added_loss(loss: Any) -> tf.Tensor:
+    """Returns what `add_loss` or a regularizer adds to the loss of a replica's step.
+
+    Keras gives each the weight 1/N, also sums over a replica's examples.
+
+    Args:
+        loss: The tensor.
+    """
+    if not keras.backend.is_float_dtype(loss.dtype):
+        loss = keras.ops.cast(loss, keras.config.floatx())
+    return _weigh_elements(loss, keras.ops.sum(loss))
 
 
 # A step that the user has written gives the mean of each batch to a metric. On one

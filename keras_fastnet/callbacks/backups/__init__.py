@@ -1,1 +1,1 @@
-"""What `BackupAndRestore` is made of: identity, state, files and their folder."""
+"""Parts of `BackupAndRestore`: identity, state, files and their folder."""

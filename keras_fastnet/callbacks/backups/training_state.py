@@ -9,8 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_fastnet._keras import tensorflow as upstream
+from keras_fastnet._keras import values
 from keras_fastnet._keras.adapters import models as keras_models
-from keras_fastnet._keras.adapters import values
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.callbacks.batch_growth import BatchGrowth
 from keras_fastnet.callbacks.learning_rate_warmup import LearningRateWarmup

@@ -1,0 +1,48 @@
+"""Values of variables, which Keras 3 wraps and Keras 2 leaves to TensorFlow."""
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from keras_fastnet._keras.keras_api import IS_KERAS_2, keras
+
+_VARIABLE: Any = tf.Variable if IS_KERAS_2 else keras.Variable
+
+
+def tensorflow_variable(variable: Any) -> Any:
+    """Returns TensorFlow's variable of a variable of Keras; one of its own as it is."""
+    is_own = IS_KERAS_2 or not isinstance(variable, keras.Variable)
+    return variable if is_own else variable.value
+
+
+def as_tensor(value: Any) -> Any:
+    """Returns the value of a variable or an array; anything else unchanged."""
+    holds = isinstance(value, _VARIABLE | tf.Variable | np.ndarray | np.generic)
+    return tf.convert_to_tensor(value) if holds else value
+
+
+def new_variable(initial_value: Any, name: str) -> Any:
+    """Returns a variable that is not trained."""
+    return _VARIABLE(initial_value, trainable=False, name=name)
+
+
+def to_numpy(value: Any) -> np.ndarray:
+    """Returns a copy of the value of a variable or a tensor."""
+    # Keras's `convert_to_numpy` copies a variable more than once.
+    return np.array(tf.convert_to_tensor(value))
+
+
+def path(variable: Any) -> str:
+    """Returns the path of a variable in its model.
+
+    Args:
+        variable: A Keras variable, or one of TensorFlow's, which have a name only: it
+            begins with the layer's, and ends with the number of an output.
+    """
+    return getattr(variable, "path", variable.name.removesuffix(":0"))
+
+
+def compute_dtype() -> str:
+    """Returns the dtype that layers compute in, by the global policy."""
+    return keras.mixed_precision.global_policy().compute_dtype
