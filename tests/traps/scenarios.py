@@ -5,6 +5,7 @@ observation as text, and whether it is right.
 """
 
 import contextlib
+import io
 import json
 import os
 import pathlib
@@ -391,6 +392,60 @@ def py_dataset_workers(kit: Any) -> Seen:
     return f"{more} batches of 25 more than once, {never} never", set(times) == {1}
 
 
+def state_that_is_no_sum(kit: Any) -> Seen:
+    """32: a metric whose state is a maximum"""
+
+    class Largest(keras.metrics.Metric):
+        def __init__(self) -> None:
+            super().__init__(name="largest")
+            self.value = self.add_weight(name="value", initializer="zeros")
+
+        def update_state(self, y: Any, p: Any, sample_weight: Any = None) -> None:
+            self.value.assign(keras.ops.maximum(self.value, keras.ops.max(p)))
+
+        def result(self) -> Any:
+            return self.value
+
+    with kit.strategy.scope():
+        model = line(SGD(0.1))
+        model.compile("sgd", "mse", metrics=[Largest()])
+    output = io.StringIO()
+    x = column(1, 2, 3, 4)
+    with contextlib.redirect_stdout(output):
+        logs = model.evaluate(x, x, batch_size=4, verbose=0, return_dict=True)
+    value = float(logs["largest"])
+    if "metric largest (Largest)" in output.getvalue():
+        return f"a maximum of {value:g} for 4, named in a line", True
+    return f"a maximum of {value:g} for 4", value == 4.0
+
+
+def weights_assigned_by_a_step(kit: Any) -> Seen:
+    """33: a `train_step` that assigns weights by a replica's own gradient"""
+
+    class ByHand(keras.Model):
+        def train_step(self, data: Any) -> dict[str, Any]:
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = keras.ops.mean((self(x) - y) ** 2)
+            (weight,) = self.trainable_variables
+            weight.assign(weight - 0.1 * tape.gradient(loss, weight.value))
+            return {"loss": loss}
+
+    with kit.strategy.scope():
+        inner = line(SGD(0.1))
+        model = ByHand(inner.inputs, inner.outputs)
+        model.compile()
+    x = column(1, 2, 3, 4)
+    try:
+        model.fit(x, 0 * x, batch_size=4, shuffle=False, verbose=0)
+    except tf.errors.InvalidArgumentError as error:
+        return "refused", "Replicas must assign the same values" in str(error)
+    (weight,) = model.trainable_variables
+    local = kit.strategy.experimental_local_results(weight.value)
+    values = [round(float(each.numpy().item()), 4) for each in local]
+    return f"weights {values} on 2 replicas", len(set(values)) == 1
+
+
 ALL = (
     clipping,
     overflow,
@@ -410,6 +465,8 @@ ALL = (
     own_test_step,
     calls_of_several_steps,
     py_dataset_workers,
+    state_that_is_no_sum,
+    weights_assigned_by_a_step,
 )
 
 
