@@ -1,6 +1,7 @@
 """MPI: the processes that it started together."""
 
 import importlib.util
+import json
 import os
 import socket
 import sys
@@ -87,7 +88,7 @@ class MpiWorld:
         port = self._port.getsockname()[1]
         host = self._mpi.Get_processor_name()
         seen_gpus = host, os.environ.get("CUDA_VISIBLE_DEVICES"), gpus
-        told = self.communicator.allgather((*seen_gpus, port, os.getpid()))
+        told = self._exchange([*seen_gpus, port, os.getpid()])
         if self.rank == 0 and prints:
             processes = [
                 f"{rank} (process {process} on {host})"
@@ -99,8 +100,21 @@ class MpiWorld:
             f"{'127.0.0.1' if one_host else host}:{port}"
             for host, _, _, port, _ in told
         ]
-        own_gpus = mpi_process_gpus([each[:3] for each in told], self.rank)
+        own_gpus = mpi_process_gpus([tuple(each[:3]) for each in told], self.rank)
         return Cluster(addresses=tuple(addresses), rank=self.rank), own_gpus
+
+    def _exchange(self, facts: list[Any]) -> list[list[Any]]:
+        """Returns all ranks' facts, as JSON: mpi4py's own would be unpickled."""
+        # The launcher, which asks for mpi4py here, needs no NumPy.
+        import numpy as np
+
+        own = np.frombuffer(json.dumps(facts).encode(), np.uint8)
+        sizes = np.empty(self.size, np.int64)
+        self.communicator.Allgather(np.array([own.size], np.int64), sizes)
+        every = np.empty(sizes.sum(), np.uint8)
+        self.communicator.Allgatherv(own, (every, sizes))
+        parts = np.split(every, np.cumsum(sizes)[:-1])
+        return [json.loads(part.tobytes()) for part in parts]
 
     def _abort(self, kind: Any, error: BaseException, *rest: Any) -> None:
         self._previous_hook(kind, error, *rest)
