@@ -15,7 +15,7 @@ _EXAMPLE = (
     '{"cluster": {"worker": ["host0:12345", "host1:12345"]}, '
     '"task": {"type": "worker", "index": 0}}'
 )
-_ADDRESS = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^\s/:\[\]]+)):([0-9]{1,5})")
+_ADDRESS = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^\s/:\[\]@,]+)):([0-9]{1,5})")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,8 +98,9 @@ def make_cluster(
         raise ClusterError(
             "A synchronous cluster has only `worker` tasks and at most one `chief`. "
             f"Received the jobs {sorted(jobs)} with {count(len(chief), 'chief')}. "
-            "Evaluate with `validation_data` or in a process without TF_CONFIG; for "
-            "parameter servers use `tf.distribute.ParameterServerStrategy`."
+            "TensorFlow 1's `master` is the `chief`. Evaluate with `validation_data` "
+            "or in a process without TF_CONFIG; for parameter servers use "
+            "`tf.distribute.ParameterServerStrategy`."
         )
     own_job = {"chief": chief, "worker": workers}.get(str(task_type), ())
     if type(task_index) is not int or not 0 <= task_index < len(own_job):

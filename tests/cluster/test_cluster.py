@@ -75,6 +75,7 @@ def test_malformed_tf_config_raises(text):
             "from 0, below.*Received: 'worker' 2, of 2 workers",
         ),
         ({"worker": TWO}, "worker", True, "Received: 'worker' True"),
+        ({"master": ["a:1"], "worker": TWO}, "master", 0, "`master` is the `chief`"),
         ({"worker": TWO}, "chief", 0, "'chief'"),
         (
             {"worker": TWO, "chief": ["a:1", "b:1"]},
@@ -101,6 +102,7 @@ def test_addresses_are_split_into_host_and_port():
     [
         *("", "host", ":1", "host:0", "host:65536", "host:http", "::1:80"),
         *("grpc://host:1", "a host:1", "host:1\n", "host:\u0661", "host:" + "1" * 5000),
+        *("user@host:1", "a,b:1"),
     ],
 )
 def test_malformed_addresses_raise(address):
@@ -173,6 +175,7 @@ SLURM = {
 
 
 @pytest.mark.distributed
+@pytest.mark.slow
 def test_wrong_descriptions_raise(python):
     with reserved_ports(2) as ports:
         workers = [f"127.0.0.1:{port}" for port in ports]
