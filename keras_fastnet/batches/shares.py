@@ -89,6 +89,10 @@ def shares_of(
     workers = replicas // len(positions)
     whole = upstream.in_order(dataset)
     ordered = "" if whole is dataset else ", in a fixed order in spite of its options"
+    if workers > 1:
+        for stage in upstream.stages(dataset):
+            if upstream.kind(stage) == "cache" and (path := upstream.cache_file(stage)):
+                ordered += f"; cache({path!r}) needs another path on each worker"
 
     # With one worker, its part is the whole batch.
     def sharding(verb: str, more: str = "") -> str:

@@ -361,3 +361,11 @@ def test_examples_in_no_fixed_order_are_put_in_order(behind):
     assert shares_of(free, [1], 2).marks_sources == (behind(free) is free)
     assert "in a fixed order" in shares_of(free, [1], 2).sharding
     assert "in a fixed order" not in shares_of(ordered, [1], 2).sharding
+
+
+def test_a_cache_file_is_named(tmp_path):
+    path = str(tmp_path / "images")
+    dataset = tf.data.Dataset.range(8).map(lambda n: n + 1)
+    for cached in (dataset.cache(path).batch(4), dataset.batch(4).cache(path)):
+        assert f"cache({path!r}) needs" in shares_of(cached, [0], 2).sharding
+        assert "needs" not in shares_of(cached, [0], 1).sharding

@@ -726,6 +726,13 @@ def fit_loss(strategy: Any, *, kind: str, count: int = 33) -> dict[str, Any]:
     return {**state(model), "history": history.history}
 
 
+def printed_of_loss(strategy: Any, *, kind: str) -> str:
+    """Returns what is printed beside the progress of `fit_loss`."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        fit_loss(strategy, kind=kind)
+    return printed.getvalue()
+
+
 class StopOnOneWorker(keras.callbacks.Callback):
     """Asks to stop, in an epoch's midst or at its end, on the last worker only."""
 

@@ -22,6 +22,21 @@ def test_gradients_in_variables_are_named(two_workers):
     assert "adds up" not in other["printed"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("scalar", "taken for the mean over each replica's examples"),
+        ("added_by_example", "taken for a sum over the examples if it is as long"),
+        ("added", None),
+        ("sum", None),
+    ],
+)
+def test_losses_that_may_mean_two_things_are_named(two_workers, kind, words):
+    chief, other = two_workers.run("printed_of_loss", kind=kind)
+    assert chief.count(words or "fastnet") == (words is not None)
+    assert "fastnet" not in other
+
+
 def test_outputs_of_other_lengths_are_refused(one_device, two_workers):
     (one,) = one_device.run("predict_texts", length=6)
     for result in two_workers.run("predict_texts", length=6):
