@@ -98,6 +98,7 @@ def test_killed_at_random(run, folders, kind, count, workers, kills, most_steps)
 
 
 @pytest.mark.distributed
+@pytest.mark.slow
 def test_sigterm_to_one_worker(run, folders):
     """All workers leave after the same update, with a backup of it."""
     whole, told = folders

@@ -117,19 +117,15 @@ def test_rank_that_sleeps_in_a_callback_is_named(reports, transport):
         assert re.search(r"ranks 0 and 2: [^;]*waiting for others", text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("transport", "action", "expected"),
     [
         ("grpc", "kill", "rank 1 does not answer"),
-        *(
-            pytest.param(*case, marks=pytest.mark.slow)
-            for case in (
-                ("grpc", "raise", "rank 1 failed in epoch 1, .*: ValueError: on purp"),
-                ("mpi", "other", "same tensors in the same order(.|\n)*rank 0: sum "),
-                ("mpi", "leave", "rank 1 has left the program"),
-                ("grpc", "other", "wait for one another"),
-            )
-        ),
+        ("grpc", "raise", "rank 1 failed in epoch 1, .*: ValueError: on purp"),
+        ("mpi", "other", "same tensors in the same order(.|\n)*rank 0: sum "),
+        ("mpi", "leave", "rank 1 has left the program"),
+        ("grpc", "other", "wait for one another"),
     ],
 )
 def test_rank_that_ends_or_does_something_else_is_named(
