@@ -82,6 +82,7 @@ def test_allowed(fastnet, tmp_path, workers, words, variables):
     assert len(weights) == workers
 
 
+@pytest.mark.landing
 def test_without_the_launcher_nothing_is_refused(python, tmp_path):
     """A sweep of independent trainings that imports the package for LARS."""
     assert python(tmp_path, "import", TF_CONFIG=TF_CONFIG).returncode == 0

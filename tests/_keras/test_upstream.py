@@ -86,6 +86,7 @@ assert all(map(lambda new, old: new is not old, functions(), before))
 """
 
 
+@pytest.mark.landing
 def test_nothing_is_changed_before_a_strategy_exists(environment):
     done = subprocess.run(
         [sys.executable, "-c", UNCHANGED],

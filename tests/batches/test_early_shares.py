@@ -188,6 +188,7 @@ def rows_of(width):
 
 
 # With some of these sizes a worker makes more of the last batch than of a whole one.
+@pytest.mark.landing
 @pytest.mark.parametrize(
     ("batch", "workers", "devices"), [(9, 3, 2), (10, 2, 3), (8, 5, 1), (16, 2, 1)]
 )

@@ -162,6 +162,7 @@ def test_unusable_folder_raises(tmp_path):
             BackupFolder(folder, 2, print).newest()
 
 
+@pytest.mark.landing
 def test_exception_leaves_the_backup_that_is_being_written(tmp_path):
     program = """
 import os, pathlib, sys, threading
