@@ -14,13 +14,7 @@ from keras_fastnet._keras.wrapping import install
 
 if TYPE_CHECKING or not IS_KERAS_2:
     from keras_fastnet._keras import callbacks, saving
-    from keras_fastnet._keras.keras3 import (
-        data,
-        functions,
-        models,
-        optimizers,
-        steps,
-    )
+    from keras_fastnet._keras.keras3 import data, functions, models, optimizers, steps
 
     # Imported for the changes that they register.
     REGISTERING: tuple = (callbacks, data, functions, saving, steps, tensorflow)

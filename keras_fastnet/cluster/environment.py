@@ -118,8 +118,6 @@ def slurm_addresses(environment: Mapping[str, str], own: ProcessRank) -> list[st
     """Returns `host:port` of a step's tasks, by rank.
 
     The nodes have their tasks one after another, as with Slurm's `block` distribution.
-    TensorFlow's `SlurmClusterResolver` sorts hosts as text (n10 before n2), which gives
-    ranks wrong addresses, and fails on nodes without GPUs.
 
     Args:
         environment: The environment variables of a task.

@@ -105,7 +105,6 @@ class MpiWorld:
 
     def _exchange(self, facts: list[Any]) -> list[list[Any]]:
         """Returns all ranks' facts, as JSON: mpi4py's own would be unpickled."""
-        # The launcher, which asks for mpi4py here, needs no NumPy.
         import numpy as np
 
         own = np.frombuffer(json.dumps(facts).encode(), np.uint8)
@@ -113,8 +112,8 @@ class MpiWorld:
         self.communicator.Allgather(np.array([own.size], np.int64), sizes)
         every = np.empty(sizes.sum(), np.uint8)
         self.communicator.Allgatherv(own, (every, sizes))
-        parts = np.split(every, np.cumsum(sizes)[:-1])
-        return [json.loads(part.tobytes()) for part in parts]
+        ends = np.cumsum(sizes)[:-1]
+        return [json.loads(part.tobytes()) for part in np.split(every, ends)]
 
     def _abort(self, kind: Any, error: BaseException, *rest: Any) -> None:
         self._previous_hook(kind, error, *rest)

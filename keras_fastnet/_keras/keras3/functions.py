@@ -236,5 +236,4 @@ def make_predict_function(model: keras.Model) -> None:
     with _traced_for_strategy(model):
         model.make_predict_function(force=True)
     model.predict_function = _with_named_errors(model, model.predict_function)
-    # Past Keras, which tracks what is set.
     vars(model)["_fastnet_predict"] = model.predict_function
