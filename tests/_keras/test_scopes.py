@@ -52,6 +52,19 @@ def test_a_model_of_no_strategy_compiles_as_ever(strategy):
     assert optimizer.iterations.value is own
 
 
+def test_a_predict_function_of_the_models_own_stays(strategy):
+    class Own(keras.Model):
+        def make_predict_function(self):
+            self.predict_function = lambda data: self.predict_step(data[0])
+            return self.predict_function
+
+    with strategy.scope():
+        inputs = keras.Input((2,))
+        model = Own(inputs, keras.layers.Dense(1, kernel_initializer="ones")(inputs))
+    predicted = model.predict(np.ones((5, 2)), batch_size=2, verbose=0)
+    np.testing.assert_array_equal(predicted, np.full((5, 1), 2.0))
+
+
 @pytest.mark.parametrize("cluster", ["two_workers", "two_mpi"])
 def test_a_second_strategy_is_the_first_or_refused(request, cluster):
     for text in request.getfixturevalue(cluster).run("second_strategy"):

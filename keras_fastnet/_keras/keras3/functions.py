@@ -228,10 +228,10 @@ def make_predict_function(model: keras.Model) -> None:
     """Rebuilds a model's predict function for the strategy, once.
 
     Args:
-        model: A model of several replicas or workers, whose function Keras has made.
+        model: The model. A function that its class makes itself stays as it is.
     """
-    made = vars(model).get("_fastnet_predict")
-    if made is not None and made is model.predict_function:
+    is_made = vars(model).get("_fastnet_predict") is model.predict_function
+    if is_made or is_overridden(model, "make_predict_function"):
         return
     with _traced_for_strategy(model):
         model.make_predict_function(force=True)
