@@ -88,17 +88,18 @@ def shares_of(
     """
     workers = replicas // len(positions)
     whole = upstream.in_order(dataset)
-    ordered = "" if whole is dataset else ", in a fixed order in spite of its options"
-    if workers > 1:
-        for stage in upstream.stages(dataset):
-            if upstream.kind(stage) == "cache" and (path := upstream.cache_file(stage)):
-                ordered += f"; cache({path!r}) needs another path on each worker"
+    notes = "" if whole is dataset else ", in a fixed order in spite of its options"
+    # Within a tf.function paths have no value yet.
+    for stage in upstream.stages(dataset) if tf.executing_eagerly() else ():
+        path = upstream.cache_file(stage) if upstream.kind(stage) == "cache" else ""
+        if path and workers > 1:
+            notes += f"; cache({path!r}) needs another path on each worker"
 
     # With one worker, its part is the whole batch.
     def sharding(verb: str, more: str = "") -> str:
         if workers == 1:
-            return f"every worker reads all data and takes its share{ordered}"
-        return f"each worker {verb} 1/{workers} of each batch{more}{ordered}"
+            return f"every worker reads all data and takes its share{notes}"
+        return f"each worker {verb} 1/{workers} of each batch{more}{notes}"
 
     rows: Any | None = getattr(dataset, "fastnet_rows", None)
     if rows is not None:
@@ -111,7 +112,7 @@ def shares_of(
         early = early_shares(dataset, positions[0], replicas)
     if isinstance(early, str):
         reason = f" ({early})" if early else ""
-        text = f"every worker reads all data and takes its share{reason}{ordered}"
+        text = f"every worker reads all data and takes its share{reason}{notes}"
         return Shares(_cut(whole, positions, replicas), whole, text, late=True)
     taken = early.dataset().with_options(whole.options())
     batches = dataset.cardinality()

@@ -370,3 +370,15 @@ def test_a_cache_file_is_named(tmp_path):
     for cached in (dataset.cache(path).batch(4), dataset.batch(4).cache(path)):
         assert f"cache({path!r}) needs" in shares_of(cached, [0], 2).sharding
         assert "needs" not in shares_of(cached, [0], 1).sharding
+
+
+# TensorFlow warns that a dataset states its options outside of functions only.
+@pytest.mark.filterwarnings("ignore:To make it possible to preserve tf.data options")
+def test_a_cache_within_a_function_stays_whole():
+    @tf.function
+    def shares():
+        dataset = tf.data.Dataset.range(8).map(lambda n: n + 1).cache().batch(4)
+        (share,) = next(iter(shares_of(dataset, [0], 2).dataset))
+        return share.own
+
+    assert shares() == 2
