@@ -44,7 +44,7 @@ def test_configuration_without_a_cluster_is_none():
         "",
         "{",
         "null",
-        "[" * 10_000,
+        "[" * 100_000,
         '{"cluster": ["host0:1"]}',
         '{"cluster": {"worker": ["a:1"]}, "task": null}',
         # Of N such tasks each would train alone.
@@ -53,7 +53,7 @@ def test_configuration_without_a_cluster_is_none():
     ids=lambda text: text[:20] or "empty",
 )
 def test_malformed_tf_config_raises(text):
-    with pytest.raises(ClusterError, match=r"TF_CONFIG is malformed.*\n?.*Received"):
+    with pytest.raises(ClusterError, match=r"TF_CONFIG is malformed.*?\n?.*?Received"):
         read(text)
 
 
