@@ -27,7 +27,7 @@ demo: $(VENV)/examples.stamp  ## Train digits on four workers, global batch up t
 test: $(VENV)/dev.stamp  ## Run unit tests and a smoke of every way to distribute: 5 minutes.
 	$(VENV)/bin/python -m pytest $(TWO_AT_A_TIME) -m "not landing and not slow"
 
-test-landing: $(VENV)/dev.stamp  ## Run these and more, which a change must pass before it lands.
+test-landing: $(VENV)/dev.stamp  ## Run make test and more, which a change must pass before it lands.
 	$(VENV)/bin/python -m pytest $(TWO_AT_A_TIME) -m "not slow and not clusters"
 
 test-all: test-landing test-slow test-oldest test-nightly test-clusters test-legacy test-keras  ## Run everything, before a release: hours.

@@ -47,7 +47,7 @@ class Optimizer(_New):  # type: ignore[misc, valid-type]
         schedules = keras.optimizers.schedules.LearningRateSchedule
         if callable(learning_rate) and not isinstance(learning_rate, schedules):
             require_keras_3("A learning rate that is a function without arguments")
-        # XLA would compile each variable's update by itself, and take as long again.
+        # XLA would compile each variable's update separately, for twice the time.
         kwargs["jit_compile"] = False
         _New.__init__(self, name=name, **kwargs)
         self._learning_rate = self._build_learning_rate(learning_rate)
