@@ -59,9 +59,9 @@ def _yes_no(value: bool) -> str:
     return "yes" if value else "no"
 
 
-# What Keras's layers call biases and the variables of normalization layers, also those
-# of rank 2 and above: of `MultiHeadAttention`, `GRU`, `LayerNormalization` on several
-# axes. Names decide, since an optimizer is given variables without their layers.
+# Names that Keras's layers give to biases and normalization variables, including those
+# of rank 2 and above, in `MultiHeadAttention`, `GRU` or `LayerNormalization` on several
+# axes. Optimizers receive variables without their layers, so only names identify them.
 _NAMES = ("bias", "beta", "gamma", "scale")
 
 
