@@ -236,7 +236,7 @@ def described_callbacks(callbacks: Sequence[Any]) -> list[str]:
 
 
 def described_elements(element_spec: Any) -> list[Any]:
-    """Returns the dtypes and shapes of a dataset's elements, whatever their number.
+    """Returns the dtypes and shapes of a dataset's elements, without the batch size.
 
     Args:
         element_spec: Of the dataset.
@@ -245,7 +245,7 @@ def described_elements(element_spec: Any) -> list[Any]:
 
 
 def _spec(spec: Any) -> Any:
-    """Returns the dtype and shape of a dataset's elements, whatever their number."""
+    """Returns the dtype and shape of a dataset's elements, without the batch size."""
     shape = getattr(spec, "shape", None)
     sizes = None if shape is None or shape.rank is None else shape.as_list()[1:]
     kind = type(spec).__name__

@@ -77,7 +77,7 @@ def _refuse(model: Any, source: str) -> None:
         return
     raise ValueError(
         "A script that several workers run must train in the scope of a strategy; "
-        "otherwise each worker trains a model of its own. Received: training of "
+        "otherwise each worker trains a separate model. Received: training of "
         f"{model.name!r} without such a strategy, in one of several workers started by "
         f"{source}. Add these two lines, and move the making of the model and "
         "`compile` under the second:\n\n"

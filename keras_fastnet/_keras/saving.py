@@ -42,7 +42,7 @@ for _name in ("save", "save_weights", "export"):
     )(_save_beside_others)
 
 
-# Of `tf.train.Checkpoint` and `CheckpointManager`.
+# Called by `tf.train.Checkpoint` and `CheckpointManager`.
 @wrap(
     checkpoint.TrackableSaver,
     "save",

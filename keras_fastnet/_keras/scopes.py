@@ -1,4 +1,4 @@
-"""Which strategy a model belongs to, and errors for training outside of a scope."""
+"""The strategy of a model, and errors for training outside of its scope."""
 
 import contextlib
 import contextvars
@@ -49,7 +49,7 @@ class MicroBatchOptimizer:
         """Called after the last step of an epoch of `fit`, before validation."""
 
     def retrace(self) -> None:
-        """Forgets what was traced beside the train function."""
+        """Discards functions traced in addition to the train function."""
 
     def counting(self, examples: tf.Tensor) -> AbstractContextManager[None]:
         """Returns a context in which `fit` trains on a micro-batch of one device."""

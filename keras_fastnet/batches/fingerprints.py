@@ -67,7 +67,7 @@ def _some_rows(leaf: Any, rows: tf.Tensor) -> Any:
         )
     if not isinstance(leaf, tf.Tensor | tf.RaggedTensor):
         return None
-    # Of tensors with another first axis, their own first rows.
+    # For tensors with a different first axis, their own first rows.
     count = count_examples(leaf)
     return tf.gather(leaf, tf.boolean_mask(rows, rows < count))
 

@@ -50,7 +50,7 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
     `ReduceLROnPlateau` and `ModelCheckpoint`. NumPy alone can read it.
 
     Only the chief reads and writes files, in a thread, so workers need not share a
-    disk. A damaged file is skipped in favour of the one before. If a backup cannot be
+    disk. A damaged file is skipped, and the previous one is used. If a backup cannot be
     written, the chief prints a warning, and training continues. A backup states which
     training it belongs to; `fit` raises `ValueError` with the parts that differ. The
     numbers of workers and epochs, and other callbacks, may change.

@@ -30,11 +30,11 @@ def notebook_launcher(
 ) -> Any:
     """Runs a function in several local workers, from a notebook.
 
-    The workers are processes of their own, with a TensorFlow of their own, as those of
-    `fastnet run`: it does not matter what the notebook has imported or trained. The
-    function and what it uses of the notebook are copied to them. So the function must
-    make the strategy, the data and the model itself. The output of rank 0 is shown, and
-    an interrupt of the notebook's kernel ends all workers.
+    The workers are new processes, like those of `fastnet run`, so the notebook may have
+    used TensorFlow before. The function and the objects that it uses from the notebook
+    are copied to them. So the function must create the strategy, the data and the model
+    itself. The output of rank 0 is shown, and an interrupt of the notebook's kernel
+    ends all workers.
 
     Args:
         function: The function. Each worker calls it.
@@ -49,11 +49,12 @@ def notebook_launcher(
             `None`.
 
     Returns:
-        What the function returns on rank 0.
+        The function's result on rank 0.
 
     Raises:
         ImportError: If cloudpickle is not installed.
-        TypeError: If the function, or what it uses, cannot be copied to the workers.
+        TypeError: If the function, or an object that it uses, cannot be copied to the
+            workers.
         RuntimeError: If a worker fails. The message has the traceback of the worker
             that failed first.
         UsageError: If the workers cannot be started.
@@ -91,13 +92,13 @@ def notebook_launcher(
             return pickle.loads(result.read_bytes()) if result.exists() else None
     number = exit_code - 128
     if number in SIGNALS and "failed first" not in messages.getvalue():
-        # The signal that ended the workers was meant for this process, too.
+        # The signal that ended the workers was meant for this process too.
         signal.raise_signal(number)
     raise RuntimeError(messages.getvalue().strip())
 
 
 def _task(function: Callable[..., Any], args: Sequence[Any]) -> bytes:
-    """Returns what `notebook_worker` reads."""
+    """Returns the task that `notebook_worker` reads."""
     try:
         call = copied((function, tuple(args)))
     except ImportError as error:
@@ -108,11 +109,11 @@ def _task(function: Callable[..., Any], args: Sequence[Any]) -> bytes:
         ) from error
     except Exception as error:
         raise TypeError(
-            "The function and all that it uses must be of kinds that can be copied to "
-            f"the workers. Received: {function!r}, which cannot be ({error}). Create "
+            "The function and the objects that it uses must be copyable to the "
+            f"workers. Received: {function!r}, which is not ({error}). Create "
             "strategies, datasets and optimizers within the function."
         ) from error
-    # A notebook's cells are no files: so tracebacks show their lines.
+    # A notebook's cells are not files; with these, tracebacks show their lines.
     cells = {
         name: lines
         for name, lines in linecache.cache.items()
@@ -124,8 +125,8 @@ def _task(function: Callable[..., Any], args: Sequence[Any]) -> bytes:
 def copied(value: Any) -> bytes:
     """Returns a pickle of a value and the notebook's functions that it uses.
 
-    Since 3.1.3, cloudpickle leaves out the file names of functions. AutoGraph and
-    tracebacks find the lines of a notebook's cell by that name.
+    Since 3.1.3, cloudpickle omits the file names of functions, by which AutoGraph and
+    tracebacks find the lines of a notebook's cell.
     """
     import cloudpickle
 

@@ -1,4 +1,4 @@
-"""A worker of `notebook_launcher`: calls the function, and writes what it returns."""
+"""A worker of `notebook_launcher`: calls the function, and writes its result."""
 
 import json
 import linecache
@@ -19,13 +19,13 @@ def main() -> None:
     linecache.cache.update(cells)
     function, args = pickle.loads(call)
     value = function(*args)
-    # On every rank: all must save a model.
+    # On every rank, since all must take part in saving a model.
     try:
         result = copied(value)
     except Exception as error:
         raise TypeError(
-            "What the function returns must be of a kind that can be copied to the "
-            f"notebook. Received: {type(value).__name__}, which cannot be ({error}). "
+            "The function's result must be copyable to the "
+            f"notebook. Received: {type(value).__name__}, which is not ({error}). "
             "Return numbers, arrays or `fit`'s `history`, and save models to files."
         ) from error
     if not rank:

@@ -12,7 +12,7 @@ from keras_fastnet.text import table
 
 @dataclass(frozen=True)
 class Treatment:
-    """Whether LARS decays and adapts a variable, and why not.
+    """The treatment of a variable by LARS, with the reason.
 
     Attributes:
         path: The variable's path in its model.
@@ -149,7 +149,7 @@ class Exclusions:
         arguments = {"exclude_biases_and_norms": self._by_default, **patterns}
         if not self._decided:
             return arguments
-        # As JSON has them, without the paths, which Keras may change.
+        # As JSON values, without the paths, which Keras may change.
         decided = [
             {**asdict(t), "path": "", "shape": list(t.shape)} for t in self._decided
         ]

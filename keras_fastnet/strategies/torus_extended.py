@@ -220,7 +220,8 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
         self, replica_id, device, primary_var, **kwargs
     ):
         if replica_id == 0:
-            # Not the chief's, by a collective for each variable: see `WeightsCheck`.
+            # Its own value: TensorFlow would broadcast the chief's by a collective for
+            # each variable. `WeightsCheck` broadcasts all at once.
             return kwargs["initial_value"]
         return super()._get_variable_creator_initial_value(
             replica_id, device, primary_var, **kwargs

@@ -130,7 +130,7 @@ OPTIMIZERS = (keras.optimizers.Optimizer, keras.optimizers.legacy.Optimizer)
 class LossScaleOptimizer(Optimizer, _loss_scale.BaseLossScaleOptimizer):  # type: ignore[name-defined]
     """Scales the loss like Keras 3's, so that gradients in float16 do not vanish."""
 
-    # Not the second base's properties.
+    # Overrides the second base's properties.
     inner_optimizer: Any = None
     initial_scale: Any = None
     dynamic_growth_steps: Any = None
@@ -243,7 +243,7 @@ class LossScaleOptimizer(Optimizer, _loss_scale.BaseLossScaleOptimizer):  # type
 
 
 LOSS_SCALE_OPTIMIZERS = (LossScaleOptimizer, _loss_scale.BaseLossScaleOptimizer)
-"""Those that scale the loss."""
+"""Optimizers that scale the loss."""
 
 
 def apply_update(optimizer: Any, gradients: list[Any], variables: list[Any]) -> None:

@@ -13,7 +13,7 @@ LossScaleOptimizer = keras.optimizers.LossScaleOptimizer
 OPTIMIZERS = (keras.optimizers.Optimizer,)
 """Classes of inner optimizers."""
 LOSS_SCALE_OPTIMIZERS = (keras.optimizers.LossScaleOptimizer,)
-"""Those that scale the loss."""
+"""Optimizers that scale the loss."""
 
 
 def apply_update(optimizer: Any, gradients: list[Any], variables: list[Any]) -> None:
