@@ -272,7 +272,7 @@ def converted(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def scratch_graph() -> Iterator[None]:
-    """Traces operations without running them; variables are created outside and kept."""
+    """Traces operations without running them; variables are created outside of it."""
     with func_graph.FuncGraph("fastnet_scratch").as_default():
         yield
 

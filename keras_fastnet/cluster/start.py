@@ -68,8 +68,8 @@ def meet_workers(
     hosts = hosts_of(cluster)
     if cluster.rank == 0 and cluster.size > 1:
         how = f"found by {membership.source}"
-        if "FASTNET_RUN" in os.environ:  # The launcher sets this variable and
-        TF_CONFIG.
+        # The launcher sets this variable and TF_CONFIG.
+        if "FASTNET_RUN" in os.environ:
             how = "started by `fastnet run`"
         where = count(len(set(hosts)), "host")
         print(f"fastnet: {cluster.size} workers on {where}, {how}", flush=True)

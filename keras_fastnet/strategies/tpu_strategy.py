@@ -103,9 +103,9 @@ class TPUFitSupport(FitSupport):
         strategy = self.strategy
         if isinstance(batch, GlobalBatch):
             shares = local_results(strategy, batch)
-        else:  # From `train_on_batch` and similar methods. cores =
-            strategy.num_replicas_in_sync shares = [with_examples(batch, core, cores)
-            for core in range(cores)]
+        else:  # From `train_on_batch` and similar methods.
+            cores = strategy.num_replicas_in_sync
+            shares = [with_examples(batch, core, cores) for core in range(cores)]
         if len({static_rows(share.data) for share in shares}) > 1:
             shares = _equal_shares(shares)
         outputs = super()._run_step(step, per_replica(strategy, shares), options)
