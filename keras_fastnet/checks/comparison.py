@@ -95,10 +95,10 @@ def _compare(strategy: Any, subject: Subject) -> Iterator[Verdict]:
     if any(strategy.fit_support.workers.gather(exceeds, "a check")):
         raise ValueError(
             "A model can be compared only if its updates do not depend on rounding or "
-            f"on other random numbers. Received: {subject.name}, whose weights "
-            f"differ on one device by {rounding:.0%} of their change when the examples "
-            "of a batch are reordered. Draw random numbers by `keras.random` or "
-            "layers of Keras, which the check replaces, or check the model with a "
+            "on random numbers that the check cannot replace. Received: "
+            f"{subject.name}, whose weights differ on one device by {rounding:.0%} "
+            "of their change when the examples of a batch are reordered. Draw random "
+            "numbers by `keras.random` or layers of Keras, which the check replaces, or check the model with a "
             "smaller learning rate, without mixed precision, or with other data."
         )
     several = trainings.train(True, trainings.in_order)

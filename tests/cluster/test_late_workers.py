@@ -125,7 +125,7 @@ def test_rank_that_sleeps_in_a_callback_is_named(reports, transport):
         ("grpc", "raise", "rank 1 failed in epoch 1, .*: ValueError: on purp"),
         ("mpi", "other", "same tensors in the same order(.|\n)*rank 0: sum "),
         ("mpi", "leave", "rank 1 has left the program"),
-        ("grpc", "other", "wait for one another"),
+        ("grpc", "other", "wait for each other"),
     ],
 )
 def test_rank_that_ends_or_does_something_else_is_named(
