@@ -119,7 +119,7 @@ def zero_gamma(model: keras.Model) -> list[str]:
 
 
 def zero_gamma_if_untrained(model: keras.Model) -> int:
-    """Returns in how many residual blocks it has set gamma to zero.
+    """Sets gamma to zero in residual blocks; returns the number of blocks.
 
     Args:
         model: A model. Nothing is changed if a gamma is not the initial one.
@@ -164,7 +164,7 @@ def last_normalizations(model: keras.Model) -> list[keras.layers.Layer]:
 
 
 def _inputs_by_layer(model: keras.Model) -> dict[str, list[str]]:
-    """Returns the names of each layer's input layers; nothing without a graph."""
+    """Returns the names of each layer's input layers; empty without a graph."""
     try:
         layers = model.get_config()["layers"]
     except (KeyError, NotImplementedError):

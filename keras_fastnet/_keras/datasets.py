@@ -40,7 +40,7 @@ def kind(dataset: tf.data.Dataset) -> str | None:
     """Returns which method of `tf.data.Dataset` made a dataset.
 
     Returns:
-        The method's name; `None` if it is none of those that this module knows.
+        The method's name; `None` if this module does not know it.
     """
     return _KINDS.get(type(dataset))
 
@@ -88,7 +88,7 @@ def cache_file(dataset: tf.data.Dataset) -> str:
 
 
 def again(dataset: tf.data.Dataset, source: tf.data.Dataset) -> tf.data.Dataset:
-    """Returns another dataset with a stage that does not look into elements.
+    """Returns a stage that does not look into elements, over another source.
 
     Args:
         dataset: Of kind `"prefetch"`, `"shuffle"`, `"repeat"`, `"take"`, `"skip"`,
@@ -119,7 +119,7 @@ def _is_unordered(stage: tf.data.Dataset) -> bool:
     """Returns whether a stage was made with `deterministic=False`."""
     if not isinstance(stage, interleave_op._ParallelInterleaveDataset):
         return getattr(stage, "_deterministic", None) == "false"
-    # It keeps the argument in its graph alone. Its sources are names of files.
+    # The argument is stored only in its graph. Its sources are file names.
     policy = tf.data.experimental.ExternalStatePolicy.IGNORE
     graph = stage._as_serialized_graph(external_state_policy=policy)
     nodes = graph_pb2.GraphDef.FromString(graph.numpy()).node
@@ -158,7 +158,7 @@ class _InOrder(dataset_ops.UnaryUnchangedStructureDataset):
 
 
 class _SameShuffle(shuffle_op._ShuffleDataset):
-    """Shuffles as another dataset does: by the same seeds, from the start.
+    """Shuffles another source like a given dataset: with its seeds, from the start.
 
     Args:
         dataset: The other dataset.
@@ -183,7 +183,7 @@ class _SameShuffle(shuffle_op._ShuffleDataset):
         dataset_ops.UnaryUnchangedStructureDataset.__init__(self, source, variant)
 
 
-# Stateful in TensorFlow's sense, but the order of the elements does not matter to them.
+# Stateful in TensorFlow's sense, but independent of the order of the elements.
 _ORDERLESS = {
     "Assert",
     "Case",
@@ -221,10 +221,10 @@ class MapFunction:
         self._input, self._output = wrapper._input_structure, wrapper.output_structure
 
     def why_whole(self) -> str:
-        """Returns why it must see all elements on every worker; `""` if not.
+        """Returns why every worker must run it for all elements; `""` if not.
 
-        Random operations are no reason, unless they have a seed: then a worker that
-        draws for its share alone would draw the numbers of other examples.
+        Random operations are a reason only if they have a seed: a worker that draws for
+        its share alone would then draw the numbers of other examples.
         """
         operations = sorted({node.op for node in self._nodes() if _needs_order(node)})
         if not operations:

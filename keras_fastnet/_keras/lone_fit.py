@@ -1,9 +1,8 @@
-"""Ends a training that each worker of a launch would do alone.
+"""Raises an error if each worker of a launch would train alone.
 
-Several processes of a script without a strategy train a model each, on all data, and
-succeed. In the workers of `fastnet run`, and nowhere else, this file is loaded before
-the script, by its path. It imports neither TensorFlow nor Keras, nor anything of this
-package.
+Several processes of a script without a strategy each train a separate model on all
+data, without an error. Only in the workers of `fastnet run`, this file is loaded before
+the script, by its path. It imports neither TensorFlow, nor Keras, nor this package.
 """
 
 import functools
@@ -23,10 +22,10 @@ INDEPENDENT = "FASTNET_INDEPENDENT"
 
 
 def watch(source: str) -> None:
-    """Refuses, from now on, to train a model without a strategy.
+    """Makes training without a strategy raise `ValueError` from now on.
 
     Args:
-        source: By whom several workers were started, for the message.
+        source: The launcher that started several workers, for the message.
     """
     if os.environ.get(INDEPENDENT):
         return
@@ -78,7 +77,7 @@ def _refuse(model: Any, source: str) -> None:
         return
     raise ValueError(
         "A script that several workers run must train in the scope of a strategy; "
-        "otherwise each worker trains a model of its own. Received: training of "
+        "otherwise each worker trains a separate model. Received: training of "
         f"{model.name!r} without such a strategy, in one of several workers started by "
         f"{source}. Add these two lines, and move the making of the model and "
         "`compile` under the second:\n\n"

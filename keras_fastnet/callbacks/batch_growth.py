@@ -191,13 +191,13 @@ class BatchGrowth(FastnetCallback, keras.callbacks.Callback):
             )
         if self.momentum_correction:
             self._correction = MomentumCorrection(optimizer)
-        # Looked up now, since validation replaces the model's data by its own.
+        # Read now, since validation replaces the model's data.
         self._data = data_of(self.model)
         if self._data is None:
             raise ValueError(
                 f"{type(self).__name__} needs the batch size of the data, which a "
                 "strategy reports. Received: a program without a strategy. Call "
-                "`keras_fastnet.TorusStrategy()` at its start, also on one device."
+                "`keras_fastnet.TorusStrategy()` at its start, on one device too."
             )
         micro_batch = self._micro_batch = self._data.examples_of_first_batch()
         for epoch, global_batch in self.phases.items():
@@ -209,7 +209,7 @@ class BatchGrowth(FastnetCallback, keras.callbacks.Callback):
                     f"{multiples_near(global_batch, micro_batch)}."
                 )
         self._print_plan()
-        # Before `fit` prints how many steps and updates an epoch has.
+        # Before `fit` prints the steps and updates of an epoch.
         self._set_steps(self.phases[0])
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:

@@ -22,7 +22,7 @@ from keras_fastnet.schedules import Constant, Decay, warmup_then_decay
 class MomentumCorrection:
     """Rescales momentum buffers that contain the learning rate.
 
-    With the rate inside the buffer, past gradients keep the rate of their time:
+    With the rate inside the buffer, past gradients keep their old rate:
 
         v = m v + rate g;  w = w - v
 
@@ -47,7 +47,7 @@ class MomentumCorrection:
             raise ValueError(
                 "`momentum_correction` requires SGD or LARS, whose momentum buffers "
                 f"contain the learning rate. Received: {type(optimizer).__name__}. "
-                "Leave it out: Adam and its relatives keep the rate outside."
+                "Leave it out: Adam and similar optimizers keep the rate outside."
             )
         self._optimizer = optimizer
         self._scale = tf.function(self._scale_buffers)
@@ -189,7 +189,7 @@ class LearningRateWarmup(FastnetCallback, keras.callbacks.Callback):
         self._derivation = getattr(peak, "derivation", f"{self.peak:g}")
         self._epoch = 0
         self._steps = 0
-        # The rate that it set last; another callback may have changed it since.
+        # The rate set last; another callback may have changed it since.
         self.last_rate: float | None = None
         self._data: Any = None
 
@@ -235,7 +235,7 @@ class LearningRateWarmup(FastnetCallback, keras.callbacks.Callback):
                 "`steps_per_epoch=...` to LearningRateWarmup."
             )
         self.last_rate = None
-        # Looked up now, since validation replaces the model's data by its own.
+        # Read now, since validation replaces the model's data.
         self._data = data_of(self.model)
         if self.momentum_correction:
             self._correction = MomentumCorrection(optimizer)

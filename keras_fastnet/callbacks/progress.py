@@ -1,4 +1,4 @@
-"""Progress of a training: updates made, and messages printed by the chief."""
+"""Progress of training: updates made, and messages printed by the chief."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ def batches_per_update(optimizer: Any, data: Any) -> int:
 
 
 def refuse_second(callback: keras.callbacks.Callback) -> None:
-    """Raises if `fit` was given two callbacks of a kind.
+    """Raises an error if `fit` was given two callbacks of one class.
 
     Args:
         callback: The callback, whose `on_train_begin` calls this.
@@ -41,7 +41,7 @@ def refuse_second(callback: keras.callbacks.Callback) -> None:
     name = type(callback).__name__
     if callback.params.setdefault(f"fastnet_{name}", callback) is not callback:
         raise ValueError(
-            f"`fit` takes one {name}, since a second would undo what the first sets. "
+            f"`fit` takes one {name}, since a second would override the first. "
             f"Received: two. Leave one of them out."
         )
 

@@ -1,4 +1,4 @@
-"""`fastnet env`: prints what a bug report needs to say about this environment."""
+"""`fastnet env`: prints the description of this environment for a bug report."""
 
 import argparse
 import os
@@ -29,7 +29,7 @@ _VARIABLES = (
 
 _DESCRIPTION = """\
 Print the versions, transports, devices and the cluster that this environment describes,
-for a bug report. Run it on the machine, and in the job, where the error comes.
+for a bug report. Run it on the machine, and in the job, where the error occurs.
 """
 
 
@@ -37,7 +37,7 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
     """Adds the parser of `fastnet env`."""
     parser = subparsers.add_parser(
         "env",
-        help="print versions and what was found, for a bug report",
+        help="print versions and devices, for a bug report",
         description=_DESCRIPTION,
     )
     parser.set_defaults(execute=execute)

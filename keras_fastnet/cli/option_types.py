@@ -1,4 +1,4 @@
-"""Types of the options, for `argparse`, and options that several commands have.
+"""Types of options, for `argparse`, and options that several commands share.
 
 A type converts an option's text, and raises `ArgumentTypeError` if the text breaks the
 option's rule.

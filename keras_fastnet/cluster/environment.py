@@ -16,7 +16,7 @@ _MPI_SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 
 
 class ProcessRank(NamedTuple):
-    """The rank and world size of this process, as one source states them.
+    """The rank and world size of this process, according to one source.
 
     Attributes:
         source: Name of the source, for messages.
@@ -35,7 +35,7 @@ class ProcessRank(NamedTuple):
 def mpi_rank(environment: Mapping[str, str]) -> ProcessRank | None:
     """Returns the rank that MPI's launcher has set; `None` if it has set none.
 
-    MPI itself is not loaded: in a process that it did not start this may hang or fail.
+    MPI itself is not loaded, which may hang or fail in a process that it did not start.
 
     Args:
         environment: The environment variables.
@@ -51,8 +51,8 @@ def slurm_rank(environment: Mapping[str, str]) -> ProcessRank | None:
     """Returns a task's rank; `None` outside a step of several tasks.
 
     An sbatch script itself runs outside any step: `srun` creates one. The variables of
-    a step are inherited: Ray's workers have those of the daemon that started them, and
-    so have the ranks of `mpiexec`, which may start its daemons by `srun`. Such
+    a step are inherited, for example by Ray's workers from the daemon that started
+    them, or by the ranks of `mpiexec`, which may start its daemons by `srun`. Such
     variables are ignored.
 
     Args:
@@ -88,9 +88,9 @@ def who_started(environment: Mapping[str, str] = os.environ) -> str | None:
 
 
 def left_out(environment: Mapping[str, str]) -> str | None:
-    """Returns what was started beside a process that finds no cluster, as a text.
+    """Describes what else was started with a process that finds no cluster.
 
-    Such a process trains alone, which may be meant, or be a common mistake.
+    Such a process trains alone, on purpose or by a common mistake.
 
     Args:
         environment: The environment variables.
@@ -108,7 +108,7 @@ def left_out(environment: Mapping[str, str]) -> str | None:
 _HOSTS = re.compile(r"([^,\[\]]+)(?:\[([0-9,-]+)\]([^,\[\]]*))?(?:,|$)")
 _RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
 _COUNT = re.compile(r"([0-9]+)(?:\(x([0-9]+)\))?(?:,|$)")
-# The number of slots is prime; a slot has as many ports as most nodes have tasks.
+# The number of slots is prime; a slot has enough ports for most nodes' tasks.
 _SLOTS, _WIDTH = 199, 64
 # About half the slots, so that step 1 of a job is far from step 0 of the next job.
 _STEP = 100
@@ -186,7 +186,7 @@ def expand_counts(text: str) -> list[int]:
 
 
 def _items(text: str, item: re.Pattern[str]) -> list[tuple[str, ...]]:
-    """Returns the parts of the items of a list that is nothing but such items."""
+    """Returns the parts of a list's items; raises for anything else in the list."""
     if not text or text.endswith(",") or item.sub("", text):
         raise _unreadable(text)
     return item.findall(text)

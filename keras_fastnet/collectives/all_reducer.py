@@ -1,4 +1,4 @@
-"""All-reduce of lists of tensors, packed in few vectors, called buckets."""
+"""All-reduce of lists of tensors, packed into a few vectors, called buckets."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ _WIRE_DTYPES = {
     tf.uint32: tf.int64,
     tf.uint64: tf.int64,
 }
-# TensorFlow slices a vector without a copy where the slice starts at a multiple.
+# TensorFlow slices a vector without a copy if the slice starts at a multiple.
 _ALIGNED_BYTES = 64
 
 
@@ -56,7 +56,7 @@ Bucket = list[Piece]
 
 
 class BucketSums(Protocol):
-    """All-reduce of buckets over all ranks, as one rank sees it.
+    """All-reduce of buckets over all ranks, called by one rank.
 
     Attributes:
         cuts_tensors: Whether to split a large tensor over several buckets rather than
@@ -81,7 +81,7 @@ class BucketSums(Protocol):
 
 
 class AllReducer:
-    """Sums tensors over all ranks, as one rank.
+    """Sums tensors over all ranks, called by one rank.
 
     Args:
         sums: Carries buckets to the other ranks and adds them.
@@ -157,7 +157,7 @@ def plan_buckets(
     computed (Li et al. 2020, "PyTorch Distributed", section 3.2.3).
 
     Args:
-        sizes: Elements of each tensor; `None` where unknown.
+        sizes: Elements of each tensor; `None` if unknown.
         dtype: Their dtype.
         capacity: Bytes of a bucket; `None` for one bucket of any size.
         cut: Whether a tensor may be split over several buckets. If not, a bucket takes

@@ -33,7 +33,7 @@ def grids_of(ranks: int) -> list[Grid]:
 
 
 def check_grid(grid: object, ranks: int) -> Grid:
-    """Returns the grid that a user asked for.
+    """Returns the grid that the user requested.
 
     Args:
         grid: `(rows, columns)`.

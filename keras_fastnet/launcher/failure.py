@@ -1,4 +1,4 @@
-"""Which worker of a start failed first, and why."""
+"""Finds the worker that failed first, and the reason."""
 
 import contextlib
 import dataclasses
@@ -22,8 +22,9 @@ class Recorded:
     Attributes:
         error: The exception, as `"RuntimeError: no data"`.
         traceback: The text of its traceback.
-        time: When it came, in seconds since 1970.
-        updates: The updates that the model had made; `None` if it came outside `fit`.
+        time: The time when it was raised, in seconds since 1970.
+        updates: The updates that the model had made; `None` if it was raised outside
+            `fit`.
     """
 
     error: str
@@ -33,7 +34,7 @@ class Recorded:
 
     @property
     def is_of_another_worker(self) -> bool:
-        """Whether it names another worker, which is suspended or has ended."""
+        """Whether it names another worker as the cause."""
         return self.error.startswith("ClusterError: ")
 
 
@@ -44,7 +45,7 @@ class Failure:
     Attributes:
         rank: The rank of the worker that failed first.
         exit_code: Its exit code, or the negated number of the signal that killed it.
-        recorded: Its exception; `None` if it recorded none, as when it is killed.
+        recorded: Its exception; `None` if it recorded none, for example when killed.
     """
 
     rank: int
@@ -61,7 +62,7 @@ class Failure:
 
     @property
     def repeatable(self) -> tuple[str, str] | None:
-        """The exception and the update at which it came, as texts.
+        """The exception and the update at which it was raised, as texts.
 
         `None` if the failure was not an exception of the program itself.
         """
@@ -88,16 +89,16 @@ class Failure:
 
 
 def _first_line(error: str) -> str:
-    """Returns the line that says what failed.
+    """Returns the line of an error that describes the failure.
 
     Args:
         error: As `Recorded.error`. TensorFlow names the operation, and the lines of the
-            program that have made it, before it says what failed.
+            program that created it, before the failure.
     """
     first, _, rest = error.partition("\n")
     heading, found, _ = first.partition("Graph execution error:")
     if found:
-        # Of several errors, with a number each, all but one are often "Cancelled".
+        # Of several numbered errors, all but one are often "Cancelled".
         line = re.search(r"^ +\(0\) (.+)|^(?!Detected at|\d+ root)(\S.*)", rest, re.M)
         first = heading + (line[1] or line[2]) if line else first
     return re.sub(r"{{function_node \S+?}} ", "", first)
@@ -106,12 +107,12 @@ def _first_line(error: str) -> str:
 def find_failure(
     workers: Sequence[WorkerProcess], records: Sequence[Path], found: Supervisor
 ) -> Failure | None:
-    """Returns which worker failed first, and why; `None` if none has.
+    """Returns the first failure; `None` if no worker has failed.
 
     Args:
         workers: All workers, which have ended.
-        records: Where each has recorded its exception.
-        found: What their supervisor has found.
+        records: The file in which each has recorded its exception.
+        found: The result of their supervisor.
     """
     if found.first is None:
         return None
@@ -119,7 +120,7 @@ def find_failure(
     for worker, path in zip(workers, records, strict=True):
         if path.exists():
             recorded[worker.rank] = Recorded(**json.loads(path.read_text("utf-8")))
-    # The worker that fails may end later than those that wait for it, whose errors name
+    # The failed worker may end later than workers that wait for it, whose errors name
     # it, or that MPI has ended.
     causes = [
         worker

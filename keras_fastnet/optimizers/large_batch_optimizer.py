@@ -45,7 +45,7 @@ class LargeBatchOptimizer(MicroBatchOptimizer, optimizers.LossScaleOptimizer):
 
     The accumulated gradients take four bytes for each weight. Sparse gradients are
     converted to dense ones. The program needs a strategy of `keras_fastnet`, on one
-    device too: `fit` reports the sizes of micro-batches and the ends of epochs by it.
+    device too: it reports the sizes of micro-batches and the ends of epochs in `fit`.
 
     Args:
         inner_optimizer: A Keras optimizer, such as `LARS`, without
@@ -248,7 +248,7 @@ class LargeBatchOptimizer(MicroBatchOptimizer, optimizers.LossScaleOptimizer):
         tf.cond(seen + 1 >= steps, update, add)
 
     def finish_update(self) -> None:
-        """Updates with the micro-batches that are left, if any.
+        """Updates with the remaining micro-batches, if any.
 
         `fit` calls it at the end of every epoch, before validation. Under a strategy,
         call it outside of `strategy.run`, on all workers.
@@ -289,7 +289,7 @@ class LargeBatchOptimizer(MicroBatchOptimizer, optimizers.LossScaleOptimizer):
 
     @contextlib.contextmanager
     def counting(self, examples: tf.Tensor) -> Iterator[None]:
-        """A context in which `fit` trains on a micro-batch of one device.
+        """Returns a context in which `fit` trains on a micro-batch of one device.
 
         Args:
             examples: Number of its examples.
@@ -407,8 +407,8 @@ def _check_inner(optimizer: Any) -> None:
 def _check_strategy() -> None:
     if not STRATEGIES:
         raise ValueError(
-            "LargeBatchOptimizer needs a strategy, on one device too: `fit` reports "
-            "the sizes of micro-batches and the ends of epochs by it. Received: no "
+            "LargeBatchOptimizer needs a strategy, on one device too: it reports the "
+            "sizes of micro-batches and the ends of epochs in `fit`. Received: no "
             "strategy. Call `keras_fastnet.TorusStrategy()` at the start of the "
             "program."
         )

@@ -1,4 +1,4 @@
-"""`Recipe`: a published training, and what Keras needs to train by it."""
+"""`Recipe`: a published training's settings, as arguments for Keras."""
 
 import contextlib
 import math
@@ -165,11 +165,11 @@ class Recipe:
             start=self["warmup_start"],
         )
 
-    # The methods below import TensorFlow, which `fastnet recipe` does without.
+    # The methods below import TensorFlow, which `fastnet recipe` does not need.
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
-        """The context to build a model in: the strategy's scope and a dtype policy."""
+        """Returns the context to build a model in: strategy scope and dtype policy."""
         from keras_fastnet._keras.keras_api import keras
 
         policies = keras.mixed_precision
@@ -199,8 +199,8 @@ class Recipe:
             **arguments: Other arguments of `model.compile`, such as `metrics`.
 
         Raises:
-            ValueError: If the model has another dtype policy or strategy than the
-                recipe.
+            ValueError: If the model's dtype policy or strategy differs from the
+                recipe's.
         """
         from keras_fastnet._keras.keras_api import keras
         from keras_fastnet.callbacks.progress import print_on_chief
@@ -236,7 +236,7 @@ class Recipe:
 
         SGD is LARS without the trust ratio: `v = m v + rate (g + decay w)`, `w -= v`,
         with biases and normalization layers excluded from the decay. (Keras's SGD
-        applies weight decay outside the momentum, which is another formula.)
+        applies weight decay outside the momentum, a different formula.)
         """
         from keras_fastnet.optimizers import LARS, LargeBatchOptimizer
 

@@ -57,7 +57,7 @@ def read_measurements(path: str | Path) -> list[Measurement]:
         path: The file.
 
     Raises:
-        ValueError: If there is no such file, or it has another format.
+        ValueError: If there is no such file, or it has a different format.
     """
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -71,7 +71,7 @@ def read_measurements(path: str | Path) -> list[Measurement]:
         ]
     except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
         raise ValueError(
-            f"A bench file must be what `fastnet bench` writes, format {FORMAT}. "
+            f"A bench file must come from `fastnet bench`, with format {FORMAT}. "
             f"Received: {path} ({type(error).__name__}: {error}). Write one with this "
             "version of `fastnet bench`."
         ) from error

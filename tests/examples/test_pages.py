@@ -147,7 +147,7 @@ def test_every_page_can_be_found():
     pages = {path.stem for path in (ROOT / "docs").glob("*.md")} - {"index"}
     listing = [ROOT / "docs" / "index.md", *(ROOT / "docs/reference").glob("*.md")]
     contents = "".join(path.read_text("utf-8") for path in listing)
-    assert pages <= set(re.findall(r"^(?:\.\./)?(\w+)$", contents, re.M))
+    assert pages <= set(re.findall(r"^(?:.* <)?(?:\.\./)?(\w+)>?$", contents, re.M))
     readme = (ROOT / "README.md").read_text("utf-8")
     assert pages <= set(re.findall(r"\(docs/(\w+)\.md", readme))
 

@@ -142,7 +142,7 @@ def script(tmp_path, monkeypatch):
     ("words", "message"),
     [
         ("-n 0 S", "--workers: must be an integer >= 1. Received: 0"),
-        ("S --workers 2", "must stand before the script"),
+        ("S --workers 2", "needs either --workers N or --hosts, before the script"),
         ("--workers 2 -m", "a script or a module"),
         ("--workers 2 missing.py", "Received: missing.py"),
         ("--workers 2 --threads-per-worker 0 S", "--threads-per-worker"),

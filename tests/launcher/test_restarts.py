@@ -45,5 +45,5 @@ def test_exception_at_the_same_update_is_not_retried_again(run, tmp_path):
     assert done.returncode == 1
     assert "worker 0 failed first" in done.stderr
     assert "restart 2 of 4" in done.stderr
-    told = "not restarted: the same error came a second time after 5 updates"
+    told = "not restarted: the same error was raised twice after 5 updates"
     assert told in done.stderr
