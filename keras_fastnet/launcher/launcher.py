@@ -253,8 +253,7 @@ def run(
 
 
 def _start_repeatedly(start: Start, max_restarts: int) -> int:
-    """Starts all workers until they succeed or must not be started again."""
-    seen = set()
+    """Starts all workers until they succeed, or have failed once too often."""
     code = 0
     for restart in range(max_restarts + 1):
         if restart:
@@ -269,14 +268,6 @@ def _start_repeatedly(start: Start, max_restarts: int) -> int:
             return 0
         code = failure.launch_code
         _say(*start.message(failure))
-        same = failure.repeatable
-        if restart < max_restarts and same is not None and same in seen:
-            _say(
-                f"fastnet: not restarted: the same error came a second time {same[1]}, "
-                "and would come again"
-            )
-            break
-        seen.add(same)
     return code
 
 
