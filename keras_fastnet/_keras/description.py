@@ -148,15 +148,11 @@ def shared_state(model: keras.Model) -> dict[str, Any]:
     }
 
 
-def first_difference(
-    values: Sequence[Any], *, in_all: bool = False
-) -> tuple[list[str], Sequence[Any]] | None:
+def first_difference(values: Sequence[Any]) -> tuple[list[str], Sequence[Any]] | None:
     """Returns where descriptions first differ: keys and positions, and each one's part.
 
     Args:
-        values: Values of JSON.
-        in_all: Whether only keys that all have count. Defaults to `False`: a missing
-            part is `ABSENT`.
+        values: Values of JSON. A missing part is `ABSENT`.
 
     Returns:
         `None` if they are equal.
@@ -166,18 +162,14 @@ def first_difference(
         return None
     if all(isinstance(value, dict) for value in values):
         keys = dict.fromkeys(key for value in values for key in value)
-        parts = [
-            (key, [value.get(key, ABSENT) for value in values])
-            for key in keys
-            if not in_all or all(key in value for value in values)
-        ]
+        parts = [(key, [value.get(key, ABSENT) for value in values]) for key in keys]
     elif all(isinstance(value, list) for value in values):
         rows = itertools.zip_longest(*values, fillvalue=ABSENT)
         parts = [(str(place), list(row)) for place, row in enumerate(rows)]
     else:
         return [], values
     for key, part in parts:
-        found = first_difference(part, in_all=in_all)
+        found = first_difference(part)
         if found is not None:
             return [key, *found[0]], found[1]
     return None

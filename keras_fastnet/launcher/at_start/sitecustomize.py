@@ -46,7 +46,7 @@ def _refuse_lone_fit() -> None:
     # Loaded by its path, so that the script can import another keras_fastnet, or none.
     path = os.path.join(_FOLDER, "..", "..", "_keras", "lone_fit.py")
     spec = importlib.util.spec_from_file_location("_fastnet_lone_fit", path)
-    _loaded(spec).watch("`fastnet run`")
+    _loaded(spec).watch()
 
 
 def _loaded(spec: Any, name: str | None = None) -> Any:
