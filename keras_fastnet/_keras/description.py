@@ -116,11 +116,7 @@ def described_data(data: Any) -> Any:
 
 
 def described_input(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what Keras's iterator is made of, in named parts.
-
-    Args:
-        arguments: Its arguments.
-    """
+    """Returns what Keras's iterator is made of, in named parts."""
     return {
         name: described_data(value) if name in _DATA else _plain(value)
         for name, value in arguments.items()
@@ -214,11 +210,7 @@ def _without_names(model: keras.Model, structure: Any) -> Any:
 
 
 def described_callbacks(callbacks: Sequence[Any]) -> list[str]:
-    """Returns the classes of the callbacks that change what is trained.
-
-    Args:
-        callbacks: Those of a call of `fit`.
-    """
+    """Returns the classes of the callbacks that change what is trained."""
     return [
         type(callback).__name__
         for callback in callbacks
@@ -228,11 +220,7 @@ def described_callbacks(callbacks: Sequence[Any]) -> list[str]:
 
 
 def described_elements(element_spec: Any) -> list[Any]:
-    """Returns the dtypes and shapes of a dataset's elements, whatever their number.
-
-    Args:
-        element_spec: Of the dataset.
-    """
+    """Returns the dtypes and shapes of a dataset's elements, whatever their number."""
     return [_spec(leaf) for leaf in tf.nest.flatten(element_spec)]
 
 
@@ -283,9 +271,5 @@ def _plain(value: Any) -> Any:
 
 
 def without_addresses(text: str) -> str:
-    """Returns the text of an object without its address in memory.
-
-    Args:
-        text: From `str` or `repr`.
-    """
+    """Returns the text of an object without its address in memory."""
     return _ADDRESS.sub("", text)

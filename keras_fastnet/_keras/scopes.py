@@ -215,9 +215,6 @@ def _replicas() -> int:
 def refuse_other_step(step: Callable[..., Any]) -> None:
     """Raises an error for a step of a model of the other Keras.
 
-    Args:
-        step: What was given to `Strategy.run`.
-
     Raises:
         TypeError: It belongs to a model of the other Keras.
     """

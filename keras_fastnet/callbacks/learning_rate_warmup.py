@@ -68,11 +68,7 @@ class MomentumCorrection:
 
 
 def learning_rate_of(optimizer: Any) -> float:
-    """Returns the current learning rate.
-
-    Args:
-        optimizer: A Keras optimizer.
-    """
+    """Returns the current learning rate."""
     # Nested wrappers of tensorflow-addons do not have the attribute.
     innermost = optimizers.with_inner(optimizer)[-1]
     return float(values.to_numpy(innermost.learning_rate))

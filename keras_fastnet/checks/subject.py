@@ -73,11 +73,7 @@ def default_dtypes(floats: str | None = None) -> Iterator[None]:
 
 
 def random_layers(model: keras.Model) -> list[str]:
-    """Returns the classes of the layers that draw random numbers.
-
-    Args:
-        model: The model.
-    """
+    """Returns the classes of the layers that draw random numbers."""
     return sorted(
         {
             type(layer).__name__

@@ -118,11 +118,7 @@ def find_failure(
 
 
 def last_lines(path: Path) -> list[str]:
-    """Returns the last lines of a file, with progress bars in their final state.
-
-    Args:
-        path: The file.
-    """
+    """Returns the last lines of a file, with progress bars in their final state."""
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - _LAST_BYTES))
         text = file.read().decode(errors="replace")

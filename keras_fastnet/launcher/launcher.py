@@ -112,11 +112,7 @@ class Start:
         return (self.log_dir or self.folder) / f"rank-{self.first_rank + index}.log"
 
     def message(self, failure: Failure) -> list[str]:
-        """Returns the lines about a failure, the most telling one last.
-
-        Args:
-            failure: The failure.
-        """
+        """Returns the lines about a failure, the most telling one last."""
         lines = []
         index = failure.rank - self.first_rank
         if index:

@@ -53,9 +53,6 @@ def can_start_ranks(environment: Mapping[str, str]) -> bool:
 
     MPICH's wheel fits mpi4py's. Another library may be that of another mpi4py, and
     `mpiexec` may refuse to start more ranks than cores.
-
-    Args:
-        environment: The environment variables.
     """
     with contextlib.suppress(metadata.PackageNotFoundError):
         metadata.version("mpich")
@@ -68,9 +65,6 @@ def can_start_ranks(environment: Mapping[str, str]) -> bool:
 @contextlib.contextmanager
 def mpi_ranks(workers: int) -> Iterator[list[MpiRank]]:
     """Gets ranks from `mpiexec`, which are valid until the context ends.
-
-    Args:
-        workers: The number of ranks.
 
     Yields:
         The MPI ranks, in order.

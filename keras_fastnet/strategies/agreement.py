@@ -49,11 +49,7 @@ class WorkerExchange:
         return self._recorder.gather(own, purpose, last=last)
 
     def sum(self, value: tf.Tensor) -> tf.Tensor:
-        """Sums one value of each worker, whatever its number of devices.
-
-        Args:
-            value: This worker's.
-        """
+        """Sums one value of each worker, whatever its number of devices."""
         strategy = self._strategy
         if strategy.num_workers < 2:
             return value

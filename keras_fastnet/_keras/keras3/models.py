@@ -284,11 +284,6 @@ def build_by_step(model: keras.Model, step: Callable[[Any], Any], batch: Any) ->
 
     Within a replica's step, which is traced as a part of another function, they could
     not be known before it.
-
-    Args:
-        model: A compiled model.
-        step: Its step.
-        batch: What Keras gives it.
     """
 
     def traced(value: Any) -> Any:

@@ -93,10 +93,6 @@ def move_own_into_scope(model: keras.Model, metrics: list[keras.Metric]) -> None
     strategy instead of its own, with its value. So callbacks, schedules and the
     program's own references go on to work. It looks once after each `compile`.
 
-    Args:
-        model: The model.
-        metrics: Its metrics.
-
     Raises:
         ValueError: An optimizer holds the state of variables outside of the scope.
     """

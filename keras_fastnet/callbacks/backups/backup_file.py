@@ -81,9 +81,5 @@ def file_name(epoch: int, batch: int) -> str:
 
 
 def newest_first(names: Iterable[str]) -> list[str]:
-    """Returns those file names that are of backups, newest first.
-
-    Args:
-        names: Names of files.
-    """
+    """Returns those file names that are of backups, newest first."""
     return sorted(filter(_NAME.fullmatch, names), reverse=True)
