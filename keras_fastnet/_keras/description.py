@@ -133,7 +133,7 @@ def shared_state(model: keras.Model) -> dict[str, Any]:
     own = {id(v) for metric in model.metrics for v in metric.variables}
     optimizer = getattr(model, "optimizer", None)
     if optimizer is not None:
-        variables += optimizers.variables_of(optimizer)
+        variables += optimizer.variables
     if isinstance(optimizer, MicroBatchOptimizer):
         own.update(map(id, optimizer.replica_variables))
     return {

@@ -192,7 +192,7 @@ class DistributedInput:
         same = tell_the_same(seen)
         if shares.marks_sources and any(marks != seen[0] for marks in seen):
             # The sources may differ where the data do not, as paths of files do.
-            whole = shares.first_whole()
+            whole = next(iter(shares.whole))
             seen = self._marks_of_all(whole, "the first batch as a whole")
             same = same or tell_the_same(seen)
         if targets_differ(seen, shares.whole.element_spec):

@@ -33,17 +33,7 @@ class WorkerExchange:
         self._reduce = tf.function(plain, autograph=False)
 
     def gather(self, own: Any, purpose: str, *, last: bool = False) -> list[Any]:
-        """Returns a value of each worker, by rank; see `FlightRecorder.gather`.
-
-        Args:
-            own: This worker's, for JSON.
-            purpose: What it is for, such as "the beginning of `fit`".
-            last: Whether the program may end now. Defaults to `False`.
-
-        Raises:
-            ClusterError: If another worker does not call it in time.
-            MismatchError: If another worker calls it for another purpose.
-        """
+        """Returns a value of each worker, by rank; see `FlightRecorder.gather`."""
         if self._recorder is None:
             return [own]
         return self._recorder.gather(own, purpose, last=last)

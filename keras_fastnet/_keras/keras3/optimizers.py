@@ -45,11 +45,6 @@ def building_scope(name: str) -> AbstractContextManager:
     return keras.name_scope(name)
 
 
-def variables_of(optimizer: Any) -> list[Any]:
-    """Returns all variables of an optimizer."""
-    return optimizer.variables
-
-
 def schedule_of(optimizer: Any) -> str | None:
     """Returns the name of what an optimizer's learning rate follows.
 
