@@ -72,16 +72,6 @@ def batch_arguments(dataset: tf.data.Dataset) -> tuple[int, bool]:
     return int(dataset._batch_size), bool(dataset._drop_remainder)
 
 
-def parallel_calls(dataset: tf.data.Dataset) -> int | None:
-    """Returns the argument `num_parallel_calls` with which a dataset was made.
-
-    Args:
-        dataset: A dataset of kind `"map"`.
-    """
-    calls = getattr(dataset, "_num_parallel_calls", None)
-    return None if calls is None else int(calls)
-
-
 def cache_file(dataset: tf.data.Dataset) -> str:
     """Returns the path of a dataset of kind `"cache"`; `""` if it is in memory."""
     return dataset._filename.numpy().decode()
@@ -216,7 +206,8 @@ class MapFunction:
         function = wrapper._func
         name = getattr(function, "__name__", type(function).__name__)
         self.name = f"map({name.strip('<>')})"
-        self.parallel_calls = parallel_calls(dataset)
+        calls = getattr(dataset, "_num_parallel_calls", None)
+        self.parallel_calls = None if calls is None else int(calls)
         self._traced = wrapper.function
         self._input, self._output = wrapper._input_structure, wrapper.output_structure
 

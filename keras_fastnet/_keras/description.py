@@ -116,11 +116,7 @@ def described_data(data: Any) -> Any:
 
 
 def described_input(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what Keras's iterator is made of, in named parts.
-
-    Args:
-        arguments: Its arguments.
-    """
+    """Returns what Keras's iterator is made of, in named parts."""
     return {
         name: described_data(value) if name in _DATA else _plain(value)
         for name, value in arguments.items()
@@ -137,7 +133,7 @@ def shared_state(model: keras.Model) -> dict[str, Any]:
     own = {id(v) for metric in model.metrics for v in metric.variables}
     optimizer = getattr(model, "optimizer", None)
     if optimizer is not None:
-        variables += optimizers.variables_of(optimizer)
+        variables += optimizer.variables
     if isinstance(optimizer, MicroBatchOptimizer):
         own.update(map(id, optimizer.replica_variables))
     return {
@@ -148,15 +144,11 @@ def shared_state(model: keras.Model) -> dict[str, Any]:
     }
 
 
-def first_difference(
-    values: Sequence[Any], *, in_all: bool = False
-) -> tuple[list[str], Sequence[Any]] | None:
-    """Returns where descriptions first differ: keys and positions, and their parts.
+def first_difference(values: Sequence[Any]) -> tuple[list[str], Sequence[Any]] | None:
+    """Returns where descriptions first differ: keys and positions, and each one's part.
 
     Args:
-        values: Values of JSON.
-        in_all: Whether to compare only keys that all have. Defaults to `False`: a
-            missing part is `ABSENT`.
+        values: Values of JSON. A missing part is `ABSENT`.
 
     Returns:
         `None` if they are equal.
@@ -166,18 +158,14 @@ def first_difference(
         return None
     if all(isinstance(value, dict) for value in values):
         keys = dict.fromkeys(key for value in values for key in value)
-        parts = [
-            (key, [value.get(key, ABSENT) for value in values])
-            for key in keys
-            if not in_all or all(key in value for value in values)
-        ]
+        parts = [(key, [value.get(key, ABSENT) for value in values]) for key in keys]
     elif all(isinstance(value, list) for value in values):
         rows = itertools.zip_longest(*values, fillvalue=ABSENT)
         parts = [(str(place), list(row)) for place, row in enumerate(rows)]
     else:
         return [], values
     for key, part in parts:
-        found = first_difference(part, in_all=in_all)
+        found = first_difference(part)
         if found is not None:
             return [key, *found[0]], found[1]
     return None
@@ -222,11 +210,7 @@ def _without_names(model: keras.Model, structure: Any) -> Any:
 
 
 def described_callbacks(callbacks: Sequence[Any]) -> list[str]:
-    """Returns the classes of the callbacks that change what is trained.
-
-    Args:
-        callbacks: Those of a call of `fit`.
-    """
+    """Returns the classes of the callbacks that change what is trained."""
     return [
         type(callback).__name__
         for callback in callbacks
@@ -236,11 +220,7 @@ def described_callbacks(callbacks: Sequence[Any]) -> list[str]:
 
 
 def described_elements(element_spec: Any) -> list[Any]:
-    """Returns the dtypes and shapes of a dataset's elements, without the batch size.
-
-    Args:
-        element_spec: Of the dataset.
-    """
+    """Returns the dtypes and shapes of a dataset's elements, without the batch size."""
     return [_spec(leaf) for leaf in tf.nest.flatten(element_spec)]
 
 
@@ -291,9 +271,5 @@ def _plain(value: Any) -> Any:
 
 
 def without_addresses(text: str) -> str:
-    """Returns the text of an object without its address in memory.
-
-    Args:
-        text: From `str` or `repr`.
-    """
+    """Returns the text of an object without its address in memory."""
     return _ADDRESS.sub("", text)

@@ -21,22 +21,14 @@ _SCOPES = "keras_fastnet._keras.scopes"
 INDEPENDENT = "FASTNET_INDEPENDENT"
 
 
-def watch(source: str) -> None:
-    """Makes training without a strategy raise `ValueError` from now on.
-
-    Args:
-        source: The launcher that started several workers, for the message.
-    """
-    if os.environ.get(INDEPENDENT):
-        return
-    sys.meta_path.insert(0, _Finder(source))
+def watch() -> None:
+    """Makes training without a strategy raise `ValueError` from now on."""
+    if not os.environ.get(INDEPENDENT):
+        sys.meta_path.insert(0, _Finder())
 
 
 class _Finder(importlib.abc.MetaPathFinder):
     """Wraps Keras's trainer when the script imports it."""
-
-    def __init__(self, source: str):
-        self._source = source
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -51,13 +43,13 @@ class _Finder(importlib.abc.MetaPathFinder):
 
         def exec_module(module: ModuleType) -> None:
             load(module)
-            _wrap(module, self._source)
+            _wrap(module)
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 
-def _wrap(trainer: Any, source: str) -> None:
+def _wrap(trainer: Any) -> None:
     # `fit` and `train_on_batch` call it; `evaluate` and `predict` do not.
     # Keras 3.16 renames it.
     kind = getattr(trainer, "TensorFlowTrainer", None) or trainer.Trainer
@@ -65,13 +57,13 @@ def _wrap(trainer: Any, source: str) -> None:
 
     @functools.wraps(original)
     def make_train_function(model: Any, *args: Any, **kwargs: Any) -> Any:
-        _refuse(model, source)
+        _refuse(model)
         return original(model, *args, **kwargs)
 
     kind.make_train_function = make_train_function
 
 
-def _refuse(model: Any, source: str) -> None:
+def _refuse(model: Any) -> None:
     scopes = sys.modules.get(_SCOPES)
     if scopes is not None and (scopes.STRATEGIES or scopes.may_train_alone()):
         return
@@ -79,7 +71,7 @@ def _refuse(model: Any, source: str) -> None:
         "A script that several workers run must train in the scope of a strategy; "
         "otherwise each worker trains a separate model. Received: training of "
         f"{model.name!r} without such a strategy, in one of several workers started by "
-        f"{source}. Add these two lines, and move the making of the model and "
+        "`fastnet run`. Add these two lines, and move the making of the model and "
         "`compile` under the second:\n\n"
         "    strategy = keras_fastnet.TorusStrategy()  # at the start of the program\n"
         "    with strategy.scope():\n\n"

@@ -171,11 +171,7 @@ def holds_sums() -> bool:
 
 
 def sum_over_replicas(values: list[tf.Tensor]) -> list[tf.Tensor]:
-    """Sums tensors over the replicas, outside of what is differentiated.
-
-    Args:
-        values: This replica's.
-    """
+    """Sums tensors over the replicas, outside of what is differentiated."""
     # Not `ReplicaContext.all_reduce`: TensorFlow never frees the gradient function that
     # it registers, nor with it the graph of every `fit`.
     extended = tf.distribute.get_strategy().extended

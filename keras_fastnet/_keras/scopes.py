@@ -216,9 +216,6 @@ def _replicas() -> int:
 def refuse_other_step(step: Callable[..., Any]) -> None:
     """Raises an error for a step of a model of the other Keras.
 
-    Args:
-        step: The step given to `Strategy.run`.
-
     Raises:
         TypeError: The step belongs to a model of the other Keras.
     """

@@ -83,9 +83,6 @@ def seed_datasets(seed: int) -> None:
 
     Unlike `tf.random.set_seed` it does not affect other random operations: those in
     `Dataset.map` would draw the same numbers in every epoch.
-
-    Args:
-        seed: The number from which the seeds are derived.
     """
     global _seeds
     _seeds = random.Random(seed)
@@ -158,11 +155,7 @@ def worker_dataset(distributed: Any) -> tf.data.Dataset:
 
 
 def empty_batch(element_spec: Any) -> Any:
-    """Returns a batch without examples.
-
-    Args:
-        element_spec: Of a dataset of batches.
-    """
+    """Returns a batch without examples."""
     return input_lib._dummy_tensor_fn(element_spec)
 
 
@@ -233,11 +226,7 @@ class ConvertibleVariable(distributed_values.DistributedVariable):
 
 
 def convertible(variable: Any) -> Any:
-    """Returns a variable, made convertible if several replicas have values of it.
-
-    Args:
-        variable: One of TensorFlow's.
-    """
+    """Returns a variable, made convertible if several replicas have values of it."""
     if isinstance(variable, distributed_values.DistributedVariable):
         extend(variable, ConvertibleVariable)
     return variable
@@ -287,12 +276,7 @@ def captured_tensors() -> list[Any]:
 
 
 def tpu_strategy_with_extended(strategy: tf.distribute.Strategy, extended: Any) -> None:
-    """Initialises a `TPUStrategy` with a given extended object.
-
-    Args:
-        strategy: A `TPUStrategy` under construction.
-        extended: Its `TPUExtended`.
-    """
+    """Initialises a `TPUStrategy` with a given extended object."""
     tf.distribute.Strategy.__init__(strategy, extended)
     # As in TensorFlow's own: functions get one handle for all cores' variables.
     strategy._enable_packed_variable_in_eager_mode = True

@@ -177,11 +177,7 @@ class DistributedInput:
         return None if min(counts) < 0 else max(counts)
 
     def peek(self, data: EpochData) -> Any:
-        """Returns examples of the first batch. Keras builds the model from it.
-
-        Args:
-            data: A result of `epoch_data`.
-        """
+        """Returns examples of the first batch. Keras builds the model from it."""
         batch = data.peek()
         if isinstance(batch, GlobalBatch):
             batch = local_results(self._strategy, batch.data)[0]
@@ -197,7 +193,7 @@ class DistributedInput:
         if shares.marks_sources and any(marks != seen[0] for marks in seen):
             # The sources may differ although the data are equal, for example file
             # paths.
-            whole = shares.first_whole()
+            whole = next(iter(shares.whole))
             seen = self._marks_of_all(whole, "the first batch as a whole")
             same = same or tell_the_same(seen)
         if targets_differ(seen, shares.whole.element_spec):
@@ -223,12 +219,7 @@ class DistributedInput:
 
 
 def local_results(strategy: tf.distribute.Strategy, data: Any) -> list[Any]:
-    """Returns a structure for each local replica of one of `PerReplica` values.
-
-    Args:
-        strategy: The strategy.
-        data: The structure of `PerReplica` values.
-    """
+    """Returns a structure for each local replica of one of `PerReplica` values."""
     return [
         tf.nest.map_structure(
             lambda value: strategy.experimental_local_results(value)[i],  # noqa: B023

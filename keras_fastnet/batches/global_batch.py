@@ -277,9 +277,6 @@ def without_optionals(data: Any) -> Any:
     """Returns a batch with `None` for the inputs that its generator omits.
 
     Keras represents them by empty optionals, and finds none within `PerReplica` values.
-
-    Args:
-        data: One replica's batch.
     """
     return tf.nest.map_structure(
         lambda leaf: None if isinstance(leaf, tf.experimental.Optional) else leaf, data

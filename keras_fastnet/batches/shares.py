@@ -38,10 +38,6 @@ class Shares:
     marks_sources: bool = False
     late: bool = False
 
-    def first_whole(self) -> Any:
-        """Returns the first global batch."""
-        return next(iter(self.whole))
-
 
 def distribute_shares(
     dataset: tf.data.Dataset,

@@ -8,11 +8,7 @@ from keras_fastnet.optimizers import LargeBatchOptimizer
 
 
 def updates_of(optimizer: Any) -> int:
-    """Returns the number of updates that an optimizer has made.
-
-    Args:
-        optimizer: A Keras optimizer.
-    """
+    """Returns the number of updates that an optimizer has made."""
     return int(values.to_numpy(optimizer.iterations))
 
 
@@ -47,20 +43,11 @@ def refuse_second(callback: keras.callbacks.Callback) -> None:
 
 
 def is_chief(model: keras.Model) -> bool:
-    """Returns whether this process is the one that prints and writes files.
-
-    Args:
-        model: The model that is being trained.
-    """
+    """Returns whether this process is the one that prints and writes files."""
     return getattr(model.distribute_strategy, "rank", 0) == 0
 
 
 def print_on_chief(model: keras.Model, text: str) -> None:
-    """Prints a line, on the chief only.
-
-    Args:
-        model: The model that is being trained.
-        text: The line.
-    """
+    """Prints a line, on the chief only."""
     if is_chief(model):
         print(f"fastnet: {text}", flush=True)

@@ -98,9 +98,9 @@ def _compare(strategy: Any, subject: Subject) -> Iterator[Verdict]:
             "on random numbers that the check cannot replace. Received: "
             f"{subject.name}, whose weights differ on one device by {rounding:.0%} "
             "of their change when the examples of a batch are reordered. Draw random "
-            "numbers by `keras.random` or layers of Keras, which the check replaces, "
-            "or check the model with a smaller learning rate, without mixed precision, "
-            "or with other data."
+            "numbers by `keras.random` or Keras's layers, which the check replaces, or "
+            "check the model with a smaller learning rate, without mixed precision, or "
+            "with other data."
         )
     several = trainings.train(True, trainings.in_order)
     yield from _compare_values(one, several, max(_TOLERANCE, 10 * rounding))

@@ -82,8 +82,8 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
         type=integer(at_least=0),
         default=0,
         metavar="N",
-        help="start all workers again after a failure, up to N times; an error that "
-        "is raised twice at the same update ends the run (default: %(default)d)",
+        help="start all workers again after a failure, up to N times (default: "
+        "%(default)d)",
     )
     # Both take all words that follow, even if they start with a dash.
     parser.add_argument(

@@ -125,20 +125,12 @@ def make_cluster(
 
 
 def hosts_of(cluster: Cluster) -> list[str]:
-    """Returns each worker's host, by rank.
-
-    Args:
-        cluster: The cluster.
-    """
+    """Returns each worker's host, by rank."""
     return [_normalized(address)[0] for address in cluster.addresses]
 
 
 def is_loopback(cluster: Cluster) -> bool:
-    """Returns whether all addresses of a cluster are loopback addresses.
-
-    Args:
-        cluster: The cluster.
-    """
+    """Returns whether all addresses of a cluster are loopback addresses."""
 
     def is_local(host: str) -> bool:
         try:
@@ -151,9 +143,6 @@ def is_loopback(cluster: Cluster) -> bool:
 
 def split_address(address: str) -> tuple[str, int]:
     """Splits `host:port` (or `[ipv6]:port`).
-
-    Args:
-        address: The address.
 
     Raises:
         ClusterError: If it has no host, no port, or a port out of range.

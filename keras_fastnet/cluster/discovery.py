@@ -166,11 +166,7 @@ def _by_mpi(described: Membership | None) -> Membership:
 
 
 def resolver_of(cluster: Cluster) -> tf.distribute.cluster_resolver.ClusterResolver:
-    """Returns the cluster resolver that describes a cluster to TensorFlow.
-
-    Args:
-        cluster: The cluster.
-    """
+    """Returns the cluster resolver that describes a cluster to TensorFlow."""
     return tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec({"worker": list(cluster.addresses)}),
         task_type="worker",

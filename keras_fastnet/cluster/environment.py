@@ -36,9 +36,6 @@ def mpi_rank(environment: Mapping[str, str]) -> ProcessRank | None:
     """Returns the rank that MPI's launcher has set; `None` if it has set none.
 
     MPI itself is not loaded, which may hang or fail in a process that it did not start.
-
-    Args:
-        environment: The environment variables.
     """
     rank, size = (
         next((int(text) for text in map(environment.get, names) if text), None)
@@ -54,9 +51,6 @@ def slurm_rank(environment: Mapping[str, str]) -> ProcessRank | None:
     a step are inherited, for example by Ray's workers from the daemon that started
     them, or by the ranks of `mpiexec`, which may start its daemons by `srun`. Such
     variables are ignored.
-
-    Args:
-        environment: The environment variables.
     """
     rank = environment.get("SLURM_PROCID", "")
     size = environment.get("SLURM_STEP_NUM_TASKS", "")
@@ -73,11 +67,7 @@ def slurm_rank(environment: Mapping[str, str]) -> ProcessRank | None:
 
 
 def who_started(environment: Mapping[str, str] = os.environ) -> str | None:
-    """Returns the name of the source that describes a cluster; `None` if none does.
-
-    Args:
-        environment: The environment variables.
-    """
+    """Returns the name of the source that describes a cluster; `None` if none does."""
     if environment.get("TF_CONFIG"):
         return "TF_CONFIG"
     mpi = mpi_rank(environment)
@@ -91,9 +81,6 @@ def left_out(environment: Mapping[str, str]) -> str | None:
     """Describes what else was started with a process that finds no cluster.
 
     Such a process trains alone, on purpose or by a common mistake.
-
-    Args:
-        environment: The environment variables.
     """
     tasks = environment.get("SLURM_NTASKS", "")
     in_step = "SLURM_STEP_NUM_TASKS" in environment
@@ -172,9 +159,6 @@ def _expand_hosts(text: str) -> list[str]:
 
 def expand_counts(text: str) -> list[int]:
     """Returns the numbers of a list such as `3(x2),1`, which is 3, 3, 1.
-
-    Args:
-        text: The list.
 
     Raises:
         ClusterError: If `text` is not such a list.

@@ -29,9 +29,6 @@ _SHARE_PORT = "TF_GRPC_REUSE_PORT"
 def reserved_ports(workers: int) -> Iterator[list[int]]:
     """Reserves a free port of this machine for each worker until the context ends.
 
-    Args:
-        workers: The number of ports.
-
     Yields:
         The ports, by rank.
     """
@@ -75,9 +72,6 @@ def bound_socket(port: int = 0, interface: str = "") -> socket.socket:
 def listen(cluster: Cluster) -> socket.socket:
     """Listens on this worker's own port, as its TensorFlow server will.
 
-    Args:
-        cluster: The cluster.
-
     Raises:
         ClusterError: If the port is forbidden or in use.
     """
@@ -105,9 +99,6 @@ def kept_to_loopback(cluster: Cluster) -> Iterator[None]:
 
     Has no effect if an address of the cluster is not a loopback address. Logs a warning
     if the system does not allow it.
-
-    Args:
-        cluster: The cluster.
     """
     if not is_loopback(cluster):
         yield

@@ -42,11 +42,7 @@ class Piece:
     offset: int
 
     def of(self, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-        """Returns the elements of the piece.
-
-        Args:
-            tensors: The list of tensors.
-        """
+        """Returns the elements of the piece."""
         flat = tf.reshape(tensors[self.index], [-1])
         whole = self.start == 0 and self.stop in (None, flat.shape[0])
         return flat if whole else flat[self.start : self.stop]

@@ -40,11 +40,7 @@ class Vector(NamedTuple):
 
     @classmethod
     def in_place(cls, array: np.ndarray) -> "Vector":
-        """Returns a vector whose sum overwrites its values.
-
-        Args:
-            array: The values.
-        """
+        """Returns a vector whose sum overwrites its values."""
         return cls(array, array)
 
 
@@ -104,11 +100,7 @@ class MpiGroup:
         return Vector.in_place(vector.room)
 
     def gather(self, row: np.ndarray) -> np.ndarray:
-        """Returns the vectors of all ranks as rows, in the order of the group.
-
-        Args:
-            row: This rank's vector.
-        """
+        """Returns the vectors of all ranks as rows, in the order of the group."""
         rows = np.empty((self.size, row.size), row.dtype)
         self._wait(self._communicator.Iallgather(_bytes_of(row), _bytes_of(rows)))
         return rows
@@ -145,12 +137,7 @@ class MpiGroup:
 
 
 def _sum(parts: np.ndarray, total: np.ndarray) -> None:
-    """Adds rows in their order.
-
-    Args:
-        parts: The rows.
-        total: Receives the sum.
-    """
+    """Adds rows in their order."""
     if parts.dtype not in _HALVES:
         np.add(parts[0], parts[1], out=total)
         for part in parts[2:]:
@@ -322,12 +309,7 @@ def segments(
 
 
 def _aligned(length: int, dtype: np.dtype) -> np.ndarray:
-    """Returns an uninitialized vector in memory that TensorFlow uses without a copy.
-
-    Args:
-        length: Number of elements.
-        dtype: Their dtype.
-    """
+    """Returns an uninitialized vector in memory that TensorFlow uses without a copy."""
     nbytes = length * dtype.itemsize
     memory = np.empty(nbytes + _ALIGNMENT, np.uint8)
     first = -memory.ctypes.data % _ALIGNMENT

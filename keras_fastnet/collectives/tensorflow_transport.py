@@ -81,11 +81,7 @@ class TensorFlowGroup:
         return self.gather(chunk)
 
     def gather(self, chunk: tf.Tensor) -> tf.Tensor:
-        """Returns the chunks of all ranks, in the order of the group.
-
-        Args:
-            chunk: This rank's chunk.
-        """
+        """Returns the chunks of all ranks, in the order of the group."""
         if self.size == 1:
             return chunk
         gather = tf.raw_ops.CollectiveGatherV2

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from keras_fastnet.launcher.supervisor import Supervisor, WorkerProcess
-from keras_fastnet.text import count
 
 _LAST_LINES = 20
 _LAST_BYTES = 1 << 14
@@ -22,15 +21,12 @@ class Recorded:
     Attributes:
         error: The exception, as `"RuntimeError: no data"`.
         traceback: The text of its traceback.
-        time: The time when it was raised, in seconds since 1970.
-        updates: The updates that the model had made; `None` if it was raised outside
-            `fit`.
+        time: When it came, in seconds since 1970.
     """
 
     error: str
     traceback: str
     time: float
-    updates: int | None
 
     @property
     def is_of_another_worker(self) -> bool:
@@ -59,19 +55,6 @@ class Failure:
             return self.exit_code
         # A worker that does not end after its exception is killed.
         return 1 if self.recorded is not None else 128 - self.exit_code
-
-    @property
-    def repeatable(self) -> tuple[str, str] | None:
-        """The exception and the update at which it was raised, as texts.
-
-        `None` if the failure was not an exception of the program itself.
-        """
-        if self.recorded is None or self.recorded.is_of_another_worker:
-            return None
-        updates = self.recorded.updates
-        at = "outside `fit`" if updates is None else f"after {count(updates, 'update')}"
-        # Without the addresses of objects.
-        return re.sub("0x[0-9a-f]+", "", self.recorded.error), at
 
     @property
     def heading(self) -> str:
@@ -135,11 +118,7 @@ def find_failure(
 
 
 def last_lines(path: Path) -> list[str]:
-    """Returns the last lines of a file, with progress bars in their final state.
-
-    Args:
-        path: The file.
-    """
+    """Returns the last lines of a file, with progress bars in their final state."""
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - _LAST_BYTES))
         text = file.read().decode(errors="replace")

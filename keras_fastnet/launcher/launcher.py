@@ -112,11 +112,7 @@ class Start:
         return (self.log_dir or self.folder) / f"rank-{self.first_rank + index}.log"
 
     def message(self, failure: Failure) -> list[str]:
-        """Returns the lines about a failure, the most informative one last.
-
-        Args:
-            failure: The failure.
-        """
+        """Returns the lines about a failure, the most informative one last."""
         lines = []
         index = failure.rank - self.first_rank
         if index:
@@ -253,8 +249,7 @@ def run(
 
 
 def _start_repeatedly(start: Start, max_restarts: int) -> int:
-    """Starts all workers until they succeed or no restart is left."""
-    seen = set()
+    """Starts all workers until they succeed, or have failed once too often."""
     code = 0
     for restart in range(max_restarts + 1):
         if restart:
@@ -269,11 +264,6 @@ def _start_repeatedly(start: Start, max_restarts: int) -> int:
             return 0
         code = failure.launch_code
         _say(*start.message(failure))
-        same = failure.repeatable
-        if restart < max_restarts and same is not None and same in seen:
-            _say(f"fastnet: not restarted: the same error was raised twice {same[1]}")
-            break
-        seen.add(same)
     return code
 
 

@@ -54,9 +54,6 @@ def can_start_ranks(environment: Mapping[str, str]) -> bool:
 
     MPICH's wheel matches mpi4py's. Another library may not match, and its `mpiexec` may
     not start more ranks than cores.
-
-    Args:
-        environment: The environment variables.
     """
     with contextlib.suppress(metadata.PackageNotFoundError):
         metadata.version("mpich")
@@ -69,9 +66,6 @@ def can_start_ranks(environment: Mapping[str, str]) -> bool:
 @contextlib.contextmanager
 def mpi_ranks(workers: int) -> Iterator[list[MpiRank]]:
     """Gets ranks from `mpiexec`, which are valid until the context ends.
-
-    Args:
-        workers: The number of ranks.
 
     Yields:
         The MPI ranks, in order.

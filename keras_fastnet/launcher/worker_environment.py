@@ -33,9 +33,6 @@ class Host(NamedTuple):
     def addresses(self, first_port: int) -> list[str]:
         """Returns the addresses of its workers, by rank.
 
-        Args:
-            first_port: The port of the first one.
-
         Example:
 
         >>> Host("::1", 2).addresses(20000)

@@ -136,11 +136,7 @@ class Exclusions:
         return decided
 
     def keep(self, decided: Sequence[Treatment]) -> None:
-        """Keeps treatments, so that they are saved.
-
-        Args:
-            decided: Results of `decide`.
-        """
+        """Keeps treatments, so that they are saved."""
         self._decided = list(decided)
 
     def get_config(self) -> dict[str, Any]:

@@ -53,9 +53,6 @@ class Measurement:
 def read_measurements(path: str | Path) -> list[Measurement]:
     """Returns the all-reduces in a file that `fastnet bench` wrote.
 
-    Args:
-        path: The file.
-
     Raises:
         ValueError: If there is no such file, or it has a different format.
     """
@@ -78,11 +75,7 @@ def read_measurements(path: str | Path) -> list[Measurement]:
 
 
 def as_text(document: dict[str, Any]) -> str:
-    """Returns results as a table.
-
-    Args:
-        document: The results.
-    """
+    """Returns results as a table."""
     head = (
         f"{document['ranks']} ranks on {count(document['hosts'], 'host')}, transport "
         f"{document['transport']}, {document['wire_dtype']} on the wire; milliseconds, "

@@ -35,11 +35,6 @@ class WorkerExchange:
     def gather(self, own: Any, purpose: str, *, last: bool = False) -> list[Any]:
         """Returns each worker's value, by rank; see `FlightRecorder.gather`.
 
-        Args:
-            own: This worker's value, for JSON.
-            purpose: The purpose, such as "the beginning of `fit`".
-            last: Whether the program may end now. Defaults to `False`.
-
         Raises:
             ClusterError: If another worker does not call it in time.
             MismatchError: If another worker calls it for another purpose.
@@ -49,11 +44,7 @@ class WorkerExchange:
         return self._recorder.gather(own, purpose, last=last)
 
     def sum(self, value: tf.Tensor) -> tf.Tensor:
-        """Sums one value of each worker, regardless of its number of devices.
-
-        Args:
-            value: This worker's value.
-        """
+        """Sums one value of each worker, regardless of its number of devices."""
         strategy = self._strategy
         if strategy.num_workers < 2:
             return value

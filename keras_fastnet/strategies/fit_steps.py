@@ -24,11 +24,6 @@ def run_step(
     return their result over all replicas, and each replica's other logs are weighed by
     its share of the examples.
 
-    Args:
-        step: The step.
-        batch: The replica's share.
-        replica: The replica's part of the step.
-
     Returns:
         The step's logs; and, in the same structure, whether each is the value over all
         examples and so equal on all replicas.
@@ -138,11 +133,7 @@ def _equal_on_all(own: list[tf.Tensor]) -> tf.Tensor:
 
 
 def refuse_unequal_outputs(outputs: Any) -> list[Any]:
-    """Returns operations that raise an error if outputs of `predict` cannot be joined.
-
-    Args:
-        outputs: A replica's.
-    """
+    """Returns operations that fail if outputs of `predict` cannot be joined."""
     open_sizes = [
         tf.shape(output)[axis]
         for output in tf.nest.flatten(outputs)
@@ -173,12 +164,7 @@ def _terms(logs: Any, replica: ReplicaStep) -> list[tf.Tensor]:
 
 
 def _mean_logs(logs: Any, sums: list[tf.Tensor]) -> tuple[Any, Any]:
-    """Returns the logs of all replicas, and whether each is equal on all of them.
-
-    Args:
-        logs: A replica's.
-        sums: Sums of the terms over the replicas.
-    """
+    """Returns the logs of all replicas, and whether each is equal on all of them."""
     means = iter(sums)
 
     def mean(log: Any) -> Any:
@@ -212,9 +198,6 @@ def differentiable_sums(replica: ReplicaStep) -> Iterator[None]:
     over replicas is the sum of the replicas' gradients, each weighed by its replica's
     share. The result is divided by the replica's own share, because its gradients are
     multiplied by that before they are summed.
-
-    Args:
-        replica: The replica's part of the step.
     """
     context = tf.distribute.get_replica_context()
 

@@ -184,12 +184,7 @@ class FitSupport:
     def counted_step(
         self, optimizer: MicroBatchOptimizer, step: Callable[..., Any]
     ) -> Callable[..., Any]:
-        """Returns a train step that passes an optimizer the size of its micro-batch.
-
-        Args:
-            optimizer: The optimizer.
-            step: A function of one batch, on one device.
-        """
+        """Returns a train step that passes an optimizer the size of its micro-batch."""
 
         @functools.wraps(step)
         def counted(data: Any) -> Any:
@@ -199,20 +194,12 @@ class FitSupport:
         return counted
 
     def note_call(self, arguments: Mapping[str, Any]) -> None:
-        """Describes what Keras is about to iterate over, for `compare_call`.
-
-        Args:
-            arguments: The arguments of Keras's iterator.
-        """
+        """Describes what Keras is about to iterate over, for `compare_call`."""
         if self.strategy.num_workers > 1:
             self._input = described_input(arguments)
 
     def compare_call(self, model: keras.Model, call: str) -> None:
         """Checks that all workers use equal models and data, before the first batch.
-
-        Args:
-            model: The model.
-            call: The call of Keras.
 
         Raises:
             MismatchError: If another worker makes another call.
@@ -245,11 +232,6 @@ class FitSupport:
     def begin_fit(self, model: keras.Model, data: Any, verbose: bool) -> None:
         """Checks a training before its first step; the chief prints a summary.
 
-        Args:
-            model: The model.
-            data: Its training data.
-            verbose: Whether anything is printed.
-
         Raises:
             ClusterError: If the cluster was described after the strategy was made.
             MismatchError: If the workers hold different weights.
@@ -266,10 +248,6 @@ class FitSupport:
     ) -> None:
         """Compares the weights, and prints how custom metrics and layers are combined.
 
-        Args:
-            model: The model.
-            call: The call that begins with its first step.
-
         Raises:
             MismatchError: If the workers hold different weights.
         """
@@ -285,22 +263,12 @@ class FitSupport:
             print(f"fastnet: {text}", flush=True)
 
     def note(self, text: str, *numbers: int) -> None:
-        """Records what this worker is doing; see `FlightRecorder.note`.
-
-        Args:
-            text: A text, with `{}` for each number.
-            *numbers: The numbers.
-        """
+        """Records what this worker is doing; see `FlightRecorder.note`."""
         if self.recorder is not None:
             self.recorder.note(text, *numbers)
 
     def end_epoch(self, model: keras.Model, epoch: int, stop: bool) -> bool:
         """Compares the workers' weights, and returns whether any stops.
-
-        Args:
-            model: The model.
-            epoch: The epoch, from 0.
-            stop: Whether this worker stops.
 
         Returns:
             Whether any worker stops.

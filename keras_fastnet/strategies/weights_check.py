@@ -54,10 +54,6 @@ class WeightsCheck:
     def begin(self, model: keras.Model, call: str) -> None:
         """Makes new variables equal and checks all. All workers must call it.
 
-        Args:
-            model: The model, built.
-            call: `"fit"`, `"evaluate"` or `"predict"`.
-
         Raises:
             MismatchError: If values differ.
         """

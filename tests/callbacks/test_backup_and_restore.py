@@ -179,7 +179,7 @@ def warmup_and_plateau():
 
 
 def growth_and_plateau():
-    growth = BatchGrowth({0: 16, 1: 32}, linear_scaling=True, momentum_correction=True)
+    growth = BatchGrowth({0: 16, 1: 32}, rate_exponent=1.0, momentum_correction=True)
     return growth, halving_plateau()
 
 

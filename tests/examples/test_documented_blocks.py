@@ -48,7 +48,7 @@ SCRIPTS = [
     if "TorusStrategy" in text or not name
 ]
 # Pages whose commands start no workers.
-PRINTED = ("docs/plan.md", "docs/recipes.md")
+PRINTED = ("docs/plan.md",)
 
 
 def write_files(page: Path, folder: Path) -> None:

@@ -137,7 +137,7 @@ def test_what_a_page_mentions_exists(page):
     assert {kind.__name__: found for kind in KINDS if (found := [*kind(page)])} == {}
 
 
-@pytest.mark.parametrize("command", ["bench", "check", "plan", "recipe", "run"])
+@pytest.mark.parametrize("command", ["bench", "check", "plan", "run"])
 def test_help_describes_every_option(command):
     assert all(action.help for action in parser_of(command)._actions)
 

@@ -69,12 +69,7 @@ def dataset_with_own_queues(iterator: tf_trainer.TFEpochIterator) -> Any:
 
 
 def iterate_over(iterator: tf_trainer.TFEpochIterator, data: Any) -> None:
-    """Makes Keras's iterator yield other data.
-
-    Args:
-        iterator: The iterator.
-        data: The `EpochData` made from its dataset.
-    """
+    """Makes Keras's iterator yield other data."""
     extend(iterator, WorkersEpochIterator)
     data.steps_per_call = iterator.steps_per_execution
     iterator.elements = data

@@ -284,11 +284,6 @@ def build_by_step(model: keras.Model, step: Callable[[Any], Any], batch: Any) ->
 
     A replica's step is traced as a part of another function, which must know them in
     advance.
-
-    Args:
-        model: A compiled model.
-        step: Its step.
-        batch: What Keras gives it.
     """
 
     def traced(value: Any) -> Any:

@@ -45,11 +45,6 @@ def building_scope(name: str) -> AbstractContextManager:
     return keras.name_scope(name)
 
 
-def variables_of(optimizer: Any) -> list[Any]:
-    """Returns all variables of an optimizer."""
-    return optimizer.variables
-
-
 def schedule_of(optimizer: Any) -> str | None:
     """Returns the name of an optimizer's schedule.
 
@@ -91,10 +86,6 @@ def move_own_into_scope(model: keras.Model, metrics: list[keras.Metric]) -> None
     of the scope. The objects stay the same, so that callbacks, schedules and other
     references to them keep working: each of their variables is replaced by one of the
     strategy, with its value. This happens once after each `compile`.
-
-    Args:
-        model: The model.
-        metrics: Its metrics.
 
     Raises:
         ValueError: An optimizer holds the state of variables outside of the scope.

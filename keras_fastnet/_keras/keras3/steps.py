@@ -90,9 +90,6 @@ def added_loss(loss: Any) -> tf.Tensor:
     """Returns what `add_loss` or a regularizer adds to the loss of a replica's step.
 
     Keras gives each the weight 1/N, also sums over a replica's examples.
-
-    Args:
-        loss: The tensor.
     """
     if not keras.backend.is_float_dtype(loss.dtype):
         loss = keras.ops.cast(loss, keras.config.floatx())

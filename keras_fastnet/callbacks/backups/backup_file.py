@@ -81,9 +81,5 @@ def file_name(epoch: int, batch: int) -> str:
 
 
 def newest_first(names: Iterable[str]) -> list[str]:
-    """Returns the names of backups among file names, newest first.
-
-    Args:
-        names: Names of files.
-    """
+    """Returns the names of backups among file names, newest first."""
     return sorted(filter(_NAME.fullmatch, names), reverse=True)

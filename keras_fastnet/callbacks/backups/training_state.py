@@ -12,8 +12,9 @@ from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet._keras import values
 from keras_fastnet._keras.adapters import models as keras_models
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet.callbacks.batch_growth import BatchGrowth
+from keras_fastnet.callbacks.batch_growth import BatchGrowth, NoiseBatchGrowth
 from keras_fastnet.callbacks.learning_rate_warmup import LearningRateWarmup
+from keras_fastnet.callbacks.monitors import GradientNoise
 from keras_fastnet.callbacks.progress import is_chief
 
 # The attributes in which callbacks keep their state. A backup sets no others.
@@ -22,6 +23,8 @@ _ATTRIBUTES: dict[type, tuple[str, ...]] = {
     keras.callbacks.ReduceLROnPlateau: ("best", "wait", "cooldown_counter"),
     keras.callbacks.ModelCheckpoint: ("best",),
     LearningRateWarmup: ("last_rate",),
+    GradientNoise: ("means",),
+    NoiseBatchGrowth: ("doublings",),
 }
 _WEIGHTS = "best_weights"
 CHANGING = (*_ATTRIBUTES, BatchGrowth, keras.callbacks.LearningRateScheduler)
@@ -56,10 +59,9 @@ def read_state(
     ]
     states = {}
     for name, callback in _by_name(callbacks).items():
-        attributes = vars(callback)
-        known = [n for n in _attributes_of(callback) if n in attributes]
-        states[name] = {n: _plain(attributes[n]) for n in known}
-        for place, array in enumerate(attributes.get(_WEIGHTS) or ()):
+        known = [n for n in _attributes_of(callback) if hasattr(callback, n)]
+        states[name] = {n: _plain(getattr(callback, n)) for n in known}
+        for place, array in enumerate(vars(callback).get(_WEIGHTS) or ()):
             path = f"{name}/{_WEIGHTS}/{place}"
             entries.append((path, path, np.asarray(array)))
     return entries, states
@@ -115,7 +117,8 @@ def set_callbacks(
         state = states.get(name, {})
         for attribute in _attributes_of(callback):
             value = state.get(attribute, "unknown")
-            if value is None or isinstance(value, int | float):
+            numbers = value if isinstance(value, list) else [value]
+            if all(n is None or isinstance(n, int | float) for n in numbers):
                 setattr(callback, attribute, value)
         prefix = f"{name}/{_WEIGHTS}/"
         if weights := [a for n, a in arrays.items() if n.startswith(prefix)]:
@@ -142,6 +145,8 @@ def _attributes_of(callback: Any) -> tuple[str, ...]:
     return next((_ATTRIBUTES[kind] for kind in kinds), ())
 
 
-def _plain(value: Any) -> int | float | None:
-    """Returns a number for JSON; an integer remains one."""
+def _plain(value: Any) -> Any:
+    """Returns a number, or a list of them, that JSON can hold, an integer as one."""
+    if isinstance(value, tuple):
+        return list(map(_plain, value))
     return value if value is None or isinstance(value, int) else float(value)

@@ -8,7 +8,6 @@ and the exception that ends the program is written to a file, from which the lau
 shows the first failure.
 """
 
-import contextlib
 import ctypes
 import importlib.machinery
 import importlib.util
@@ -47,7 +46,7 @@ def _refuse_lone_fit() -> None:
     # Loaded by its path, so that the script can import another keras_fastnet, or none.
     path = os.path.join(_FOLDER, "..", "..", "_keras", "lone_fit.py")
     spec = importlib.util.spec_from_file_location("_fastnet_lone_fit", path)
-    _loaded(spec).watch("`fastnet run`")
+    _loaded(spec).watch()
 
 
 def _loaded(spec: Any, name: str | None = None) -> Any:
@@ -77,36 +76,14 @@ def _record_failure(path: str, is_shown: bool) -> None:
             "error": f"{kind.__name__}: {error}",
             "traceback": "".join(traceback.format_exception(kind, error, trace)),
             "time": time.time(),
-            "updates": None,
         }
-        _write(path, failure)
-        # Written afterwards: a hanging device must not hide the failure.
-        _write(path, {**failure, "updates": _updates(trace)})
+        with open(f"{path}.new", "w", encoding="utf-8") as file:
+            json.dump(failure, file)
+        os.replace(f"{path}.new", path)
         if not is_shown:
             hook(kind, error, trace)
 
     sys.excepthook = record
-
-
-def _write(path: str, failure: dict) -> None:
-    with open(f"{path}.new", "w", encoding="utf-8") as file:
-        json.dump(failure, file)
-    os.replace(f"{path}.new", path)
-
-
-def _updates(trace: TracebackType | None) -> int | None:
-    """Returns the number of updates of the model whose `fit` raised an exception."""
-    while trace is not None:
-        known = trace.tb_frame.f_locals
-        # Keras hides its own frames, except a wrapper of `fit(*args)`.
-        args = known.get("args")
-        owners = [known.get("self"), *(args[:1] if isinstance(args, tuple) else ())]
-        # Most objects have no optimizer, and some raise errors.
-        with contextlib.suppress(Exception):
-            (model,) = [owner for owner in owners if hasattr(owner, "optimizer")]
-            return int(model.optimizer.iterations.numpy())
-        trace = trace.tb_next
-    return None
 
 
 _leave_path()
