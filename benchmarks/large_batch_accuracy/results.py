@@ -36,6 +36,7 @@ CELLS = (
     ("sgd-warmup", 1_280, "none"),
     ("lars", 1_280, "none"),
     ("lars", 1_280, "with-decay"),
+    ("lars", 256, "noise"),
     ("lars", 1_280, "noise"),
     ("lars", 1_280, "seesaw"),
     ("sgd-warmup", 1_280, "before-decay"),

@@ -101,13 +101,7 @@ class DistributedInput:
     def several_steps(
         self, function: Callable[[Iterator[Any]], Any], steps: int, replicas: int
     ) -> Callable[[Iterator[Any]], Any]:
-        """Returns a train or test function that takes several steps in a call.
-
-        Args:
-            function: Keras's train or test function, which takes an iterator.
-            steps: Number of steps in a call.
-            replicas: Number of replicas.
-        """
+        """Returns a train or test function that takes several steps in a call."""
         if replicas < 2:
             return several_steps(function, steps)
         return several_steps(function, steps, self._step_input)
@@ -230,12 +224,7 @@ def local_results(strategy: tf.distribute.Strategy, data: Any) -> list[Any]:
 
 
 def per_replica(strategy: tf.distribute.Strategy, values: Sequence[Any]) -> Any:
-    """Returns one value of each local replica as a `PerReplica` value.
-
-    Args:
-        strategy: The strategy.
-        values: The values, in the order of this worker's devices.
-    """
+    """Returns a `PerReplica` value of values in the order of this worker's devices."""
     first = strategy.rank * len(values)
     return strategy.experimental_distribute_values_from_function(
         lambda context: values[context.replica_id_in_sync_group - first]

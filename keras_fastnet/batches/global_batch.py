@@ -184,13 +184,7 @@ def with_examples(data: Any, position: int, replicas: int) -> GlobalBatch:
 
 
 def rows_of(data: Any, start: int, stop: int) -> Any:
-    """Returns some of a batch's examples.
-
-    Args:
-        data: The batch.
-        start: The first.
-        stop: The one after the last.
-    """
+    """Returns some of a batch's examples."""
     return tf.nest.map_structure(
         lambda leaf: _sliced(leaf, start, stop) if has_examples(leaf) else leaf, data
     )

@@ -106,10 +106,6 @@ def slurm_addresses(environment: Mapping[str, str], own: ProcessRank) -> list[st
 
     The nodes have their tasks one after another, as with Slurm's `block` distribution.
 
-    Args:
-        environment: The environment variables of a task.
-        own: The task's rank.
-
     Raises:
         ClusterError: If the variables do not say where the tasks run, or Slurm has
             distributed them otherwise.

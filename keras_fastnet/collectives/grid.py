@@ -66,10 +66,6 @@ def check_grid(grid: object, ranks: int) -> Grid:
 def rows_of_ranks(grid: Grid, hosts: Sequence[str]) -> list[list[int]]:
     """Returns the ranks of every row, with those of one host next to each other.
 
-    Args:
-        grid: The grid.
-        hosts: Each rank's host, by rank.
-
     Returns:
         The ranks of every row. The transport decides their columns.
     """

@@ -106,11 +106,6 @@ def share_records(rank: int, num_workers: int, counts: Sequence[int]) -> Share:
 
     Workers read whole files if all get the same number of files. The shares do not
     depend on the order in which files are read, so workers need not agree on one.
-
-    Args:
-        rank: The worker's rank.
-        num_workers: Number of workers.
-        counts: Number of records in each file.
     """
     files = len(counts)
     if files % num_workers == 0:

@@ -17,13 +17,7 @@ LOSS_SCALE_OPTIMIZERS = (keras.optimizers.LossScaleOptimizer,)
 
 
 def apply_update(optimizer: Any, gradients: list[Any], variables: list[Any]) -> None:
-    """Applies an optimizer's update.
-
-    Args:
-        optimizer: The optimizer.
-        gradients: Sums over the replicas.
-        variables: Their variables.
-    """
+    """Updates variables with sums of gradients over the replicas."""
     optimizer.apply(gradients, variables)
 
 
