@@ -27,6 +27,8 @@ def test_gradients_in_variables_are_named(two_workers):
     [
         ("scalar", "taken for the mean over each replica's examples"),
         ("added_by_example", "taken for a sum over the examples if it is as long"),
+        # The target of the gradient.
+        ("unreduced", "taken for a sum over the examples if it is as long"),
         ("added", None),
         ("sum", None),
     ],
