@@ -162,6 +162,8 @@ class BatchGrowth(FastnetCallback, keras.callbacks.Callback):
         if self._data.num_batches is not None:
             updates = -(-self._data.num_batches // steps)
             text += f", {count(updates, 'update')} an epoch"
+            if steps > self._data.num_batches:
+                text += ", which has fewer examples"
         growth = global_batch / self.phases[0]
         if self.linear_scaling and growth != 1:
             text += f", learning rate times {growth:g}"
