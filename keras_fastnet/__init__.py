@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     )
     from keras_fastnet._keras.keras_api import keras
     from keras_fastnet._keras.scopes import train_alone
-    from keras_fastnet.launcher.notebook import notebook_launcher
     from keras_fastnet.optimizers import LARS, LargeBatchOptimizer
     from keras_fastnet.strategies import TorusStrategy, TPUStrategy
 
@@ -32,7 +31,6 @@ _HOME = {
     "TPUStrategy": "keras_fastnet.strategies",
     "TorusStrategy": "keras_fastnet.strategies",
     "keras": "keras_fastnet._keras.keras_api",
-    "notebook_launcher": "keras_fastnet.launcher.notebook",
     "train_alone": "keras_fastnet._keras.scopes",
 }
 
@@ -46,7 +44,6 @@ __all__ = [
     "datasets",
     "keras",
     "models",
-    "notebook_launcher",
     "optimizers",
     "recipes",
     "schedules",

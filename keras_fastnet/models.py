@@ -18,25 +18,20 @@ def cifar_resnet(
     *,
     input_shape: tuple[int, int, int] = (32, 32, 3),
     classes: int = 10,
-    width: int = 16,
     first_strides: int = 1,
-    batch_norm_momentum: float = 0.9,
 ) -> keras.Model:
     """Returns a residual network for 32x32 images (He et al., arXiv 1512.03385, 4.2).
 
-    Three stages of `(depth - 2) / 6` blocks with two 3x3 convolutions each, of `width`,
-    `2 width` and `4 width` filters; then global average pooling, and logits. Shortcuts
-    between maps of different sizes are 1x1 convolutions (the paper's option B).
+    Three stages of `(depth - 2) / 6` blocks with two 3x3 convolutions each, of 16, 32
+    and 64 filters; then global average pooling, and logits. Shortcuts between maps of
+    different sizes are 1x1 convolutions (the paper's option B).
 
     Args:
         depth: Number of layers with weights, 6n + 2: 8, 14, 20, … Defaults to 20.
         input_shape: Height, width and channels. Defaults to `(32, 32, 3)`.
         classes: Number of logits. Defaults to 10.
-        width: Filters of the first stage. Defaults to 16 (the paper).
         first_strides: Strides of the first convolution; 2 reduces the time to a
             quarter. Defaults to 1 (the paper).
-        batch_norm_momentum: Momentum of the moving statistics. Defaults to 0.9, as
-            Keras's 0.99 is too slow for trainings with few updates.
 
     Returns:
         A model from images `(batch, *input_shape)` to logits `(batch, classes)`.
@@ -62,12 +57,13 @@ def cifar_resnet(
             use_bias=False,
             kernel_initializer="he_normal",
         )(x)
-        return layers.BatchNormalization(momentum=batch_norm_momentum)(x)
+        # Keras's 0.99 is too slow for trainings with few updates.
+        return layers.BatchNormalization(momentum=0.9)(x)
 
     inputs = keras.Input(input_shape)
-    x = layers.ReLU()(convolution(inputs, width, 3, first_strides))
+    x = layers.ReLU()(convolution(inputs, 16, 3, first_strides))
     for stage in range(3):
-        filters = width * 2**stage
+        filters = 16 * 2**stage
         for block in range(blocks):
             strides = 2 if stage and not block else 1
             y = layers.ReLU()(convolution(x, filters, 3, strides))
@@ -119,7 +115,7 @@ def zero_gamma(model: keras.Model) -> list[str]:
 
 
 def zero_gamma_if_untrained(model: keras.Model) -> int:
-    """Returns in how many residual blocks it has set gamma to zero.
+    """Sets gamma to zero in residual blocks; returns the number of blocks.
 
     Args:
         model: A model. Nothing is changed if a gamma is not the initial one.
@@ -164,7 +160,7 @@ def last_normalizations(model: keras.Model) -> list[keras.layers.Layer]:
 
 
 def _inputs_by_layer(model: keras.Model) -> dict[str, list[str]]:
-    """Returns the names of each layer's input layers; nothing without a graph."""
+    """Returns the names of each layer's input layers; empty without a graph."""
     try:
         layers = model.get_config()["layers"]
     except (KeyError, NotImplementedError):

@@ -20,7 +20,6 @@ import numpy as np
 import tensorflow as tf
 
 import keras_fastnet as fastnet
-from keras_fastnet._keras.adapters import optimizers
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.cluster.ports import reserved_ports
 
@@ -128,10 +127,7 @@ def train(folder: pathlib.Path, command: dict[str, Any], kill: int | None) -> No
     ).history
     np.savez(
         folder / f"rank{strategy.rank}.npz",
-        *[
-            np.array(v)
-            for v in (*model.variables, *optimizers.variables_of(model.optimizer))
-        ],
+        *[np.array(v) for v in (*model.variables, *model.optimizer.variables)],
         logs=[history[name][-1] for name in ("loss", "mae", "val_loss")],
     )
 

@@ -27,6 +27,8 @@ GROWTH = {
     1_280: {0: 1_280, 1 / 3: 2_560, 2 / 3: 8_192},
     1_024: {0: 1_024, 1 / 3: 4_096, 2 / 3: 32_768},
 }
+# How far the batch grows by the noise scale, and in place of the decay.
+LARGEST = 10_240
 BASELINE = ("sgd-warmup", 256, "none")
 # Method, (first) batch and growth, the most important first.
 CELLS = (
@@ -34,6 +36,9 @@ CELLS = (
     ("sgd-warmup", 1_280, "none"),
     ("lars", 1_280, "none"),
     ("lars", 1_280, "with-decay"),
+    ("lars", 256, "noise"),
+    ("lars", 1_280, "noise"),
+    ("lars", 1_280, "seesaw"),
     ("sgd-warmup", 1_280, "before-decay"),
     ("nesterov", 1_280, "none"),
     ("lamb", 1_280, "none"),

@@ -8,6 +8,7 @@ from results import BASELINE, FIRST_RATES, GROWTH, TABLES, Results
 
 # The test accuracies whose cost is stated.
 ACCURACIES = (0.75, 0.80, 0.82)
+RULES = {"noise": "by noise", "seesaw": "for decay"}
 NAMES = {
     "sgd": "SGD, no warm-up",
     "sgd-warmup": "SGD, warm-up",
@@ -125,9 +126,11 @@ def _minutes(cell: dict, seconds: list[float]) -> str:
 
 
 def batches(first: int, growth: str) -> str:
-    """Returns the global batch as a text, both ends of one that grows."""
+    """Returns the global batch as a text, and how it grows."""
     if growth == "none":
         return f"{first:,}"
+    if growth in ("noise", "seesaw"):
+        return f"{first:,}, grows {RULES[growth]}"
     return f"{first:,} to {max(GROWTH[first].values()):,}"
 
 

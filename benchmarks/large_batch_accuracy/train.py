@@ -19,7 +19,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from network import speedrun_network
-from results import EPOCHS, GROWTH
+from results import EPOCHS, GROWTH, LARGEST
 
 import keras_fastnet as fastnet
 
@@ -31,6 +31,7 @@ TRUST_COEFFICIENT, LAMB_WEIGHT_DECAY = 0.02, 0.01
 SHIFT = 2  # pixels
 # Rates are tuned on these images of the training set, and compared on the last 5,000.
 TUNED_ON, HELD_OUT = 25_000, 5_000
+GROWTH_LOGS = ("global_batch", "critical_batch")
 METHODS = ("sgd", "sgd-warmup", "nesterov", "lars", "lamb")
 
 
@@ -48,9 +49,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--global-batch", type=int, required=True, help="the first")
     parser.add_argument(
         "--growth",
-        choices=("none", "with-decay", "before-decay"),
+        choices=("none", "with-decay", "before-decay", "noise", "seesaw"),
         default="none",
-        help="whether the batch grows, and when the rate begins to decay",
+        help="how the batch grows: by a plan, while the rate decays or before; "
+        "by the measured noise scale; or in place of the decay",
     )
     parser.add_argument("--rate", type=float, required=True, help="the peak")
     parser.add_argument("--epochs", type=int, default=EPOCHS)
@@ -150,6 +152,18 @@ def schedule(args: argparse.Namespace, updates: int) -> tuple:
     if args.method == "sgd":
         return keras.optimizers.schedules.PolynomialDecay(args.rate, updates, 0.0), []
     warm_up = WARM_UP * args.epochs
+    if args.growth == "seesaw":
+        growth = fastnet.callbacks.BatchGrowth.with_schedule(
+            fastnet.schedules.Polynomial(args.epochs - warm_up, power=1.0),
+            global_batch=args.global_batch,
+            max_batch=LARGEST,
+            epochs=args.epochs,
+            warmup_epochs=warm_up,
+        )
+        rises = fastnet.callbacks.LearningRateWarmup(
+            args.rate, warmup_epochs=warm_up, start=args.rate / 10
+        )
+        return args.rate, [rises, growth]
     phases = {
         round(part * args.epochs): batch
         for part, batch in GROWTH.get(args.global_batch, {}).items()
@@ -161,6 +175,9 @@ def schedule(args: argparse.Namespace, updates: int) -> tuple:
     )
     if args.growth == "none":
         return args.rate, [rises]
+    if args.growth == "noise":
+        growth = fastnet.callbacks.NoiseBatchGrowth(args.global_batch, LARGEST)
+        return args.rate, [rises, fastnet.callbacks.GradientNoise(), growth]
     return args.rate, [rises, fastnet.callbacks.BatchGrowth(phases)]
 
 
@@ -168,9 +185,7 @@ def main() -> None:
     args = arguments()
     tf.config.threading.set_intra_op_parallelism_threads(args.threads)
     tf.config.threading.set_inter_op_parallelism_threads(args.threads)
-    # Under `fastnet run`, several workers share the batch.
-    workers = "TF_CONFIG" in os.environ
-    strategy = fastnet.TorusStrategy() if workers else tf.distribute.get_strategy()
+    strategy = fastnet.TorusStrategy()
     keras.mixed_precision.set_dtype_policy(args.precision)
     keras.utils.set_random_seed(args.seed)
     with np.load(args.data) as file:
@@ -249,6 +264,7 @@ def main() -> None:
             "updates": costs.updates,
             "seconds": costs.seconds,
             "processor_seconds": costs.processor_seconds,
+            **{name: history[name] for name in GROWTH_LOGS if name in history},
         },
     }
     print(json.dumps(result))

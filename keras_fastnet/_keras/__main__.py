@@ -10,11 +10,11 @@ from keras_fastnet._keras.wrapping import CHANGES
 _ELSEWHERE = (
     ("all methods `on_…` of a `CallbackList`", "of a model with a strategy"),
     ("three methods of a `TFEpochIterator`", "over data that a strategy distributes"),
-    ("`tf.function`", "while Keras makes the steps of a TPU's model"),
-    ("`_aggregate_additional_loss` of a model", "while it makes a step on a replica"),
-    ("`assign` of weights and of layers' states", "in steps and layers of a program"),
-    ("`result` of metrics", "while a step asks for results over all replicas"),
-    ("`all_reduce` of a replica's context", "while an optimizer is given sums"),
+    ("`tf.function`", "while Keras builds the step functions of a model on TPUs"),
+    ("`_aggregate_additional_loss` of a model", "during its step on a replica"),
+    ("`assign` of weights and of layers' states", "in custom steps and layers"),
+    ("`result` of metrics", "while a step computes results over all replicas"),
+    ("`all_reduce` of a replica's context", "while an optimizer receives sums"),
     ("`_get_iterator` of a `PyDataset`'s adapter", "while workers iterate over it"),
     ("`fit` of a model", "until `fastnet check` has reached a script's first call"),
     ("`make_train_function`", "in a worker of `fastnet run` without a strategy"),
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Prints the list.
 
     Args:
-        arguments: Those of the command line. Defaults to `sys.argv`.
+        arguments: Command-line arguments. Defaults to `sys.argv`.
     """
     parser = argparse.ArgumentParser(
         "python -m keras_fastnet._keras",
@@ -55,7 +55,7 @@ def markdown() -> str:
         lines.append(f"| `{change.path}` | {change.stock} | {change.until} |")
     if IS_KERAS_2:
         return "\n".join(lines)
-    lines += ["", "Of single objects, or for the time of a call only:", ""]
+    lines += ["", "Of single objects, or only during a call:", ""]
     lines += [f"- {what}, {when}" for what, when in _ELSEWHERE]
     return "\n".join(lines)
 

@@ -1,8 +1,8 @@
 """The modules that adapt the Keras in use, of `keras2` or `keras3`.
 
-The rest of the package imports them from here. `keras2` has those functions only that
-are called with Keras 2, whose loop is TensorFlow's. When modules are imported they
-register their changes to Keras, which `install_changes` makes.
+The rest of the package imports them from here. `keras2` has only the functions that are
+called with Keras 2, whose loop is TensorFlow's. Importing the modules registers their
+changes to Keras; `install_changes` makes them.
 """
 
 from typing import TYPE_CHECKING
@@ -32,8 +32,8 @@ def install_changes(strategy: FastnetStrategy) -> None:
     """Makes the changes to Keras and TensorFlow, once, when a strategy is made.
 
     Keras has no public interface for most of what several workers and micro-batches
-    need. Every wrapper asks whether a keras_fastnet strategy or optimizer is active,
-    and otherwise calls the original.
+    need. Every wrapper calls the original unless a keras_fastnet strategy or optimizer
+    is active.
 
     Args:
         strategy: A `tf.distribute.Strategy`, in whose scope models must be made from

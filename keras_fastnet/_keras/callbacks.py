@@ -26,15 +26,15 @@ _WRITERS = (
 )
 
 
-# `fit` makes this list. It gets the methods of a subclass: further callbacks in it
-# would be visible to the others, and one for the end of batches would have Keras wait
+# `fit` creates this list. It gets the methods of a subclass: further callbacks in it
+# would be visible to the others, and with one for the end of batches Keras would wait
 # for the logs of every step.
 @wrap(
     keras.callbacks.CallbackList,
     "__init__",
     stock=(
         "Workers stop independently, and all write the same files "
-        "(tensorflow#38635); optimizers are not told when an epoch ends."
+        "(tensorflow#38635); optimizers get no call at the end of an epoch."
     ),
     until="Keras has a strategy hook for stopping and for files.",
 )
@@ -88,10 +88,10 @@ def _optimizer_of(model: Any) -> MicroBatchOptimizer | None:
 
 
 def _may_stop_within_epochs(callback: Any) -> bool:
-    """Returns whether code of the program's own asks to stop after a step.
+    """Returns whether a custom callback may stop training after a step.
 
-    It is looked for in the callback's methods, as asking all workers after every step
-    would cost the others a message in each.
+    This looks into the callback's methods, because asking all workers after every step
+    would cost programs without such callbacks a message in each.
     """
     kinds = filter(is_own, type(callback).__mro__)
     functions = ChainMap(*[dict(vars(part)) for part in (callback, *kinds)])
@@ -153,7 +153,7 @@ class WorkersCallbackList(keras.callbacks.CallbackList):
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Ends the epoch: validation within `fit` is called on the same list.
 
-        Outside of `fit` tells the strategy that the evaluation begins.
+        Outside of `fit` it begins the evaluation in the strategy.
         """
         self._end_epoch()
         if self._epoch:
@@ -195,7 +195,7 @@ class WorkersCallbackList(keras.callbacks.CallbackList):
         self._record("the program, after `fit`")
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Ends the epoch, and has all workers stop if one of them wants to."""
+        """Ends the epoch, and stops all workers if one has set `stop_training`."""
         self._end_epoch()
         self._record("callbacks at the end of epoch {}", epoch + 1)
         super().on_epoch_end(epoch, logs)
@@ -218,10 +218,10 @@ class WorkersCallbackList(keras.callbacks.CallbackList):
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
-        """Stops all workers if one of them wants to.
+        """Stops all workers if one of them has set `stop_training`.
 
-        A worker that left the epoch alone would leave the others waiting. Where no
-        callback was seen to ask for it, they stop at the end of the epoch.
+        If one worker left the epoch alone, the others would wait for it. If no callback
+        is known to set `stop_training`, they stop at the end of the epoch.
         """
         self._record(
             "epoch {}, callbacks or data after step {}", self._epoch, batch + 1
@@ -236,8 +236,8 @@ class WorkersCallbackList(keras.callbacks.CallbackList):
         elif self.model.stop_training and not self._all_stop(logs):
             if not self._stop_wanted:
                 print(
-                    "fastnet: `stop_training` was set after a step, which no method of "
-                    "a callback names: all workers stop at the end of the epoch.",
+                    "fastnet: `stop_training` was set after a step, outside of "
+                    "callbacks' methods: all workers stop at the end of the epoch.",
                     flush=True,
                 )
             self.model.stop_training = False

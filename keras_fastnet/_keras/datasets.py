@@ -40,7 +40,7 @@ def kind(dataset: tf.data.Dataset) -> str | None:
     """Returns which method of `tf.data.Dataset` made a dataset.
 
     Returns:
-        The method's name; `None` if it is none of those that this module knows.
+        The method's name; `None` if this module does not know it.
     """
     return _KINDS.get(type(dataset))
 
@@ -72,23 +72,13 @@ def batch_arguments(dataset: tf.data.Dataset) -> tuple[int, bool]:
     return int(dataset._batch_size), bool(dataset._drop_remainder)
 
 
-def parallel_calls(dataset: tf.data.Dataset) -> int | None:
-    """Returns the argument `num_parallel_calls` with which a dataset was made.
-
-    Args:
-        dataset: A dataset of kind `"map"`.
-    """
-    calls = getattr(dataset, "_num_parallel_calls", None)
-    return None if calls is None else int(calls)
-
-
 def cache_file(dataset: tf.data.Dataset) -> str:
     """Returns the path of a dataset of kind `"cache"`; `""` if it is in memory."""
     return dataset._filename.numpy().decode()
 
 
 def again(dataset: tf.data.Dataset, source: tf.data.Dataset) -> tf.data.Dataset:
-    """Returns another dataset with a stage that does not look into elements.
+    """Returns a stage that does not look into elements, over another source.
 
     Args:
         dataset: Of kind `"prefetch"`, `"shuffle"`, `"repeat"`, `"take"`, `"skip"`,
@@ -119,7 +109,7 @@ def _is_unordered(stage: tf.data.Dataset) -> bool:
     """Returns whether a stage was made with `deterministic=False`."""
     if not isinstance(stage, interleave_op._ParallelInterleaveDataset):
         return getattr(stage, "_deterministic", None) == "false"
-    # It keeps the argument in its graph alone. Its sources are names of files.
+    # The argument is stored only in its graph. Its sources are file names.
     policy = tf.data.experimental.ExternalStatePolicy.IGNORE
     graph = stage._as_serialized_graph(external_state_policy=policy)
     nodes = graph_pb2.GraphDef.FromString(graph.numpy()).node
@@ -158,7 +148,7 @@ class _InOrder(dataset_ops.UnaryUnchangedStructureDataset):
 
 
 class _SameShuffle(shuffle_op._ShuffleDataset):
-    """Shuffles as another dataset does: by the same seeds, from the start.
+    """Shuffles another source like a given dataset: with its seeds, from the start.
 
     Args:
         dataset: The other dataset.
@@ -183,7 +173,7 @@ class _SameShuffle(shuffle_op._ShuffleDataset):
         dataset_ops.UnaryUnchangedStructureDataset.__init__(self, source, variant)
 
 
-# Stateful in TensorFlow's sense, but the order of the elements does not matter to them.
+# Stateful in TensorFlow's sense, but independent of the order of the elements.
 _ORDERLESS = {
     "Assert",
     "Case",
@@ -216,15 +206,16 @@ class MapFunction:
         function = wrapper._func
         name = getattr(function, "__name__", type(function).__name__)
         self.name = f"map({name.strip('<>')})"
-        self.parallel_calls = parallel_calls(dataset)
+        calls = getattr(dataset, "_num_parallel_calls", None)
+        self.parallel_calls = None if calls is None else int(calls)
         self._traced = wrapper.function
         self._input, self._output = wrapper._input_structure, wrapper.output_structure
 
     def why_whole(self) -> str:
-        """Returns why it must see all elements on every worker; `""` if not.
+        """Returns why every worker must run it for all elements; `""` if not.
 
-        Random operations are no reason, unless they have a seed: then a worker that
-        draws for its share alone would draw the numbers of other examples.
+        Random operations are a reason only if they have a seed: a worker that draws for
+        its share alone would then draw the numbers of other examples.
         """
         operations = sorted({node.op for node in self._nodes() if _needs_order(node)})
         if not operations:

@@ -1,7 +1,7 @@
 """Descriptions of models, data and calls, in named parts that can be compared.
 
-A part is what JSON can hold, equal in every process for equal things: without addresses
-in memory, and without the numbers that Keras gives layers which have no name.
+A part is a JSON value that is equal in every process for equal things: without
+addresses in memory, and without the numbers that Keras gives unnamed layers.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from keras_fastnet._keras.training import SHARED_POLICIES, FastnetCallback
 ABSENT = "nothing"
 """The value of a missing part in `first_difference`."""
 _DATA = ("x", "y", "sample_weight")
-# `evaluate` gives another value than `fit`. Another order is seen in the first batch.
+# `evaluate` gives another value than `fit`. The first batch shows a different order.
 _NOT_COMPARED = ("shuffle",)
 # Callbacks of Keras that change what is trained.
 _CHANGING = (
@@ -94,7 +94,7 @@ def described_data(data: Any) -> Any:
         policy = data.options().experimental_distribute.auto_shard_policy
         return {
             "elements": described_elements(data.element_spec),
-            # Otherwise each worker has data of its own, perhaps more than others.
+            # Otherwise each worker has different data, perhaps more than others.
             "batches": int(data.cardinality())
             if policy in SHARED_POLICIES
             else "its own",
@@ -116,11 +116,7 @@ def described_data(data: Any) -> Any:
 
 
 def described_input(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what Keras's iterator is made of, in named parts.
-
-    Args:
-        arguments: Its arguments.
-    """
+    """Returns what Keras's iterator is made of, in named parts."""
     return {
         name: described_data(value) if name in _DATA else _plain(value)
         for name, value in arguments.items()
@@ -131,13 +127,13 @@ def described_input(arguments: Mapping[str, Any]) -> dict[str, Any]:
 def shared_state(model: keras.Model) -> dict[str, Any]:
     """Returns the variables of which all workers must hold the same values, by path.
 
-    Not metrics and sums of gradients, of which each replica has its part.
+    Excludes metrics and sums of gradients, of which each replica has its part.
     """
     variables = list(model.variables)
     own = {id(v) for metric in model.metrics for v in metric.variables}
     optimizer = getattr(model, "optimizer", None)
     if optimizer is not None:
-        variables += optimizers.variables_of(optimizer)
+        variables += optimizer.variables
     if isinstance(optimizer, MicroBatchOptimizer):
         own.update(map(id, optimizer.replica_variables))
     return {
@@ -148,15 +144,11 @@ def shared_state(model: keras.Model) -> dict[str, Any]:
     }
 
 
-def first_difference(
-    values: Sequence[Any], *, in_all: bool = False
-) -> tuple[list[str], Sequence[Any]] | None:
+def first_difference(values: Sequence[Any]) -> tuple[list[str], Sequence[Any]] | None:
     """Returns where descriptions first differ: keys and positions, and each one's part.
 
     Args:
-        values: Values of JSON.
-        in_all: Whether only keys that all have count. Defaults to `False`: a missing
-            part is `ABSENT`.
+        values: Values of JSON. A missing part is `ABSENT`.
 
     Returns:
         `None` if they are equal.
@@ -166,25 +158,21 @@ def first_difference(
         return None
     if all(isinstance(value, dict) for value in values):
         keys = dict.fromkeys(key for value in values for key in value)
-        parts = [
-            (key, [value.get(key, ABSENT) for value in values])
-            for key in keys
-            if not in_all or all(key in value for value in values)
-        ]
+        parts = [(key, [value.get(key, ABSENT) for value in values]) for key in keys]
     elif all(isinstance(value, list) for value in values):
         rows = itertools.zip_longest(*values, fillvalue=ABSENT)
         parts = [(str(place), list(row)) for place, row in enumerate(rows)]
     else:
         return [], values
     for key, part in parts:
-        found = first_difference(part, in_all=in_all)
+        found = first_difference(part)
         if found is not None:
             return [key, *found[0]], found[1]
     return None
 
 
 def _of_each_replica(variable: tf.Variable) -> bool:
-    """Returns whether each replica has a value of its own, unlike moving statistics."""
+    """Returns whether each replica has a different value, unlike moving statistics."""
     return (
         variable.synchronization == tf.VariableSynchronization.ON_READ
         and variable.aggregation != tf.VariableAggregation.ONLY_FIRST_REPLICA
@@ -192,10 +180,10 @@ def _of_each_replica(variable: tf.Variable) -> bool:
 
 
 def _structure(layer: Any) -> Any:
-    """Returns the class and settings of a layer, and of the layers within."""
+    """Returns the class and settings of a layer and of its sublayers."""
     structure: dict[str, Any] = {"class": type(layer).__name__}
     config = None
-    # Programs write layers without it.
+    # Custom layers may lack it.
     with contextlib.suppress(Exception):
         config = structure["config"] = _serialized(layer.get_config())
     if not isinstance(config, dict) or "layers" not in config:
@@ -205,7 +193,7 @@ def _structure(layer: Any) -> Any:
 
 
 def _without_names(model: keras.Model, structure: Any) -> Any:
-    """Returns a structure with a layer's number for its name, wherever it stands."""
+    """Returns a structure with each layer's name replaced by its number."""
     numbers = {
         layer.name: f"layer {number}"
         for number, layer in enumerate(model._flatten_layers())
@@ -222,11 +210,7 @@ def _without_names(model: keras.Model, structure: Any) -> Any:
 
 
 def described_callbacks(callbacks: Sequence[Any]) -> list[str]:
-    """Returns the classes of the callbacks that change what is trained.
-
-    Args:
-        callbacks: Those of a call of `fit`.
-    """
+    """Returns the classes of the callbacks that change what is trained."""
     return [
         type(callback).__name__
         for callback in callbacks
@@ -236,16 +220,12 @@ def described_callbacks(callbacks: Sequence[Any]) -> list[str]:
 
 
 def described_elements(element_spec: Any) -> list[Any]:
-    """Returns the dtypes and shapes of a dataset's elements, whatever their number.
-
-    Args:
-        element_spec: Of the dataset.
-    """
+    """Returns the dtypes and shapes of a dataset's elements, without the batch size."""
     return [_spec(leaf) for leaf in tf.nest.flatten(element_spec)]
 
 
 def _spec(spec: Any) -> Any:
-    """Returns the dtype and shape of a dataset's elements, whatever their number."""
+    """Returns the dtype and shape of a dataset's elements, without the batch size."""
     shape = getattr(spec, "shape", None)
     sizes = None if shape is None or shape.rank is None else shape.as_list()[1:]
     kind = type(spec).__name__
@@ -266,19 +246,19 @@ def _length(data: Any) -> int | None:
 def _serialized(thing: Any) -> Any:
     try:
         with warnings.catch_warnings():
-            # Keras warns that a `lambda` is unsafe to load. It is only described here.
+            # Keras warns that a `lambda` is unsafe to load, but nothing is loaded here.
             warnings.simplefilter("ignore")
             return _plain(keras.utils.serialize_keras_object(thing))
     except Exception:
-        # Programs write losses without a configuration.
+        # Custom losses may lack a configuration.
         return _plain(thing)
 
 
 def _plain(value: Any) -> Any:
-    """Returns what JSON can hold of a value."""
+    """Returns a value's JSON representation, without what differs between processes."""
     if isinstance(value, Mapping):
         if value.get("class_name") == "__lambda__":
-            # Its code holds the path of the file that it was written in.
+            # Its code contains the path of its source file.
             return {"class_name": "__lambda__"}
         return {str(key): _plain(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
@@ -291,9 +271,5 @@ def _plain(value: Any) -> Any:
 
 
 def without_addresses(text: str) -> str:
-    """Returns the text of an object without its address in memory.
-
-    Args:
-        text: From `str` or `repr`.
-    """
+    """Returns the text of an object without its address in memory."""
     return _ADDRESS.sub("", text)

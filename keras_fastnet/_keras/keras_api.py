@@ -1,7 +1,7 @@
 """The Keras that the package uses, chosen once, as TensorFlow chooses `tf.keras`.
 
-TensorFlow up to 2.15 has Keras 2 of its own; later ones take Keras 3 or, where the
-environment says `TF_USE_LEGACY_KERAS=1`, Keras 2 as the package `tf_keras`.
+TensorFlow up to 2.15 contains Keras 2; later versions use Keras 3 or, with the
+environment variable `TF_USE_LEGACY_KERAS=1`, Keras 2 from the package `tf_keras`.
 """
 
 import importlib
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import tensorflow as tf
 
 OLDEST_KERAS_3 = (3, 10)
-# The last that were tried: each release changes private API that the package adapts.
+# The newest tested versions: each release changes private API that is used here.
 _NEWEST_KERAS_3 = (3, 16)
 _NEWEST_TENSORFLOW = (2, 21)
 _OTHER_BACKENDS = ("jax", "torch", "openvino")

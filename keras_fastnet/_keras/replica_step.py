@@ -26,7 +26,7 @@ class ModelStep:
     kind: Literal["train", "test", "predict"]
 
     def __call__(self, batch: Any) -> Any:
-        """Runs the step, as Keras does.
+        """Runs the step as Keras does.
 
         Args:
             batch: The batch, in the user's structure.
@@ -44,10 +44,10 @@ class ReplicaStep:
     Attributes:
         share: The replica's part of the global batch's examples, `own / examples`, a
             scalar `float64` tensor.
-        totals: Sums variables of a metric over all replicas; `None` where metrics
-            return the replica's own results.
-        assigned: The weights that the program's own step assigns, outside of an
-            optimizer's update: names and values.
+        totals: Sums variables of a metric over all replicas; `None` if metrics return
+            the replica's own results.
+        assigned: Names and values of weights that a custom step assigns outside of an
+            optimizer's update.
     """
 
     def __init__(self, own: tf.Tensor, examples: tf.Tensor):
@@ -71,10 +71,10 @@ class ReplicaStep:
 
         Args:
             value: A mean over the replica's own examples, or a gradient of one, dense
-                or sparse; anything, even NaN, where it has none.
+                or sparse; may be anything, even NaN, if it has none.
 
         Returns:
-            `share * value`, and 0 where the replica has no example.
+            `share * value`, and 0 if the replica has no example.
         """
         if isinstance(value, tf.IndexedSlices):
             return tf.IndexedSlices(
@@ -83,14 +83,14 @@ class ReplicaStep:
         return tf.math.multiply_no_nan(value, tf.cast(self.share, value.dtype))
 
     def unweigh(self, value: tf.Tensor) -> tf.Tensor:
-        """Inverts `weigh`; 0 where the replica has no example.
+        """Inverts `weigh`; returns 0 if the replica has no example.
 
         Args:
-            value: A sum over the replica's own examples, or its part of something that
-                all replicas' parts add up to.
+            value: A sum over the replica's own examples, or its part of a sum over
+                replicas.
 
         Returns:
-            The mean over examples that stands for it in a step: `value / share`.
+            The equivalent mean over examples in a step: `value / share`.
         """
         return tf.math.divide_no_nan(value, tf.cast(self.share, value.dtype))
 
@@ -100,7 +100,7 @@ class _Thread(threading.local):
 
     Attributes:
         step: The step of Keras that the replica is in; `None` outside of one.
-        holds_sums: Whether the gradients that optimizers are given are sums over all
+        holds_sums: Whether optimizers receive gradients that are sums over all
             replicas.
     """
 
@@ -126,13 +126,13 @@ def summed_gradients(
     and is multiplied by the replica's share of the global batch first.
 
     Args:
-        gradients: This replica's, `None` where there is none.
+        gradients: This replica's gradients; `None` for a variable without one.
         weighed: Whether the caller has multiplied them by the share. Defaults to
             `False`.
 
     Yields:
-        The sums. An optimizer that is called in this context takes the gradients it
-        is given for sums: `LossScaleOptimizer` calls the one within.
+        The sums. In this context optimizers treat the gradients they receive as sums,
+        since `LossScaleOptimizer` calls its inner optimizer.
     """
     if in_replica() is None or _thread.holds_sums:
         yield gradients
@@ -148,12 +148,12 @@ def summed_gradients(
 
 @contextlib.contextmanager
 def gradients_are_sums() -> Iterator[None]:
-    """Marks the gradients that optimizers are given as summed over all replicas."""
+    """Marks the gradients that optimizers receive as summed over all replicas."""
     before, _thread.holds_sums = _thread.holds_sums, True
     context = vars(tf.distribute.get_replica_context())
     missing = object()
     own = context.get("all_reduce", missing)
-    # Keras's optimizers sum by it, and nothing else does within an update.
+    # Keras's optimizers sum by it; nothing else in an update does.
     context["all_reduce"] = lambda reduce_op, value, options=None: value
     try:
         yield
@@ -166,24 +166,20 @@ def gradients_are_sums() -> Iterator[None]:
 
 
 def holds_sums() -> bool:
-    """Returns whether this replica's optimizers are given sums over all replicas."""
+    """Returns whether this replica's optimizers receive sums over all replicas."""
     return in_replica() is not None and _thread.holds_sums
 
 
 def sum_over_replicas(values: list[tf.Tensor]) -> list[tf.Tensor]:
-    """Sums tensors over the replicas, outside of what is differentiated.
-
-    Args:
-        values: This replica's.
-    """
-    # Not `ReplicaContext.all_reduce`: TensorFlow keeps the gradient function that it
-    # registers for ever, and with it the graph of every `fit`.
+    """Sums tensors over the replicas, outside of what is differentiated."""
+    # Not `ReplicaContext.all_reduce`: TensorFlow never frees the gradient function that
+    # it registers, nor with it the graph of every `fit`.
     extended = tf.distribute.get_strategy().extended
     return extended._replica_ctx_all_reduce(tf.distribute.ReduceOp.SUM, values)
 
 
 def seed_offset(replica: Any) -> Any:
-    """Returns what to add to a seed for a replica: nothing for the first.
+    """Returns the number to add to a seed for a replica, 0 for the first.
 
     Args:
         replica: Its number, an integer or an `int64` tensor.

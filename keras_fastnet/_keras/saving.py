@@ -17,10 +17,10 @@ from keras_fastnet._keras.scopes import STRATEGIES
 from keras_fastnet._keras.wrapping import wrap
 
 
-# Scripts save on all workers, most of which share a disk. Each writes a file of its
-# own beside the path and then moves it there, so that no worker waits for another, and
-# a file is whole whenever it is read. Folders cannot be moved over others: those are
-# the chief's.
+# Scripts save on all workers, which often share a disk. Each writes a separate file
+# next to the path and then renames it, so that no worker waits for another, and readers
+# never see an incomplete file. Folders cannot replace others, so the chief alone writes
+# them.
 def _save_beside_others(original, model, filepath, *args, **kwargs):
     if not _is_shared(filepath):
         return original(model, filepath, *args, **kwargs)
@@ -38,16 +38,16 @@ for _name in ("save", "save_weights", "export"):
         keras.Model,
         _name,
         stock="Every worker writes the same path (tensorflow#38635): damaged files.",
-        until="Files are written elsewhere and then moved into place.",
+        until="Files are written under another name and then renamed.",
     )(_save_beside_others)
 
 
-# Of `tf.train.Checkpoint` and `CheckpointManager`.
+# Called by `tf.train.Checkpoint` and `CheckpointManager`.
 @wrap(
     checkpoint.TrackableSaver,
     "save",
     stock="Every worker writes the same path (tensorflow#38635): damaged files.",
-    until="Files are written elsewhere and then moved into place.",
+    until="Files are written under another name and then renamed.",
 )
 def _checkpoint_beside_others(original, saver, file_prefix, *args, **kwargs):
     if not _is_shared(file_prefix) or "://" in os.fspath(file_prefix):
@@ -64,8 +64,8 @@ def _checkpoint_beside_others(original, saver, file_prefix, *args, **kwargs):
 @wrap(
     file_utils,
     "urlretrieve",
-    stock="`get_file` on one worker finds a file that another has only begun to write.",
-    until="Keras moves a file into place that it has downloaded.",
+    stock="`get_file` on one worker finds a file that another is still writing.",
+    until="Keras renames a file after it is downloaded.",
 )
 def _fetch_beside_others(original, url, filename, *args, **kwargs):
     if not _is_shared(filename):
@@ -74,16 +74,16 @@ def _fetch_beside_others(original, url, filename, *args, **kwargs):
 
 
 def _is_shared(path: Any) -> bool:
-    """Returns whether other workers may write to a path; an open file is no path."""
+    """Returns whether other workers may write to a path; `False` for an open file."""
     several = any(strategy.num_workers > 1 for strategy in STRATEGIES)
     return several and isinstance(path, str | os.PathLike)
 
 
 def write_whole(write: Callable[[Any], Any], given: Any) -> Any:
-    """Writes files to a folder beside a path, and puts them in its place.
+    """Writes files to a temporary folder next to a path, and moves them there.
 
     Args:
-        write: Writes files whose path, or the beginning of it, it is given.
+        write: Writes files to the path, or path prefix, that it is given.
         given: The path.
 
     Returns:
@@ -91,16 +91,16 @@ def write_whole(write: Callable[[Any], Any], given: Any) -> Any:
     """
     parent, name = os.path.split(os.path.realpath(given))
     if not os.path.isdir(parent):
-        # For an error with the path that was given.
+        # Raises an error that names the given path.
         return write(given)
     indices = (".json", ".index")
     # On the same disk.
     with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=parent) as spare:
         result = write(os.path.join(spare, name))
         with _locked(parent):
-            # Indices last, when what they list is there.
+            # Indices last, after the files that they list.
             for entry in sorted(os.listdir(spare), key=lambda e: e.endswith(indices)):
-                # To where a link points, if it is one.
+                # To the target of a symbolic link.
                 target = os.path.realpath(os.path.join(parent, entry))
                 os.replace(os.path.join(spare, entry), target)
     return result

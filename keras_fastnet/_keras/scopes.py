@@ -1,4 +1,4 @@
-"""Which strategy a model belongs to, and errors for training outside of a scope."""
+"""The strategy of a model, and errors for training outside of its scope."""
 
 import contextlib
 import contextvars
@@ -16,7 +16,7 @@ class FastnetStrategy:
     """A `tf.distribute.Strategy` of keras_fastnet.
 
     Attributes:
-        fit_support: A `FitSupport`: what the changed functions of Keras ask of it.
+        fit_support: The `FitSupport` that the changed functions of Keras call.
     """
 
     extended: Any
@@ -37,7 +37,7 @@ class MicroBatchOptimizer:
     """An optimizer that makes one update of several micro-batches.
 
     Attributes:
-        replica_variables: Variables of which each replica has a value of its own.
+        replica_variables: Variables whose value differs between replicas.
     """
 
     replica_variables: Any
@@ -49,10 +49,10 @@ class MicroBatchOptimizer:
         """Called after the last step of an epoch of `fit`, before validation."""
 
     def retrace(self) -> None:
-        """Forgets what was traced beside the train function."""
+        """Discards functions traced in addition to the train function."""
 
     def counting(self, examples: tf.Tensor) -> AbstractContextManager[None]:
-        """A context in which `fit` trains on a micro-batch of one device."""
+        """Returns a context in which `fit` trains on a micro-batch of one device."""
         raise NotImplementedError
 
 
@@ -100,10 +100,10 @@ _OR_ALONE = (
 
 
 def support_of(model: Any) -> Any:
-    """Returns the `FitSupport` that Keras's loop uses; `None` for Keras's own way.
+    """Returns the `FitSupport` that Keras's loop uses; `None` for plain Keras.
 
-    A model outside of the scope has that of the program's strategy, if its optimizer
-    adds up micro-batches.
+    A model outside of the scope uses that of the process's strategy if its optimizer
+    accumulates micro-batches.
     """
     strategy = strategy_of(model)
     if strategy is None and counts_alone(model):
@@ -115,10 +115,10 @@ def support_of(model: Any) -> Any:
 def train_alone() -> Iterator[None]:
     """Allows models that were made outside of a strategy's scope to train.
 
-    Beside a strategy of several replicas such a training raises `ValueError`, since
-    each worker would train a model of its own. Use this for models of which that is
-    meant, such as a baseline to compare with. It also allows training without a
-    strategy in a script that several workers run.
+    In a process with a strategy of several replicas, such training raises `ValueError`,
+    since each worker would train a separate model. Use this where that is intended, for
+    example for a baseline. It also allows training without a strategy in a script that
+    several workers run.
 
     Example:
 
@@ -142,14 +142,15 @@ def may_train_alone() -> bool:
 
 
 def refuse_no_scope(model: Any, in_scope: bool) -> None:
-    """Raises an error if each worker would train a model of its own.
+    """Raises an error if each worker would train a separate model.
 
     Args:
         model: The model that is about to be trained.
         in_scope: Whether it was made in the scope of a strategy.
 
     Raises:
-        ValueError: It belongs to no strategy, while one with several replicas exists.
+        ValueError: The model belongs to no strategy, while one with several replicas
+            exists.
     """
     replicas = _replicas()
     if replicas > 1 and not (in_scope or may_train_alone()):
@@ -161,11 +162,11 @@ def refuse_no_scope(model: Any, in_scope: bool) -> None:
 
 
 def refuse_lone_update(optimizer: Any, variables: Any) -> None:
-    """Raises an error if a training loop's update would not be that of all replicas.
+    """Raises an error if an update in a custom loop would not include all replicas.
 
     Args:
         optimizer: The optimizer, of Keras 3.
-        variables: What it is about to update; `None` for what it was built for.
+        variables: The variables about to be updated; `None` for those it was built for.
 
     Raises:
         ValueError: The variables or the optimizer were made outside of the scope, or
@@ -184,7 +185,7 @@ def refuse_lone_update(optimizer: Any, variables: Any) -> None:
     if (tf.distribute.has_strategy() and scope is None) or _replicas() < 2:
         return
     if scope is not None and scope.num_workers == 1:
-        # Its variables are the mirrored ones of several devices.
+        # Its variables are mirrored over several devices.
         return
     if variables is None:
         variables = optimizer._trainable_variables
@@ -215,11 +216,8 @@ def _replicas() -> int:
 def refuse_other_step(step: Callable[..., Any]) -> None:
     """Raises an error for a step of a model of the other Keras.
 
-    Args:
-        step: What was given to `Strategy.run`.
-
     Raises:
-        TypeError: It belongs to a model of the other Keras.
+        TypeError: The step belongs to a model of the other Keras.
     """
     step = unwrapped(step)
     owner = getattr(step, "__self__", None)

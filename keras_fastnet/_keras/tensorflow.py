@@ -29,13 +29,13 @@ from keras_fastnet._keras.wrapping import extend, wrap
 
 # The implementation behind `tf.distribute.MultiWorkerMirroredStrategy`.
 CollectiveAllReduceExtended = collective_all_reduce_strategy.CollectiveAllReduceExtended
-# Its reductions across replicas: the one place that all of them pass.
+# Its reductions across replicas, all of which call it.
 CollectiveAllReduce = cross_device_ops.CollectiveAllReduce
 # The implementation behind `tf.distribute.TPUStrategy`.
 TPUExtended = tpu_strategy.TPUExtended
 
 
-# TensorFlow notes on the default graph which strategy's scope is entered.
+# TensorFlow stores the strategy whose scope is entered in the default graph.
 @wrap(
     tf.compat.v1,
     "reset_default_graph",
@@ -69,7 +69,7 @@ _seeds: random.Random | None = None
     dataset_random_seed,
     "get_seed",
     stock=(
-        "Datasets that shuffle without a seed have another order on each worker: "
+        "Datasets that shuffle without a seed have a different order on each worker: "
         "some examples are read twice, others never."
     ),
     until="`tf.distribute` gives such datasets one seed.",
@@ -81,11 +81,8 @@ def _seed_of_run(original, own):
 def seed_datasets(seed: int) -> None:
     """Seeds later unseeded shuffles of datasets.
 
-    Unlike `tf.random.set_seed` it leaves other random operations alone: those in
-    `Dataset.map` would draw the same in every epoch.
-
-    Args:
-        seed: What the seeds follow from.
+    Unlike `tf.random.set_seed` it does not affect other random operations: those in
+    `Dataset.map` would draw the same numbers in every epoch.
     """
     global _seeds
     _seeds = random.Random(seed)
@@ -105,19 +102,19 @@ def post_text(key: str, text: str) -> None:
     """Posts a text for the other workers, on the chief's coordination service.
 
     Args:
-        key: Its key, which has no text yet.
+        key: A key without a text.
         text: The text.
     """
     context.context().set_config_key_value(key, text)
 
 
 def awaited_text(key: str) -> str:
-    """Returns a text that a worker leaves, and waits for it without a limit."""
+    """Waits without a limit for a text that a worker posts, and returns it."""
     return context.context().get_config_key_value(key)
 
 
 def text_within(key: str, seconds: float) -> str | None:
-    """Returns a text that a worker has left, or `None` if it cannot be read in time.
+    """Returns a text that a worker has posted, or `None` if it is not read in time.
 
     Args:
         key: Its key.
@@ -138,13 +135,13 @@ def abort_collectives(message: str) -> None:
     """Ends the collectives in which this worker waits, and all later ones.
 
     Args:
-        message: A part of the message of the errors that they raise.
+        message: Part of the message of the errors that they raise.
     """
     context.context().abort_collective_ops(tf.errors.DEADLINE_EXCEEDED, message)
 
 
 def worker_dataset(distributed: Any) -> tf.data.Dataset:
-    """Returns what this worker reads of a distributed dataset.
+    """Returns this worker's part of a distributed dataset.
 
     Args:
         distributed: A result of `Strategy.experimental_distribute_dataset` or
@@ -158,19 +155,15 @@ def worker_dataset(distributed: Any) -> tf.data.Dataset:
 
 
 def empty_batch(element_spec: Any) -> Any:
-    """Returns a batch without examples.
-
-    Args:
-        element_spec: Of a dataset of batches.
-    """
+    """Returns a batch without examples."""
     return input_lib._dummy_tensor_fn(element_spec)
 
 
 def without_end_of_data_agreement(dataset: Any) -> Any:
     """Ends a distributed dataset without asking the other workers.
 
-    Right where all workers are known to hold equally many batches: it saves one
-    collective in every step and keeps the batches' static shapes.
+    Correct only if all workers have equally many batches. It saves one collective in
+    every step and keeps the batches' static shapes.
 
     Args:
         dataset: A result of `Strategy.distribute_datasets_from_function`.
@@ -185,8 +178,8 @@ def without_end_of_data_agreement(dataset: Any) -> Any:
 def without_wrong_cardinality(dataset: Any) -> Any:
     """Forgets a distributed dataset's number of batches.
 
-    TensorFlow cuts global batches to a replica's size and still states the number
-    of global batches, although it is the number of those that this worker has.
+    TensorFlow divides global batches among the replicas but still reports the number of
+    global batches as that of this worker's batches.
 
     Args:
         dataset: A result of TensorFlow's `experimental_distribute_dataset`.
@@ -200,26 +193,26 @@ def without_wrong_cardinality(dataset: Any) -> Any:
 
 
 def value_of(variable: Any) -> np.ndarray:
-    """Returns the value of a variable, which later updates do not change.
+    """Returns the value of a variable; later updates do not change the result.
 
-    It is not copied if it is in the host's memory: while anything refers to a value,
-    TensorFlow writes new ones to other memory.
+    A value in the host's memory is not copied: TensorFlow writes new values to other
+    memory while anything refers to the old one.
 
     Args:
-        variable: One of TensorFlow's. If its replicas have values of their own, as
-            those of metrics, the value is their sum, and all workers must read it.
+        variable: A TensorFlow variable. If its value differs between replicas, as in
+            metrics, the result is their sum, and all workers must call this.
     """
     if isinstance(variable, distributed_values.SyncOnReadVariable):
         return np.asarray(variable.read_value())
     own = getattr(variable, "values", [variable])[0]
-    # A third of the time of `read_value`, which records gradients.
+    # Takes a third of the time of `read_value`, which records gradients.
     return np.asarray(tf.raw_ops.ReadVariableOp(resource=own.handle, dtype=own.dtype))
 
 
 class ConvertibleVariable(distributed_values.DistributedVariable):
     """A variable of several replicas that converts to numbers and arrays.
 
-    As others do: callbacks take `int(optimizer.iterations)`.
+    Callbacks use `int(optimizer.iterations)`, as with other variables.
     """
 
     def __int__(self) -> int:
@@ -233,23 +226,19 @@ class ConvertibleVariable(distributed_values.DistributedVariable):
 
 
 def convertible(variable: Any) -> Any:
-    """Returns a variable, made convertible if several replicas have values of it.
-
-    Args:
-        variable: One of TensorFlow's.
-    """
+    """Returns a variable, made convertible if several replicas have values of it."""
     if isinstance(variable, distributed_values.DistributedVariable):
         extend(variable, ConvertibleVariable)
     return variable
 
 
 def assign_total(variable: Any, value: tf.Tensor) -> None:
-    """Sets a variable to what `value_of` is to return. All workers must call it.
+    """Sets a variable to the total that `value_of` returns. All workers must call it.
 
     Args:
-        variable: One of TensorFlow's. If its replicas have values of their own, the
-            first replica gets all of it: a part for each would lose the rest of an
-            integer.
+        variable: A TensorFlow variable. If its value differs between replicas, the
+            first replica gets the whole value: equal parts would lose an integer's
+            remainder.
         value: The value.
     """
     if not isinstance(variable, distributed_values.SyncOnReadVariable):
@@ -262,23 +251,23 @@ def assign_total(variable: Any, value: tf.Tensor) -> None:
 
 
 def converted(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function as `tf.function` traces it, with its Python conditions.
+    """Returns a function as `tf.function` traces it, with conditions on tensors.
 
     Args:
-        function: What may use tensors as conditions of `if` and `while`.
+        function: A function that may use tensors as conditions of `if` and `while`.
     """
     return api.tf_convert(function, ag_ctx.ControlStatusCtx(ag_ctx.Status.ENABLED))
 
 
 @contextlib.contextmanager
 def scratch_graph() -> Iterator[None]:
-    """Traces operations without running them. Variables are made outside, and stay."""
+    """Traces operations without running them; variables are created outside of it."""
     with func_graph.FuncGraph("fastnet_scratch").as_default():
         yield
 
 
 def captured_tensors() -> list[Any]:
-    """Returns what the function that is being traced uses from outside, in order."""
+    """Returns the outer tensors that the traced function uses, in order."""
     graph, found = tf.compat.v1.get_default_graph(), []
     while isinstance(graph, func_graph.FuncGraph):
         found += [outer for outer, _ in graph.captures]
@@ -287,12 +276,7 @@ def captured_tensors() -> list[Any]:
 
 
 def tpu_strategy_with_extended(strategy: tf.distribute.Strategy, extended: Any) -> None:
-    """Initialises a `TPUStrategy` with a given extended object.
-
-    Args:
-        strategy: A `TPUStrategy` under construction.
-        extended: Its `TPUExtended`.
-    """
+    """Initialises a `TPUStrategy` with a given extended object."""
     tf.distribute.Strategy.__init__(strategy, extended)
-    # As TensorFlow's does: functions get one handle for all cores' variables.
+    # As in TensorFlow's own: functions get one handle for all cores' variables.
     strategy._enable_packed_variable_in_eager_mode = True

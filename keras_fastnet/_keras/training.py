@@ -1,4 +1,4 @@
-"""A training's data, variables and callbacks, as callbacks see them."""
+"""The data, variables and callbacks of training, as callbacks see them."""
 
 import weakref
 from collections.abc import Sequence
@@ -17,19 +17,19 @@ class FastnetCallback:
     """A callback of keras_fastnet."""
 
     only_watches = False
-    """Whether it changes nothing in training, so that workers may differ in it."""
+    """Whether it does not affect training, so that workers may differ in it."""
     siblings: Sequence[Any] = ()
     """The callbacks of the list that it is in."""
     hidden_logs: tuple[str, ...] = ()
     """Prefixes of logs that the progress bar does not show."""
 
 
-# Weakly, both: Keras forgets the data when it is done with them.
+# Weak references to both, so that Keras can free the data.
 _given: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
 def note_data(model: Any, data: Any) -> None:
-    """Remembers the data that a model was last given, for callbacks.
+    """Records the data that a model was last given, for callbacks.
 
     Args:
         model: The model.
@@ -39,7 +39,7 @@ def note_data(model: Any, data: Any) -> None:
 
 
 def data_of(model: Any) -> Any:
-    """Returns the data that a model was last given; those of training until it begins.
+    """Returns the data that a model was last given.
 
     Args:
         model: A model with a keras_fastnet strategy or a `LargeBatchOptimizer`.
@@ -52,13 +52,13 @@ def data_of(model: Any) -> Any:
 
 
 def is_own(kind: type) -> bool:
-    """Returns whether a class is neither Python's, Keras's nor this package's."""
+    """Returns whether a class is neither Python's, nor Keras's, nor this package's."""
     known = ("builtins", "keras", "keras_fastnet", "tensorflow")
     return kind.__module__.partition(".")[0] not in known
 
 
 def named(groups: dict[str, list[Any]]) -> dict[str, Any]:
-    """Returns each variable once, by its first group and its place there.
+    """Returns each variable once, by its first group and its position in it.
 
     Args:
         groups: Variables by the name of a group.

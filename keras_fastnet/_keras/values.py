@@ -11,7 +11,7 @@ _VARIABLE: Any = tf.Variable if IS_KERAS_2 else keras.Variable
 
 
 def tensorflow_variable(variable: Any) -> Any:
-    """Returns TensorFlow's variable of a variable of Keras; one of its own as it is."""
+    """Returns the TensorFlow variable of a Keras or TensorFlow variable."""
     is_own = IS_KERAS_2 or not isinstance(variable, keras.Variable)
     return variable if is_own else variable.value
 
@@ -37,8 +37,8 @@ def path(variable: Any) -> str:
     """Returns the path of a variable in its model.
 
     Args:
-        variable: A Keras variable, or one of TensorFlow's, which have a name only: it
-            begins with the layer's, and ends with the number of an output.
+        variable: A Keras variable, or a TensorFlow variable, which has only a name: it
+            begins with the layer's name and ends with the number of an output.
     """
     return getattr(variable, "path", variable.name.removesuffix(":0"))
 

@@ -1,7 +1,7 @@
 """Registers and installs the changes to functions of Keras and TensorFlow.
 
-Each change says why it is there and when it can go; `python -m keras_fastnet._keras`
-lists them.
+Each change states its reason and when it can be removed; `python -m
+keras_fastnet._keras` lists them.
 """
 
 import functools
@@ -33,7 +33,7 @@ class Change(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The function's path; in `keras`, whatever Keras 2's package is called."""
+        """The function's path, beginning with `keras` for each package of Keras 2."""
         home = self.owner.__name__
         if inspect.isclass(self.owner):
             home = f"{self.owner.__module__}.{self.owner.__qualname__}"
@@ -55,8 +55,7 @@ def wrap(
     Args:
         owner: A class or module of Keras or TensorFlow.
         name: One of its functions.
-        stock: What happens without the wrapper, with the upstream thread if there is
-            one.
+        stock: The effect without the wrapper, with the upstream issue if there is one.
         until: When the wrapper can be removed.
     """
 
@@ -91,8 +90,8 @@ def extend(thing: Any, extension: type) -> None:
     """Replaces an object's class by a subclass.
 
     Args:
-        thing: An object that Keras has made or is making.
-        extension: A subclass of a class of Keras that `thing` is of.
+        thing: An object that Keras creates.
+        extension: A subclass of a Keras class of which `thing` is an instance.
     """
     kind: Any = type(thing)
     thing.__class__ = _extended(kind, extension)
@@ -104,7 +103,7 @@ def _extended(kind: type, extension: type) -> type:
         return kind
     if issubclass(extension, kind):
         return extension
-    # Of a subclass that a program has written.
+    # For a custom subclass.
     return type(kind.__name__, (extension, kind), {})
 
 

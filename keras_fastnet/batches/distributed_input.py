@@ -35,8 +35,8 @@ class DistributedInput:
     Args:
         strategy: The strategy.
         workers: Exchanges values between the workers.
-        even: Whether all replicas must be given equally many examples, as far as the
-            data allow, because XLA compiles each step as a whole.
+        even: Whether all replicas should get equally many examples, if possible,
+            because XLA compiles each step as a whole.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy, workers: Any, even: bool):
@@ -75,11 +75,11 @@ class DistributedInput:
                 element_spec=element_spec,
                 marks_sources=shares.marks_sources,
             )
-        # Each step cuts its shares: TensorFlow takes rows of a tensor without a copy,
-        # while a function of the pipeline would cost more than the rest of it.
+        # Each step slices its shares: TensorFlow slices rows of a tensor without a
+        # copy, while a function in the pipeline would take longer than the rest of it.
         whole = shares.whole
         if upstream.kind(whole) != "prefetch":
-            # One, since a batch of all workers may be large.
+            # Only one, since a global batch may be large.
             whole = whole.prefetch(1)
         return EpochData(
             lambda: DatasetElements(whole),
@@ -89,10 +89,10 @@ class DistributedInput:
         )
 
     def of_one_device(self, dataset: Any) -> EpochData:
-        """Returns the elements for a model that one device trains.
+        """Returns the elements for a model that trains on one device.
 
         Args:
-            dataset: Keras's dataset, which no strategy of keras_fastnet distributed.
+            dataset: Keras's dataset, not distributed by a strategy of keras_fastnet.
         """
         return EpochData(
             lambda: DatasetElements(dataset), element_spec=dataset.element_spec
@@ -101,13 +101,7 @@ class DistributedInput:
     def several_steps(
         self, function: Callable[[Iterator[Any]], Any], steps: int, replicas: int
     ) -> Callable[[Iterator[Any]], Any]:
-        """Returns a train or test function that takes several steps in a call.
-
-        Args:
-            function: Keras's, of an iterator.
-            steps: Number of steps in a call.
-            replicas: Number of replicas that take them.
-        """
+        """Returns a train or test function that takes several steps in a call."""
         if replicas < 2:
             return several_steps(function, steps)
         return several_steps(function, steps, self._step_input)
@@ -120,7 +114,7 @@ class DistributedInput:
         """Returns the input of a step; see `several_steps`."""
         shares = element
         if not is_shares(element):
-            # Not on an accelerator, which needs its share only.
+            # Not on an accelerator, which needs only its share.
             with tf.device("CPU:0"):
                 shares = [
                     with_examples(
@@ -133,10 +127,10 @@ class DistributedInput:
         return self._together([share._replace(logs=logs) for share in shares])
 
     def _own_steps(self, dataset: tf.data.Dataset) -> Iterator[Any]:
-        """Fetches each worker's own data, until those of all workers have ended.
+        """Fetches each worker's own data until all workers have reached the end.
 
-        TensorFlow's distributed iterator is not used either: it would exchange in every
-        step whether any worker has data, which the numbers of examples tell.
+        TensorFlow's distributed iterator is not used here: it would exchange in every
+        step whether any worker has data, which the numbers of examples already show.
         """
         # A generator yields nothing more once it has ended.
         elements = (element for element in dataset)
@@ -169,19 +163,15 @@ class DistributedInput:
         """
         if self._strategy.num_workers < 2 or _global_batches(dataset) is not None:
             return own
-        # Own data of unequal length goes on until the longest ends. Counted after
-        # TensorFlow cut the batches to a replica's size.
+        # With `OFF` or `FILE` an epoch lasts as long as the longest data. Counted after
+        # TensorFlow divided the batches among the replicas.
         batches = dataset.cardinality
         steps = -(-batches // self._devices)
         counts = self._workers.gather(int(steps), "counting the data")
         return None if min(counts) < 0 else max(counts)
 
     def peek(self, data: EpochData) -> Any:
-        """Returns examples of the first batch. Keras builds the model from it.
-
-        Args:
-            data: A result of `epoch_data`.
-        """
+        """Returns examples of the first batch. Keras builds the model from it."""
         batch = data.peek()
         if isinstance(batch, GlobalBatch):
             batch = local_results(self._strategy, batch.data)[0]
@@ -195,24 +185,25 @@ class DistributedInput:
         seen = self._marks_of_all(batch, "the first batch")
         same = tell_the_same(seen)
         if shares.marks_sources and any(marks != seen[0] for marks in seen):
-            # The sources may differ where the data do not, as paths of files do.
-            whole = shares.first_whole()
+            # The sources may differ although the data are equal, for example file
+            # paths.
+            whole = next(iter(shares.whole))
             seen = self._marks_of_all(whole, "the first batch as a whole")
             same = same or tell_the_same(seen)
         if targets_differ(seen, shares.whole.element_spec):
             raise ShardingError(
                 "All workers must see the same global batches, of which each takes "
                 "its share. Received: first batches of the same inputs with different "
-                f"targets ({seen}). Look for what is ordered differently in each "
-                "process: if classes are numbered in the order of a `set`, sort it."
+                f"targets ({seen}). Look for an order that differs between processes: "
+                "if classes are numbered in the order of a `set`, sort it."
             )
         if not same:
             raise ShardingError(
                 "All workers must see the same global batches, of which each takes "
                 f"its share. Received: different first batches ({seen}). "
                 "Shuffle with the same seed on every worker, after the strategy was "
-                "made, and read the same files in the same order. Data that is "
-                "different on every worker on purpose needs "
+                "made, and read the same files in the same order. Data that "
+                "differ on purpose need "
                 "`options.experimental_distribute.auto_shard_policy = "
                 "tf.data.experimental.AutoShardPolicy.OFF`."
             )
@@ -222,12 +213,7 @@ class DistributedInput:
 
 
 def local_results(strategy: tf.distribute.Strategy, data: Any) -> list[Any]:
-    """Returns a structure for each local replica of one of `PerReplica` values.
-
-    Args:
-        strategy: The strategy.
-        data: The structure of `PerReplica` values.
-    """
+    """Returns a structure for each local replica of one of `PerReplica` values."""
     return [
         tf.nest.map_structure(
             lambda value: strategy.experimental_local_results(value)[i],  # noqa: B023
@@ -238,12 +224,7 @@ def local_results(strategy: tf.distribute.Strategy, data: Any) -> list[Any]:
 
 
 def per_replica(strategy: tf.distribute.Strategy, values: Sequence[Any]) -> Any:
-    """Returns one value of each local replica as a `PerReplica` value.
-
-    Args:
-        strategy: The strategy.
-        values: The values, in the order of this worker's devices.
-    """
+    """Returns a `PerReplica` value of values in the order of this worker's devices."""
     first = strategy.rank * len(values)
     return strategy.experimental_distribute_values_from_function(
         lambda context: values[context.replica_id_in_sync_group - first]

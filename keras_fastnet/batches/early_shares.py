@@ -1,8 +1,8 @@
 """Takes a worker's share of each batch before the functions of `Dataset.map` run.
 
-A pipeline such as `source.map(load).shuffle(n).batch(b)` is taken apart into a source,
-`source.shuffle(n)`, and the functions that its elements then pass one by one, in order.
-Of every `b` elements of the source, only those of the worker's share pass them.
+A pipeline such as `source.map(load).shuffle(n).batch(b)` is split into a source,
+`source.shuffle(n)`, and functions that are applied to its elements in order. Of every
+`b` elements of the source, only those of the worker's share pass through the functions.
 """
 
 import dataclasses
@@ -22,9 +22,9 @@ from keras_fastnet.batches.global_batch import (
     rows_of,
 )
 
-# Kinds of datasets that pass elements on as they are.
+# Kinds of datasets that pass elements on unchanged.
 _IN_ORDER = ("prefetch", "options", "shuffle", "repeat", "take", "skip")
-# Those after which another batch may be the first.
+# Kinds after which a different batch may be the first.
 _REORDERED = ("shuffle", "skip")
 
 
@@ -34,10 +34,10 @@ class EarlyShares:
 
     Attributes:
         source: The dataset whose elements every worker reads.
-        functions: Those of `map` that the elements then pass, in order.
+        functions: The functions of `map` that are applied to the elements, in order.
         size: The argument `batch_size` of `batch`.
         drop_remainder: Its argument `drop_remainder`.
-        after: The user's stages behind it, in order.
+        after: The user's stages after `batch`, in order.
         position: Which share the worker takes.
         replicas: Number of replicas.
     """
@@ -74,7 +74,7 @@ class EarlyShares:
         pairs = batches.enumerate().map(taken).unbatch()
         for function in self.functions:
             pairs = _mapped(pairs, function)
-        # The last batch may be smaller: no share of it is larger than of a whole one.
+        # The last batch may be smaller; its shares are no larger than others.
         start, stop = bounds(self.size, self.position, self.replicas)
         pairs = pairs.batch(max(stop - start, 1), self.drop_remainder)
         for stage in self.after:
@@ -101,7 +101,7 @@ def _header(rows: tf.Tensor, elements: Any, compared: tf.Tensor) -> tf.Tensor:
 
 
 def _mapped(pairs: tf.data.Dataset, function: MapFunction) -> tf.data.Dataset:
-    """Applies a function to elements, which keep their headers."""
+    """Applies a function to elements and keeps their headers."""
 
     @tf.autograph.experimental.do_not_convert
     def changed(element: Any, header: tf.Tensor) -> Any:
@@ -109,7 +109,7 @@ def _mapped(pairs: tf.data.Dataset, function: MapFunction) -> tf.data.Dataset:
 
     if function.parallel_calls is None:
         return pairs.map(changed)
-    # In order, also where the user allows another: shares are told apart by it.
+    # In order, even if the user allows another: shares are identified by it.
     return pairs.map(changed, function.parallel_calls, deterministic=True)
 
 
@@ -124,7 +124,7 @@ def early_shares(
         replicas: Number of replicas.
 
     Returns:
-        Where it cannot, a text that says why; `""` where it would save nothing.
+        If this is impossible, the reason; `""` if it would save nothing.
     """
     if not tf.executing_eagerly():
         return "the pipeline is made within a tf.function"
@@ -137,15 +137,15 @@ def early_shares(
             name = MapFunction(stage).name
             return f"{name} behind batch may look at whole batches"
         if kind not in _IN_ORDER and (kind != "cache" or upstream.cache_file(stage)):
-            return f"{upstream.class_name(stage)} stands behind the last batch"
+            return f"{upstream.class_name(stage)} follows the last batch"
         after.append(stage)
         (stage,) = upstream.inputs(stage)
     (before,) = upstream.inputs(stage)
     source, functions, reason = _split(before)
     if not functions:
-        return reason or f"{_blocking(before)} stands between map and batch"
+        return reason or f"{_blocking(before)} is between map and batch"
     if not all(map(_is_dense, tf.nest.flatten(before.element_spec))):
-        return "elements are no dense tensors"
+        return "elements are not dense tensors"
     if not all(
         _is_dense(spec) and spec.shape.is_fully_defined()
         for spec in tf.nest.flatten(source.element_spec)
@@ -167,8 +167,8 @@ def _split(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, list[MapFunction]
     """Splits a dataset of examples into stages.
 
     Returns:
-        The source, the functions of `map` that its elements then pass, and why that of
-        a `map` of the source must see all elements; `""` without one.
+        The source, the functions of `map` to apply to its elements, and why a `map` in
+        the source must see all elements; `""` without one.
     """
     kind = upstream.kind(dataset)
     if kind == "map":
@@ -181,7 +181,8 @@ def _split(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, list[MapFunction]
         return dataset, [], ""
     source, functions, reason = _split(*upstream.inputs(dataset))
     if not functions:
-        # As it is: a `shuffle` goes on where the user's own iterators left it.
+        # The user's dataset itself: its `shuffle` continues where other iterators left
+        # it.
         return dataset, [], reason
     moved = _once(dataset, None, lambda: upstream.again(dataset, source))
     return moved, functions, reason
@@ -190,14 +191,14 @@ def _split(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, list[MapFunction]
 def _once(
     stage: tf.data.Dataset, key: Any, make: Callable[[], tf.data.Dataset]
 ) -> tf.data.Dataset:
-    """Returns the dataset in the place of a stage, the same for every training.
+    """Returns the replacement of a stage, the same one for every call of `fit`.
 
-    A `shuffle` has another order whenever it is begun, a `cache` keeps what was read.
+    A `shuffle` changes its order whenever it starts; a `cache` keeps its elements.
 
     Args:
         stage: The user's dataset.
-        key: What else the dataset in its place depends on.
-        make: Returns the dataset.
+        key: What else the replacement depends on.
+        make: Returns the replacement.
     """
     made = vars(stage).setdefault("_fastnet_moved", {})
     if key not in made:
@@ -206,7 +207,7 @@ def _once(
 
 
 def _blocking(dataset: tf.data.Dataset) -> str:
-    """Returns the name of the last stage that does not pass elements on as they are."""
+    """Returns the name of the last stage that does not pass elements on unchanged."""
     while upstream.kind(dataset) in _IN_ORDER:
         (dataset,) = upstream.inputs(dataset)
     return upstream.class_name(dataset)

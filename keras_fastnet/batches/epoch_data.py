@@ -37,7 +37,7 @@ INPUT_METER = InputMeter()
 
 
 class Elements(Iterator[Any]):
-    """The elements of one epoch, of which the next can be looked at first."""
+    """The elements of one epoch; `peek` returns the next one without taking it."""
 
     def __init__(self, iterator: Iterator[Any]):
         self._iterator = iterator
@@ -54,14 +54,14 @@ class Elements(Iterator[Any]):
 
 
 class DatasetElements(Elements):
-    """The elements of one epoch, made of those of a dataset.
+    """The elements of one epoch, made from those of a dataset.
 
     Args:
         dataset: The dataset.
-        join: Makes an element of one of the dataset's. Defaults to the same.
+        join: Converts an element of the dataset. Defaults to no conversion.
 
     Attributes:
-        iterator: Over the dataset.
+        iterator: An iterator over the dataset.
     """
 
     def __init__(
@@ -107,13 +107,13 @@ class EpochData:
         sharding: A text that says how data reach the workers. Defaults to `""`.
         element_spec: The `element_spec` of the global batches. Defaults to `None`:
             unknown.
-        marks_sources: Whether the fingerprints of elements are those of what batches
-            are made of, and not of batches. Defaults to `False`.
+        marks_sources: Whether the fingerprints of elements are those of the batches'
+            sources, not of batches. Defaults to `False`.
 
     Attributes:
         steps_per_call: Number of steps in one call of Keras's train function. Defaults
             to 1.
-        peeking: A context in which the data yield their first element only, so that
+        peeking: A context in which the data yield only their first element, so that
             `peek` does not begin an epoch. Defaults to `None`: `peek` begins the next
             epoch, because the data cannot be read twice.
     """
@@ -140,7 +140,7 @@ class EpochData:
     def peek(self) -> Any:
         """Returns the first element, which the next iteration yields again.
 
-        With `peeking` the next iteration may have another order.
+        With `peeking` the next iteration may have a different order.
 
         Raises:
             ValueError: If the data are empty.
@@ -149,9 +149,9 @@ class EpochData:
             return self._peek()
         except tf.errors.OutOfRangeError:
             raise ValueError(
-                "The data must hold at least one batch. Received: none. Look at the "
-                "files or arrays it is made from, and whether `drop_remainder=True` "
-                "drops the only batch."
+                "The data must hold at least one batch. Received: none. Check "
+                "its files or arrays, and whether `drop_remainder=True` drops the only "
+                "batch."
             ) from None
 
     def _peek(self) -> Any:
@@ -177,8 +177,8 @@ class EpochData:
         """Returns the `fingerprint` of the first element, of all its examples.
 
         All workers must call it before the first element is taken. It is -1 if each
-        worker reads its own data. Otherwise it is equal for any number of workers, as
-        long as `marks_sources` is.
+        worker reads its own data. Otherwise it does not depend on the number of
+        workers, unless `marks_sources` does.
         """
         return fingerprint(self.peek()).numpy().tolist()
 
@@ -188,11 +188,11 @@ class EpochData:
         return iterator
 
     def pass_epoch(self) -> None:
-        """Skips an epoch that an earlier run has trained.
+        """Skips an epoch that an earlier run has trained on.
 
-        Its first element is read nevertheless: a `Dataset.shuffle` counts how often it
-        is begun, which for nested ones happens at the first read, and a `PyDataset` is
-        shuffled by Python's random numbers when it is read.
+        Its first element is read nevertheless: a `Dataset.shuffle` counts its starts,
+        which for nested ones happens at the first read, and a `PyDataset` is shuffled
+        by Python's random numbers when it is read.
         """
         iter(self).skip(1)
 
@@ -200,14 +200,14 @@ class EpochData:
         """Skips the first elements of the next epoch.
 
         Args:
-            elements: Number of elements that an earlier run has trained.
+            elements: Number of elements that an earlier run has trained on.
         """
         self._begun = self._begun or EpochDataIterator(self)
         self._begun.skip(elements)
 
 
 class EpochDataIterator:
-    """Fetches outside of the train function, so that the end of data is no step.
+    """Fetches outside of the train function, so that the end of data takes no step.
 
     Keras fetches within the compiled function, which counts an update for the missing
     batch if the dataset is of unknown cardinality.
@@ -215,7 +215,7 @@ class EpochDataIterator:
 
     def __init__(self, data: EpochData):
         self._data = data
-        # Begun when needed: Keras makes one iterator more than it uses.
+        # Started when needed: Keras makes one iterator more than it uses.
         self._elements: list[Elements] = []
         # Not at exit, where a thread that deletes an iterator aborts the process.
         weakref.finalize(self, _let_go, self._elements).atexit = False
@@ -232,7 +232,7 @@ class EpochDataIterator:
         except tf.errors.OutOfRangeError:
             if self._steps % self._data.steps_per_call == 0:
                 raise
-            # The last call has fewer steps than others, and ends as they do.
+            # The last call has fewer steps than others, but ends like them.
             self._steps = 0
             raise StopIteration from None
         self._steps += 1
@@ -252,9 +252,9 @@ class EpochDataIterator:
         """Runs the steps of one call of the train function.
 
         Args:
-            loop: Takes them, given the iterator and the element for the first step. It
-                returns the number of steps and of examples, the time that it waited for
-                data, in seconds, and the logs as an optional.
+            loop: Runs the steps, given the iterator and the element for the first step.
+                Returns the numbers of steps and of examples, the seconds that it waited
+                for data, and the logs as an optional.
 
         Returns:
             The logs.
@@ -266,7 +266,7 @@ class EpochDataIterator:
         steps, examples, seconds, logs = loop(self._begun().iterator, first)
         INPUT_METER.examples += int(examples)
         INPUT_METER.seconds += float(seconds)
-        # After its end a dataset may begin again.
+        # A dataset may start again after its end.
         self._ended = bool(steps < self._data.steps_per_call)
         return logs.get_value()
 
@@ -287,7 +287,7 @@ class EpochDataIterator:
     def _fetch(self, take: Callable[[Any], Any]) -> Any:
         begun = time.perf_counter()
         try:
-            # Neither a name nor an exception may hold the elements: see `_let_go`.
+            # Neither a variable nor an exception may hold the elements: see `_let_go`.
             element = take(self._begun())
         except StopIteration:
             self._ended = True
@@ -306,7 +306,7 @@ def _let_go(iterators: list[Any]) -> None:
     """Deletes iterators in a separate thread.
 
     Deleting a TensorFlow iterator with `tf.data.AUTOTUNE` may wait up to a minute for
-    its autotuner, which is woken before it is told to end, and sleeps again. All other
+    its autotuner, which is woken before it is asked to end, and sleeps again. All other
     workers would wait as well.
 
     Args:

@@ -1,4 +1,4 @@
-"""Hashes of batches, by which workers see that they read the same data in one order."""
+"""Hashes of batches, to check that workers read the same data in the same order."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -12,22 +12,22 @@ from keras_fastnet.batches.global_batch import GlobalBatch, count_examples, loca
 # Fractions of a length: multiples of the golden ratio modulo 1. An even stride would
 # hit the same feature of every example, such as a black corner.
 _SPREAD = np.arange(1, 65) * ((5**0.5 - 1) / 2) % 1
-# The hash of what tells nothing about the examples' order.
+# The hash of tensors that contain no information about the order of examples.
 _NOTHING = np.int64(-1)
 
 
 def fingerprint(data: Any) -> tf.Tensor:
     """Returns a hash of each tensor in a batch.
 
-    It reads up to 64 examples, spread over the batch. It is compared in the first step
-    of an epoch.
+    It reads up to 64 examples, spread over the batch. Workers compare it in the first
+    step of an epoch.
 
     Args:
         data: A global batch, or a share of it.
 
     Returns:
         An `int64` tensor with a hash >= 0 for each tensor in `data`, or -1 if the
-        examples read are all equal, so that they tell nothing about their order.
+        examples read are all equal, and so independent of their order.
     """
     if isinstance(data, GlobalBatch):
         return local(data.fingerprint)
@@ -67,7 +67,7 @@ def _some_rows(leaf: Any, rows: tf.Tensor) -> Any:
         )
     if not isinstance(leaf, tf.Tensor | tf.RaggedTensor):
         return None
-    # Tensors that have another first axis tell by their own first rows.
+    # For tensors with a different first axis, their own first rows.
     count = count_examples(leaf)
     return tf.gather(leaf, tf.boolean_mask(rows, rows < count))
 
@@ -86,7 +86,7 @@ def _mark(leaf: Any, examples: tf.Tensor) -> tf.Tensor:
     elements = _shortened(tf.gather(flat, places))
     text = tf.strings.join([examples, tf.io.serialize_tensor(elements)])
     number = tf.strings.to_hash_bucket_fast(text, 2**62)
-    # All examples may have the elements of the first.
+    # All examples may be equal to the first.
     return tf.where(tf.reduce_any(elements != _shortened(first)), number, _NOTHING)
 
 
@@ -104,8 +104,8 @@ def _shortened(leaf: tf.Tensor) -> tf.Tensor:
 def tell_the_same(fingerprints: list[list[int]]) -> bool:
     """Returns whether the workers' batches appear to be the same.
 
-    One tensor with equal hashes is enough: workers may augment others with random
-    numbers of their own.
+    One tensor with equal hashes is enough: random augmentation may change others on
+    each worker.
 
     Args:
         fingerprints: The fingerprint of each worker's batch.
@@ -115,14 +115,15 @@ def tell_the_same(fingerprints: list[list[int]]) -> bool:
 
 
 def targets_differ(fingerprints: list[list[int]], element_spec: Any) -> bool:
-    """Returns whether batches of the same inputs have other targets or weights.
+    """Returns whether batches of the same inputs have different targets or weights.
 
-    Random augmentation changes inputs. Other targets for the same inputs are a mistake,
-    such as classes in the order of a Python set, which is another in each process.
+    Random augmentation changes inputs. Different targets for the same inputs are a
+    mistake, such as classes in the order of a Python set, which differs between
+    processes.
 
     Args:
         fingerprints: The fingerprint of each worker's batch.
-        element_spec: What a batch consists of.
+        element_spec: The `element_spec` of a batch.
     """
     if not isinstance(element_spec, tuple):
         return False
@@ -133,5 +134,5 @@ def targets_differ(fingerprints: list[list[int]], element_spec: Any) -> bool:
 
 
 def _equal_marks(tensors: Iterable[Sequence[int]]) -> list[bool]:
-    """Returns whether each tensor has one hash on all workers, if its hashes tell."""
+    """Returns whether each tensor has the same hash >= 0 on all workers."""
     return [len(set(marks)) == 1 for marks in tensors if max(marks) >= 0]

@@ -24,9 +24,9 @@ class GlobalBatch(NamedTuple):
             and the batch statistics of an empty batch are NaN.
         own: Number of the replica's own examples, without fillers. Scalar `int64`.
         examples: Number of examples in the whole global batch. Scalar `int64`.
-        fingerprint: See `fingerprints.py`. `None` where the whole batch was at hand.
-        logs: Whether the step's logs are wanted, a scalar `bool` tensor: Keras takes
-            those of the last step of a call. `None`: they are.
+        fingerprint: See `fingerprints.py`. `None` if the whole batch was available.
+        logs: Whether the step's logs are needed, a scalar `bool` tensor: Keras uses
+            those of the last step of a call. `None`: they are needed.
     """
 
     data: Any
@@ -103,7 +103,7 @@ def check_equal_rows(data: Any) -> None:
     """Checks that all tensors of a batch have a row for each example.
 
     Args:
-        data: The batch. Tensors of unknown length are taken to fit.
+        data: The batch. Tensors of unknown length are assumed to fit.
 
     Raises:
         ShardingError: If two of them have different numbers of rows.
@@ -120,7 +120,7 @@ def check_equal_rows(data: Any) -> None:
                 "All tensors of a batch must have one row for each example, since "
                 f"each replica takes its share of the rows. Received: {rows} rows in "
                 f"`{first}` and {size} in `{name}`. Pad the examples to dense tensors "
-                "of one size and batch them, or let each worker read data of its own: "
+                "of one size and batch them, or give each worker different data: "
                 "`options.experimental_distribute.auto_shard_policy = "
                 "tf.data.experimental.AutoShardPolicy.OFF`."
             )
@@ -140,7 +140,7 @@ def _named_leaves(data: Any, name: str) -> Iterator[tuple[str, Any]]:
 def bounds(rows: Any, position: int, replicas: int) -> tuple[Any, Any]:
     """Returns where a share of `rows` examples begins and ends.
 
-    Shares differ by one example at most; the larger ones are the last. So no share of
+    Shares differ by at most one example; the larger ones are last, so that no share of
     a smaller batch is larger than the same share of a larger batch.
 
     Args:
@@ -166,9 +166,9 @@ def with_examples(data: Any, position: int, replicas: int) -> GlobalBatch:
         replicas: Number of shares.
 
     Raises:
-        ShardingError: If a tensor has no batch axis, or one of another size.
+        ShardingError: If a tensor has no batch axis, or one of a different size.
     """
-    # A step that is not traced gets arrays from `train_on_batch`.
+    # An eager step gets arrays from `train_on_batch`.
     data = tf.nest.map_structure(values.as_tensor, data)
     check_equal_rows(data)
     examples = count_examples(data)
@@ -184,13 +184,7 @@ def with_examples(data: Any, position: int, replicas: int) -> GlobalBatch:
 
 
 def rows_of(data: Any, start: int, stop: int) -> Any:
-    """Returns some of a batch's examples.
-
-    Args:
-        data: The batch.
-        start: The first.
-        stop: The one after the last.
-    """
+    """Returns some of a batch's examples."""
     return tf.nest.map_structure(
         lambda leaf: _sliced(leaf, start, stop) if has_examples(leaf) else leaf, data
     )
@@ -205,7 +199,7 @@ def _sliced(leaf: Any, start: Any, stop: Any) -> Any:
         tf.concat([[start], tf.zeros_like(rest)], 0),
         tf.concat([[stop - start], rest], 0),
     )
-    # A layer is built from its input's shape, which slicing within a step forgets.
+    # A layer is built from its input's shape, which slicing within a step loses.
     known = [
         rows.dense_shape[axis] if size is None else size
         for axis, size in enumerate([None, *leaf.shape[1:]])
@@ -249,7 +243,7 @@ def joined(batches: list[Any]) -> Any:
 
 
 def dealt_evenly(batches: list[Any]) -> list[Any]:
-    """Returns as many batches with the same examples, which differ by one at most.
+    """Divides the examples of batches into as many batches of nearly equal size.
 
     Args:
         batches: Batches of one structure, outside of a `tf.function`.
@@ -274,12 +268,9 @@ def local(value: Any) -> Any:
 
 
 def without_optionals(data: Any) -> Any:
-    """Returns a batch with `None` for the inputs that its generator left out.
+    """Returns a batch with `None` for the inputs that its generator omits.
 
     Keras represents them by empty optionals, and finds none within `PerReplica` values.
-
-    Args:
-        data: One replica's batch.
     """
     return tf.nest.map_structure(
         lambda leaf: None if isinstance(leaf, tf.experimental.Optional) else leaf, data

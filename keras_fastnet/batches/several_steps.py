@@ -14,16 +14,16 @@ def several_steps(
     steps: int,
     step_input: Callable[[Any, tf.Tensor], Any] = lambda element, _: element,
 ) -> Callable[[Iterator[Any]], Any]:
-    """Returns a train or test function that takes its steps in one call of TensorFlow.
+    """Returns a train or test function that runs several steps in one TensorFlow call.
 
-    Keras does this for iterators of TensorFlow only. Data that are made by Python are
-    still fetched by Python.
+    Keras does this only for TensorFlow's iterators. Python still fetches data that
+    Python produces.
 
     Args:
-        function: Keras's, of an iterator; takes a step with each of its elements.
+        function: Keras's function of an iterator, which runs a step for each element.
         steps: Number of steps in a call.
-        step_input: Returns the input of a step, given the dataset's element for it and
-            whether its logs are wanted. Defaults to the element.
+        step_input: Returns the input of a step, given its element of the dataset and
+            whether its logs are needed. Defaults to the element.
     """
     loop = tf.function(
         functools.partial(_loop, function, steps, step_input), autograph=False
@@ -48,14 +48,14 @@ def _loop(
 
     Args:
         function: See `several_steps`.
-        steps: The most.
+        steps: The largest number of steps.
         step_input: See `several_steps`.
-        iterator: Over the data.
+        iterator: An iterator over the data.
         first: The element for the first step.
 
     Returns:
-        Number of steps and of examples, of all replicas; the time that steps waited for
-        their data, in seconds; and what the last step returned.
+        Numbers of steps and of examples, of all replicas; the seconds that steps waited
+        for their data; and the result of the last step.
     """
 
     @tf.function(autograph=False)

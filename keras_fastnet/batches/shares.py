@@ -23,12 +23,13 @@ class Shares:
     """This worker's shares of the batches of a dataset.
 
     Attributes:
-        dataset: Of each batch a tuple with a `GlobalBatch` for each of its devices.
+        dataset: A dataset that yields, for each batch, a tuple with a `GlobalBatch` for
+            each of this worker's devices.
         whole: The user's dataset, of global batches, in a fixed order.
-        sharding: A text that says what a worker reads and makes.
-        marks_sources: Whether fingerprints are those of what batches are made of, or of
-            a part of their examples. Defaults to `False`.
-        late: Whether shares are cut out of whole batches. Defaults to `False`.
+        sharding: A text that describes what a worker reads and computes.
+        marks_sources: Whether fingerprints are those of the batches' sources, or of a
+            part of their examples. Defaults to `False`.
+        late: Whether shares are slices of whole batches. Defaults to `False`.
     """
 
     dataset: tf.data.Dataset
@@ -37,10 +38,6 @@ class Shares:
     marks_sources: bool = False
     late: bool = False
 
-    def first_whole(self) -> Any:
-        """Returns the first global batch."""
-        return next(iter(self.whole))
-
 
 def distribute_shares(
     dataset: tf.data.Dataset,
@@ -48,7 +45,7 @@ def distribute_shares(
     replicas: int,
     distribute: Callable[[Callable[[Any], tf.data.Dataset]], Any],
 ) -> Any:
-    """Returns a distributed dataset of which each replica reads its exact shares.
+    """Returns a distributed dataset from which each replica reads its exact shares.
 
     Args:
         dataset: A dataset of global batches, the same on every worker.
@@ -57,8 +54,8 @@ def distribute_shares(
         distribute: TensorFlow's `distribute_datasets_from_function`.
 
     Returns:
-        TensorFlow's dataset, for loops of the user's own. Its attribute
-        `global_batches` has the same as `Shares`, for Keras's steps.
+        TensorFlow's dataset, for custom loops. Its attribute `global_batches` is the
+        `Shares`, for Keras's steps.
     """
     shares = shares_of(dataset, positions, replicas)
 
@@ -89,13 +86,13 @@ def shares_of(
     workers = replicas // len(positions)
     whole = upstream.in_order(dataset)
     notes = "" if whole is dataset else ", in a fixed order in spite of its options"
-    # Within a tf.function paths have no value yet.
+    # Within a tf.function a path is a symbolic tensor.
     for stage in upstream.stages(dataset) if tf.executing_eagerly() else ():
         path = upstream.cache_file(stage) if upstream.kind(stage) == "cache" else ""
         if path and workers > 1:
             notes += f"; cache({path!r}) needs another path on each worker"
 
-    # With one worker, its part is the whole batch.
+    # A single worker's part is the whole batch.
     def sharding(verb: str, more: str = "") -> str:
         if workers == 1:
             return f"every worker reads all data and takes its share{notes}"
@@ -142,7 +139,7 @@ def _shares_of_arrays(
     positions: Sequence[int],
     replicas: int,
 ) -> tf.data.Dataset:
-    """Returns a worker's shares of batches, of which only their rows are read.
+    """Returns a worker's shares of batches, reading only their rows.
 
     Args:
         dataset: The whole batches.
@@ -160,8 +157,8 @@ def _shares_of_arrays(
 
     @tf.autograph.experimental.do_not_convert
     def numbers(batch: tf.Tensor, rows: tf.Tensor) -> tuple[GlobalBatch, ...]:
-        # The workers compare it in the first step of an epoch: others need not read
-        # what lies in files.
+        # The workers compare only the first step of an epoch; other steps need not read
+        # these rows from files.
         mark = tf.cond(batch == 0, lambda: compared(rows), lambda: nothing)
         return tuple(
             with_examples(rows, position, replicas)._replace(fingerprint=mark)

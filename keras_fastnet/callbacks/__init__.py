@@ -1,14 +1,20 @@
 """Callbacks for large-batch training."""
 
 from keras_fastnet.callbacks.backup_and_restore import BackupAndRestore
-from keras_fastnet.callbacks.batch_growth import BatchGrowth
+from keras_fastnet.callbacks.batch_growth import BatchGrowth, NoiseBatchGrowth
 from keras_fastnet.callbacks.learning_rate_warmup import LearningRateWarmup
-from keras_fastnet.callbacks.monitors import ThroughputMonitor, TrustRatioMonitor
+from keras_fastnet.callbacks.monitors import (
+    GradientNoise,
+    ThroughputMonitor,
+    TrustRatioMonitor,
+)
 
 __all__ = [
     "BackupAndRestore",
     "BatchGrowth",
+    "GradientNoise",
     "LearningRateWarmup",
+    "NoiseBatchGrowth",
     "ThroughputMonitor",
     "TrustRatioMonitor",
 ]

@@ -1,4 +1,4 @@
-"""A callback that resumes an interrupted training at the same update."""
+"""A callback that resumes interrupted training at the same update."""
 
 import pathlib
 import weakref
@@ -35,28 +35,28 @@ from keras_fastnet.text import count
 
 # Marks an error message in place of a backup, which begins with "PK".
 _ERROR_MARK = b"keras_fastnet refuses to restore"
-# The folders of the `fit`s that have ended, of each model.
+# The folders of each model's finished calls of `fit`.
 _used: "weakref.WeakKeyDictionary[Any, set[str]]" = weakref.WeakKeyDictionary()
 
 
 class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
-    """Keeps backups of a training, and resumes from the newest one.
+    """Writes backups during training, and resumes from the newest one.
 
-    A program that is restarted ends with the weights of an uninterrupted run: bit-equal
-    if its computations are deterministic and all batches have the same size.
-    (TensorFlow's steps for several sizes round differently, depending on which size
-    comes first.) A backup holds the weights, the optimizer, the states of layers,
-    metrics and random streams, the position in the data, and the state of Keras's
-    `EarlyStopping`, `ReduceLROnPlateau` and `ModelCheckpoint`. NumPy alone can read it.
+    A restarted program ends with the weights of an uninterrupted run: bit-identical if
+    its computations are deterministic and all batches have the same size. (TensorFlow's
+    steps for several sizes round differently, depending on which size is first.) A
+    backup holds the weights, the optimizer, the states of layers, metrics and random
+    streams, the position in the data, and the state of Keras's `EarlyStopping`,
+    `ReduceLROnPlateau` and `ModelCheckpoint`. NumPy alone can read it.
 
     Only the chief reads and writes files, in a thread, so workers need not share a
-    disk. A damaged file is skipped in favour of the one before. If a backup cannot be
+    disk. A damaged file is skipped, and the previous one is used. If a backup cannot be
     written, the chief prints a warning, and training continues. A backup states which
     training it belongs to; `fit` raises `ValueError` with the parts that differ. The
     numbers of workers and epochs, and other callbacks, may change.
 
-    The data are read again up to their position. Arrays and `PyDataset` come in the
-    same order if `keras.utils.set_random_seed` was called; so does `Dataset.shuffle`.
+    The data are read again up to their position. Arrays, `PyDataset` and
+    `Dataset.shuffle` repeat their order if `keras.utils.set_random_seed` was called.
     Random numbers within `Dataset.map` restart. With `steps_per_epoch`, all data read
     so far are read again.
 
@@ -65,18 +65,18 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
     random seed they resume from the last backup before that. If `fit` does not run in
     the main thread, SIGTERM is not handled.
 
-    List it last. It needs a strategy of `keras_fastnet`, which may have a single
-    process, or a `keras_fastnet.LargeBatchOptimizer`.
+    List it last. It needs a strategy of `keras_fastnet`, for a single process too, or a
+    `keras_fastnet.LargeBatchOptimizer`.
 
     Args:
-        backup_dir: The folder of the backups, used by this `fit` only. It is made if it
-            is missing. A URL, such as `"s3://bucket/backups"`, is a folder in an object
-            store, which `fsspec` reaches.
-        save_freq: `"epoch"`, or the number of updates after which to back up in
-            addition. A number requires a random seed, without which the data would come
-            in another order. Defaults to `"epoch"`.
-        keep: Number of the newest backups to keep. Defaults to `2`, so that a damaged
-            one has another before it.
+        backup_dir: The folder of the backups, used by this `fit` only. It is created if
+            it is missing. A URL, such as `"s3://bucket/backups"`, is a folder in an
+            object store, accessed by `fsspec`.
+        save_freq: `"epoch"`, or the number of updates between further backups within an
+            epoch. A number requires a random seed, without which a restart would change
+            the order of the data. Defaults to `"epoch"`.
+        keep: Number of the newest backups to keep. Defaults to `2`, in case the newest
+            is damaged.
         delete_checkpoint: Whether to remove the backups at the end of training.
             Defaults to `True`, as in Keras.
 
@@ -120,14 +120,14 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
         self._identity: identity.Parts = {}
         self._epoch = 0
         self._updates_saved = 0
-        # What to set again in the first epoch.
+        # State to set again in the first epoch.
         self._restoring: Callable[[], Any] | None = None
         self._data: Any = None
         self._termination = Termination()
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Resumes from the newest backup, if there is one."""
-        # Looked up now, since validation replaces the model's data by its own.
+        # Read now, since validation replaces the model's data.
         self._data = data_of(self.model)
         self._check()
         keras_models.build_optimizer(self.model)
@@ -155,14 +155,14 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
         if (batch + 1) % batches_per_update(optimizer, self._data):
             return
         if batch + 1 == self.params.get("steps"):
-            # `on_epoch_end` follows. From a backup here the epoch would resume without
+            # `on_epoch_end` follows. After a backup here the epoch would resume without
             # a step, and so without logs.
             return
         ending = self._termination.is_due(self.model)
         if self.save_freq != "epoch" or ending:
             unsaved = updates_of(optimizer) - self._updates_saved
             if self.save_freq == "epoch":
-                # Without a seed, the data would resume in another order.
+                # Without a seed, the data would resume in a different order.
                 wanted = upstream.global_seed() is not None
             else:
                 wanted = ending or unsaved >= self.save_freq
@@ -172,15 +172,15 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
             self._leave()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Backs up, and leaves if a worker received SIGTERM."""
+        """Backs up, and exits if a worker received SIGTERM."""
         self._back_up(epoch + 1, 0)
         if self._termination.is_due(self.model, now=True):
             self._leave()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Removes the backups, and leaves the folder."""
+        """Removes the backups, and keeps the folder."""
         self._data = None
-        # Where no epoch was left to train.
+        # If no epoch was left to train.
         keras_models.begin_fit_at(self.model, None)
         self._termination.stop_listening()
         _used.setdefault(self.model, set()).add(str(self.backup_dir))
@@ -205,7 +205,7 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
         refuse_second(self)
         if str(self.backup_dir) in _used.get(self.model, ()):
             raise ValueError(
-                "Each `fit` of a program needs a `backup_dir` of its own: a restarted "
+                "Each `fit` of a program needs a different `backup_dir`: a restarted "
                 "program would find the backups of the second in the first. Received: "
                 f"{self.backup_dir} for another `fit` of the model. Pass another one."
             )
@@ -241,7 +241,7 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
         """Resumes from a backup."""
         arrays, about = backup_file.read(content)
         epoch, batch, theirs = (about[key] for key in ("epoch", "batch", "parts"))
-        # At the start of an epoch another order does no harm.
+        # At the start of an epoch a different order is harmless.
         exact_order = batch > 0 or (epoch > 0 and not self._data.whole_epochs)
         differing = identity.differing_parts(
             theirs, self._identity, exact_order=exact_order
@@ -250,7 +250,7 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
             texts = "; ".join(f"{name}: {text}" for name, text in differing.items())
             raise ValueError(
                 f"A backup must be of the same training. Received: {self.backup_dir}, "
-                f"where these parts differ: {texts}. Continue that training as it was, "
+                f"where these parts differ: {texts}. Continue that training unchanged, "
                 "or pass another `backup_dir`."
             )
 
@@ -259,10 +259,10 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
             return set_callbacks(self.siblings, arrays, about["callbacks"])
 
         for name in set_all():
-            self._note(f"{name} is not both in the backup and here: it starts afresh")
+            self._note(f"{name} is not in both backup and training: it has no state")
         if batch:
-            # The backup holds what `fit` and callbacks have made of it when the epoch
-            # began: a `LearningRateScheduler` would multiply the rate a second time.
+            # The backup holds the value after `fit` and callbacks have begun the epoch:
+            # a `LearningRateScheduler` would multiply the rate a second time.
             self._restoring = set_all
         self._data.resume(epoch, batch)
         keras_models.begin_fit_at(self.model, epoch)
@@ -276,7 +276,7 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
             self._note(
                 f"the backup is of {count(replicas[0], 'replica')}, this training has "
                 f"{replicas[1]}: sums are rounded differently, and layers such as "
-                "Dropout draw other numbers"
+                "Dropout draw different numbers"
             )
 
     def _leave(self) -> None:

@@ -1,13 +1,16 @@
-"""A callback that increases the global batch during one `fit`."""
+"""Callbacks that increase the global batch during one `fit`."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from keras_fastnet._keras.keras_api import keras
+from keras_fastnet._keras.scopes import strategy_of
 from keras_fastnet._keras.training import FastnetCallback, data_of
 from keras_fastnet.arguments import (
     checked_bool,
     checked_integer,
+    checked_number,
     multiples_near,
 )
 from keras_fastnet.callbacks.learning_rate_warmup import (
@@ -15,8 +18,10 @@ from keras_fastnet.callbacks.learning_rate_warmup import (
     learning_rate_of,
     set_learning_rate,
 )
+from keras_fastnet.callbacks.monitors import GradientNoise
 from keras_fastnet.callbacks.progress import print_on_chief, refuse_second
 from keras_fastnet.optimizers import LargeBatchOptimizer
+from keras_fastnet.schedules import Decay
 from keras_fastnet.text import count
 
 
@@ -37,12 +42,14 @@ class BatchGrowth(FastnetCallback, keras.callbacks.Callback):
             30: 32_768}`. Epochs count from 0, start with 0 and increase. Each global
             batch must be a multiple of the global micro-batch, which is the
             `batch_size` of `fit` or the batch size of the dataset.
-        linear_scaling: Whether to scale the learning rate with the batch (Goyal et al.
-            2017, arXiv 1706.02677, section 2.1), on top of any schedule. Defaults to
-            `False`: the rate follows the schedule alone.
+        rate_exponent: The learning rate is multiplied by `(global batch / first global
+            batch) ** rate_exponent`, on top of any schedule. 1 is linear scaling (Goyal
+            et al. 2017, arXiv 1706.02677, section 2.1), 0.5 the square root that suits
+            Adam (Malladi et al. 2022, arXiv 2205.10287, section 5). Defaults to `0.0`:
+            the rate follows the schedule alone.
         momentum_correction: Whether to rescale momentum when the batch changes the rate
-            (section 3.1, remark 3); with `LearningRateWarmup`, set it for both. For SGD
-            and LARS. Defaults to `False`, as in Keras.
+            (Goyal et al., section 3.1, remark 3); with `LearningRateWarmup`, set it for
+            both. For SGD and LARS. Defaults to `False`, as in Keras.
 
     Raises:
         TypeError: If a phase is not a pair of integers.
@@ -64,26 +71,105 @@ class BatchGrowth(FastnetCallback, keras.callbacks.Callback):
         self,
         phases: Mapping[int, int],
         *,
-        linear_scaling: bool = False,
+        rate_exponent: float = 0.0,
         momentum_correction: bool = False,
     ):
         super().__init__()
         self.phases = _checked_phases(phases)
-        self.linear_scaling = checked_bool("linear_scaling", linear_scaling)
+        self.rate_exponent = checked_number("rate_exponent", rate_exponent)
         self.momentum_correction = checked_bool(
             "momentum_correction", momentum_correction
         )
-        if momentum_correction and not linear_scaling:
+        if momentum_correction and not rate_exponent:
             raise ValueError(
-                "`momentum_correction` requires `linear_scaling`, as BatchGrowth does "
+                "`momentum_correction` requires a `rate_exponent`, as BatchGrowth does "
                 "not change the learning rate otherwise. Received: "
-                "momentum_correction=True with linear_scaling=False. Pass "
-                "`linear_scaling=True` too, or pass `momentum_correction=True` to "
+                "momentum_correction=True with rate_exponent=0. Pass "
+                "`rate_exponent=1.0` too, or pass `momentum_correction=True` to "
                 "`LearningRateWarmup`."
             )
+        self._factors: dict[int, float] = {}
         self._micro_batch = 1
         self._data: Any = None
         self._correction: MomentumCorrection | None = None
+
+    @classmethod
+    def with_schedule(
+        cls,
+        schedule: Decay,
+        *,
+        global_batch: int,
+        max_batch: int,
+        epochs: int,
+        warmup_epochs: float = 0.0,
+        rate_exponent: float = -0.5,
+        momentum_correction: bool = False,
+    ) -> "BatchGrowth":
+        """Returns a growth that takes the place of a decaying learning rate.
+
+        Where the schedule would halve the rate, the batch is doubled and the rate is
+        divided by the square root of 2: Seesaw (Meterez et al. 2025, arXiv 2510.14717,
+        algorithm 1). The examples stay the same, and there are fewer updates. Once
+        another doubling would exceed `max_batch`, the rate follows the schedule.
+
+        Give the optimizer a constant rate, or `LearningRateWarmup` without `then`.
+
+        Args:
+            schedule: The decay, of `keras_fastnet.schedules`: from epochs to a factor
+                of the peak, which must not increase.
+            global_batch: The first global batch.
+            max_batch: The largest global batch, at least twice the first.
+            epochs: Epochs of the whole training, those of the warm-up included.
+            warmup_epochs: Epochs before the schedule begins, which may be fractional.
+                Defaults to `0.0`.
+            rate_exponent: As in `BatchGrowth`. Defaults to `-0.5`, Seesaw's, which is
+                for Adam and other optimizers that divide by the gradient's size, as
+                LARS does. For SGD, 0 keeps the rate: doubling the batch alone does what
+                halving the rate does (Smith et al. 2018, arXiv 1711.00489, section 3).
+            momentum_correction: As in `BatchGrowth`. Defaults to `False`.
+
+        Raises:
+            ValueError: If `max_batch` allows no doubling, or the schedule increases or
+                reaches 0 before the last epoch begins.
+
+        Example:
+
+        >>> from keras_fastnet.schedules import Polynomial
+        >>> BatchGrowth.with_schedule(
+        ...     Polynomial(8), global_batch=1024, max_batch=4096, epochs=8
+        ... ).phases
+        {0: 1024, 3: 2048, 4: 4096}
+        """
+        checked_integer("global_batch", global_batch, at_least=1)
+        checked_integer("max_batch", max_batch, at_least=2 * global_batch)
+        checked_number("warmup_epochs", warmup_epochs, at_least=0.0)
+        checked_number("rate_exponent", rate_exponent, above=-1.0)
+        most = int(math.log2(max_batch / global_batch))
+        phases, factors, last = {}, {}, 1.0
+        for epoch in range(checked_integer("epochs", epochs, at_least=1)):
+            decayed = float(schedule(max(0, epoch - warmup_epochs)))
+            if not 0 < decayed <= last:
+                raise ValueError(
+                    "The schedule must not increase, and must be above 0 where every "
+                    f"epoch begins. Received: {decayed:g} at epoch {epoch}, after "
+                    f"{last:g}. Pass a decay over all epochs, such as "
+                    f"`schedules.Cosine({epochs - warmup_epochs:g})`."
+                )
+            last = decayed
+            # The tolerance is for halves that are rounded.
+            doublings = min(int(-math.log2(decayed) + 1e-6), most)
+            factors[epoch] = 2.0 ** (doublings * rate_exponent)
+            if doublings == most:
+                factors[epoch] *= decayed * 2**doublings
+            phases[epoch] = global_batch * 2**doublings
+        changes = {e: b for e, b in phases.items() if b != phases.get(e - 1)}
+        growth = cls(
+            changes,
+            rate_exponent=rate_exponent,
+            momentum_correction=momentum_correction,
+        )
+        growth._factors = factors
+        return growth
 
     def global_batch_at(self, epoch: int) -> int:
         """Returns the global batch of an epoch.
@@ -99,19 +185,19 @@ class BatchGrowth(FastnetCallback, keras.callbacks.Callback):
         optimizer = self.model.optimizer
         if not isinstance(optimizer, LargeBatchOptimizer):
             raise ValueError(
-                "BatchGrowth needs a LargeBatchOptimizer, which makes one update of "
-                f"several micro-batches. Received: {type(optimizer).__name__}. Compile "
-                "with `LargeBatchOptimizer(optimizer)`."
+                f"{type(self).__name__} needs a LargeBatchOptimizer, which makes one "
+                f"update of several micro-batches. Received: {type(optimizer).__name__}"
+                ". Compile with `LargeBatchOptimizer(optimizer)`."
             )
         if self.momentum_correction:
             self._correction = MomentumCorrection(optimizer)
-        # Looked up now, since validation replaces the model's data by its own.
+        # Read now, since validation replaces the model's data.
         self._data = data_of(self.model)
         if self._data is None:
             raise ValueError(
-                "BatchGrowth needs the batch size of the data, which a strategy "
-                "reports. Received: a program without a strategy. Call "
-                "`keras_fastnet.TorusStrategy()` at its start, also on one device."
+                f"{type(self).__name__} needs the batch size of the data, which a "
+                "strategy reports. Received: a program without a strategy. Call "
+                "`keras_fastnet.TorusStrategy()` at its start, on one device too."
             )
         micro_batch = self._micro_batch = self._data.examples_of_first_batch()
         for epoch, global_batch in self.phases.items():
@@ -122,23 +208,20 @@ class BatchGrowth(FastnetCallback, keras.callbacks.Callback):
                     f"with micro-batches of {micro_batch:,}. Pass, for example, "
                     f"{multiples_near(global_batch, micro_batch)}."
                 )
-        phases = "; ".join(self._describe(*phase) for phase in self.phases.items())
-        print_on_chief(self.model, phases)
-        # Before `fit` prints how many steps and updates an epoch has.
+        self._print_plan()
+        # Before `fit` prints the steps and updates of an epoch.
         self._set_steps(self.phases[0])
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Sets the number of micro-batches in an update."""
         optimizer = self.model.optimizer
-        global_batch = self.global_batch_at(epoch)
-        if self.linear_scaling:
-            factor = global_batch / self.phases[0]
-            growth = factor / optimizer.learning_rate_factor
-            optimizer.learning_rate_factor = factor
-            if growth != 1:
-                rate = learning_rate_of(optimizer) * growth
-                set_learning_rate(optimizer, rate, self._correction)
-        self._set_steps(global_batch)
+        factor = self._factor_at(epoch)
+        change = factor / optimizer.learning_rate_factor
+        optimizer.learning_rate_factor = factor
+        if change != 1:
+            rate = learning_rate_of(optimizer) * change
+            set_learning_rate(optimizer, rate, self._correction)
+        self._set_steps(self.global_batch_at(epoch))
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Adds the global batch and the learning rate to the logs."""
@@ -146,14 +229,23 @@ class BatchGrowth(FastnetCallback, keras.callbacks.Callback):
             logs["global_batch"] = self.global_batch_at(epoch)
             logs["learning_rate"] = learning_rate_of(self.model.optimizer)
 
+    def _factor_at(self, epoch: int) -> float:
+        """Returns the factor of the learning rate in an epoch, from 0."""
+        growth = self.global_batch_at(epoch) / self.phases[0]
+        return self._factors.get(epoch, growth**self.rate_exponent)
+
     def _set_steps(self, global_batch: int) -> None:
         self.model.optimizer.accumulation_steps = global_batch // self._micro_batch
 
-    def _describe(self, epoch: int, global_batch: int) -> str:
+    def _print_plan(self) -> None:
+        print_on_chief(self.model, "; ".join(map(self._describe, self.phases)))
+
+    def _describe(self, epoch: int) -> str:
         """Returns a text about the phase that begins with an epoch, from 0.
 
         The text counts epochs from 1, as Keras's progress bar does.
         """
+        global_batch = self.global_batch_at(epoch)
         steps = global_batch // self._micro_batch
         text = (
             f"from epoch {epoch + 1}: global batch {global_batch:,} = "
@@ -164,10 +256,113 @@ class BatchGrowth(FastnetCallback, keras.callbacks.Callback):
             text += f", {count(updates, 'update')} an epoch"
             if steps > self._data.num_batches:
                 text += ", which has fewer examples"
-        growth = global_batch / self.phases[0]
-        if self.linear_scaling and growth != 1:
-            text += f", learning rate times {growth:g}"
+        factor = self._factor_at(epoch)
+        if factor != 1:
+            text += f", learning rate times {factor:.4g}"
         return text
+
+
+class NoiseBatchGrowth(BatchGrowth):
+    """Lets the global batch follow the critical batch that `GradientNoise` measures.
+
+    After an epoch the batch is doubled if the critical batch is at least twice as
+    large. A batch below the critical one costs few additional examples (McCandlish et
+    al. 2018, arXiv 1812.06162, section 2.2), and the critical one grows while the loss
+    falls. Merrill et al. 2025 (arXiv 2505.23971) double the batch in this way; they
+    measure the critical batch by branches of the training, as the noise scale is only
+    an estimate of it. The batch never shrinks. All workers follow the chief's decision,
+    and `BackupAndRestore` resumes with it.
+
+    List `GradientNoise` before it. Otherwise it is used like `BatchGrowth`, and logs
+    and prints the same.
+
+    Args:
+        global_batch: The first global batch, a multiple of the global micro-batch.
+        max_batch: The largest global batch, at least twice the first.
+        rate_exponent: As in `BatchGrowth`. Defaults to `0.5`, as Merrill et al. for
+            Adam. Pass `1.0` for SGD.
+        momentum_correction: As in `BatchGrowth`. Defaults to `False`.
+
+    Raises:
+        TypeError: If an argument is of the wrong type.
+        ValueError: If a batch is out of its range. From `fit`, before the first step:
+            as `BatchGrowth`, or if no `GradientNoise` is listed before it.
+
+    Example:
+
+    ```python
+    model.compile(optimizer=LargeBatchOptimizer(LARS(2.0)), loss="mse")
+    model.fit(x, y, batch_size=1024, epochs=90,
+              callbacks=[GradientNoise(), NoiseBatchGrowth(2048, 32_768)])
+    ```
+    """
+
+    def __init__(
+        self,
+        global_batch: int,
+        max_batch: int,
+        *,
+        rate_exponent: float = 0.5,
+        momentum_correction: bool = False,
+    ):
+        self.global_batch = checked_integer("global_batch", global_batch, at_least=1)
+        self.max_batch = checked_integer(
+            "max_batch", max_batch, at_least=2 * global_batch
+        )
+        super().__init__(
+            {0: global_batch},
+            rate_exponent=rate_exponent,
+            momentum_correction=momentum_correction,
+        )
+        # Number of times that the batch has been doubled.
+        self.doublings = 0
+        self._noise: Any = None
+
+    def global_batch_at(self, epoch: int) -> int:
+        """Returns the current global batch, whatever the epoch.
+
+        Args:
+            epoch: Not used.
+        """
+        return self.global_batch * 2**self.doublings
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Looks for `GradientNoise`, and does what `BatchGrowth` does."""
+        earlier = self.siblings[: list(self.siblings).index(self)]
+        found = [c for c in earlier if isinstance(c, GradientNoise)]
+        if not found:
+            raise ValueError(
+                "NoiseBatchGrowth follows the critical batch that GradientNoise "
+                "measures. Received: callbacks without a GradientNoise before it. Pass "
+                "`callbacks=[GradientNoise(), NoiseBatchGrowth(...)]`."
+            )
+        self._noise = found[0]
+        self.doublings = 0
+        super().on_train_begin(logs)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Decides on the next epoch's batch, after the logs of this one."""
+        super().on_epoch_end(epoch, logs)
+        after = self.global_batch_at(epoch) * 2
+        if after > self.max_batch:
+            return
+        means = self._noise.means
+        grows = means.weight > 0 and means.critical_batch >= after
+        strategy = strategy_of(self.model)
+        if strategy is not None:
+            # Processors of other kinds may round the estimate differently.
+            workers = strategy.fit_support.workers
+            grows = workers.from_chief(b"1" if grows else b"") == b"1"
+        if grows:
+            self.doublings += 1
+            print_on_chief(self.model, self._describe(epoch + 1))
+
+    def _print_plan(self) -> None:
+        print_on_chief(
+            self.model,
+            f"{self._describe(0)}; doubled where the critical batch is larger, up to "
+            f"{self.max_batch:,}",
+        )
 
 
 def _checked_phases(phases: Any) -> dict[int, int]:

@@ -9,7 +9,7 @@ from keras_fastnet._keras import values
 from keras_fastnet._keras.adapters import optimizers
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.training import FastnetCallback, data_of
-from keras_fastnet.arguments import checked_bool, checked_integer, checked_number
+from keras_fastnet.arguments import checked_bool, checked_number
 from keras_fastnet.callbacks.progress import (
     batches_per_update,
     print_on_chief,
@@ -22,7 +22,7 @@ from keras_fastnet.schedules import Constant, Decay, warmup_then_decay
 class MomentumCorrection:
     """Rescales momentum buffers that contain the learning rate.
 
-    With the rate inside the buffer, past gradients keep the rate of their time:
+    With the rate inside the buffer, past gradients keep their old rate:
 
         v = m v + rate g;  w = w - v
 
@@ -47,7 +47,7 @@ class MomentumCorrection:
             raise ValueError(
                 "`momentum_correction` requires SGD or LARS, whose momentum buffers "
                 f"contain the learning rate. Received: {type(optimizer).__name__}. "
-                "Leave it out: Adam and its relatives keep the rate outside."
+                "Leave it out: Adam and similar optimizers keep the rate outside."
             )
         self._optimizer = optimizer
         self._scale = tf.function(self._scale_buffers)
@@ -68,11 +68,7 @@ class MomentumCorrection:
 
 
 def learning_rate_of(optimizer: Any) -> float:
-    """Returns the current learning rate.
-
-    Args:
-        optimizer: A Keras optimizer.
-    """
+    """Returns the current learning rate."""
     # Nested wrappers of tensorflow-addons do not have the attribute.
     innermost = optimizers.with_inner(optimizer)[-1]
     return float(values.to_numpy(innermost.learning_rate))
@@ -128,8 +124,6 @@ class LearningRateWarmup(FastnetCallback, keras.callbacks.Callback):
             factor of the peak. Defaults to `schedules.Constant()`.
         start: The rate at the start, below the peak. Defaults to `0.0`; Goyal et al.
             start from the rate of one worker.
-        steps_per_epoch: Batches in an epoch, for data whose number of batches Keras
-            does not know. Defaults to `None`: the number that Keras reports.
         momentum_correction: Whether to rescale momentum at every change of the rate
             (Goyal et al., section 3.1, remark 3), which matters if the rate jumps, as
             with `Steps`. For SGD and LARS, whose momentum buffers contain the rate; it
@@ -160,7 +154,6 @@ class LearningRateWarmup(FastnetCallback, keras.callbacks.Callback):
         then: Decay | None = None,
         *,
         start: float = 0.0,
-        steps_per_epoch: int | None = None,
         momentum_correction: bool = False,
     ):
         super().__init__()
@@ -178,10 +171,7 @@ class LearningRateWarmup(FastnetCallback, keras.callbacks.Callback):
                 f"from epochs to a factor. Received: then={then!r}. Pass, for example, "
                 "`then=schedules.Cosine(85)`."
             )
-        if steps_per_epoch is not None:
-            checked_integer("steps_per_epoch", steps_per_epoch, at_least=1)
         self.then: Callable[[float], float] = Constant() if then is None else then
-        self.steps_per_epoch = steps_per_epoch
         self.momentum_correction = checked_bool(
             "momentum_correction", momentum_correction
         )
@@ -189,7 +179,7 @@ class LearningRateWarmup(FastnetCallback, keras.callbacks.Callback):
         self._derivation = getattr(peak, "derivation", f"{self.peak:g}")
         self._epoch = 0
         self._steps = 0
-        # The rate that it set last; another callback may have changed it since.
+        # The rate set last; another callback may have changed it since.
         self.last_rate: float | None = None
         self._data: Any = None
 
@@ -227,15 +217,16 @@ class LearningRateWarmup(FastnetCallback, keras.callbacks.Callback):
                 "LearningRateSchedule. Pass it a number, such as "
                 f"`{type(inner).__name__}(learning_rate={self.peak:g})`."
             )
-        self._steps = self.steps_per_epoch or self.params.get("steps") or 0
+        self._steps = self.params.get("steps") or 0
         if not self._steps:
             raise ValueError(
                 "LearningRateWarmup needs the number of batches in an epoch. "
-                "Received: data of unknown length. Pass "
-                "`steps_per_epoch=...` to LearningRateWarmup."
+                "Received: data of unknown length. Apply "
+                "`tf.data.experimental.assert_cardinality(batches)` to the dataset, or "
+                "pass `steps_per_epoch` to `fit`."
             )
         self.last_rate = None
-        # Looked up now, since validation replaces the model's data by its own.
+        # Read now, since validation replaces the model's data.
         self._data = data_of(self.model)
         if self.momentum_correction:
             self._correction = MomentumCorrection(optimizer)

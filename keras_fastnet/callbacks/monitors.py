@@ -1,14 +1,18 @@
-"""Callbacks that log the speed of training and the trust ratios of LARS."""
+"""Callbacks that log speed, the trust ratios of LARS, and the gradients' noise."""
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from keras_fastnet._keras.adapters import models as keras_models
 from keras_fastnet._keras.adapters import optimizers
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.training import FastnetCallback
+from keras_fastnet.arguments import checked_number
 from keras_fastnet.batches.epoch_data import INPUT_METER
-from keras_fastnet.callbacks.progress import updates_of
+from keras_fastnet.callbacks.progress import refuse_second, updates_of
+from keras_fastnet.optimizers import LargeBatchOptimizer
+from keras_fastnet.optimizers.gradient_noise import NoiseMeans, NoiseRecord
 from keras_fastnet.optimizers.lars import LARS
 from keras_fastnet.optimizers.trust_ratio import TrustRatioRecord
 
@@ -151,5 +155,102 @@ class TrustRatioMonitor(FastnetCallback, keras.callbacks.Callback):
         """Stops recording."""
         optimizer = self.model.optimizer
         optimizers.with_inner(optimizer)[-1].stop_recording()
+        self._record = None
+        keras_models.retrace(self.model)
+
+
+class GradientNoise(FastnetCallback, keras.callbacks.Callback):
+    """Adds the critical batch, measured from the gradients, to the logs of every epoch.
+
+    | Key | Moving average over updates |
+    | --- | --- |
+    | `critical_batch` | `gradient_noise / gradient_signal`, in examples |
+    | `gradient_noise` | The trace of the covariance of one example's gradient |
+    | `gradient_signal` | The squared L2 norm of the gradient without noise |
+
+    Batches far below the critical batch cost no more examples than the smallest one;
+    batches far above it save no updates (McCandlish et al. 2018, arXiv 1812.06162,
+    section 2.2, where it is called the simple noise scale). It grows while the loss
+    falls. With `NoiseBatchGrowth` the batch follows it.
+
+    The estimate compares the gradients of the parts of an update with their mean
+    (appendix A.1). A part is what one replica has of a micro-batch, so an update needs
+    several replicas or several micro-batches. Parts may differ in size. Both averages
+    are exponential, as in the paper, and corrected for their start. `critical_batch` is
+    infinite where the noise hides the gradient. Layers that depend on the batch, such
+    as `BatchNormalization`, add noise of their own.
+
+    It reads every gradient once per micro-batch, and adds two numbers to the sum over
+    replicas. List it before loggers.
+
+    Args:
+        momentum: The weight of earlier updates in the averages, at least 0 and below 1.
+            Defaults to `0.99`: the last 100 updates, roughly.
+
+    Raises:
+        ValueError: If `momentum` is out of its range. From `fit`, before the first
+            step: if the optimizer is not a `LargeBatchOptimizer`, or an update has a
+            single part.
+
+    Example:
+
+    ```python
+    model.compile(LargeBatchOptimizer(LARS(2.0), accumulation_steps=8), loss="mse")
+    history = model.fit(x, y, batch_size=1024, callbacks=[GradientNoise()]).history
+    print(history["critical_batch"])
+    ```
+    """
+
+    hidden_logs = ("gradient_noise", "gradient_signal")
+
+    def __init__(self, momentum: float = 0.99):
+        super().__init__()
+        self.momentum = checked_number("momentum", momentum, at_least=0.0, below=1.0)
+        self._record: NoiseRecord | None = None
+
+    @property
+    def means(self) -> NoiseMeans:
+        """The moving averages of the noise and of the signal."""
+        return NoiseMeans(0.0, 0.0, 0.0) if self._record is None else self._record.means
+
+    @means.setter
+    def means(self, means: Sequence[float]) -> None:
+        if self._record is not None:
+            self._record.means = NoiseMeans(*means)
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Checks the optimizer, and starts recording."""
+        refuse_second(self)
+        optimizer = self.model.optimizer
+        if not isinstance(optimizer, LargeBatchOptimizer):
+            raise ValueError(
+                "GradientNoise needs a LargeBatchOptimizer, which sums micro-batches' "
+                f"gradients. Received: {type(optimizer).__name__}. Compile with "
+                "`LargeBatchOptimizer(optimizer)`."
+            )
+        replicas = self.model.distribute_strategy.num_replicas_in_sync
+        grows = any(hasattr(callback, "phases") for callback in self.siblings)
+        if replicas == optimizer.accumulation_steps == 1 and not grows:
+            raise ValueError(
+                "GradientNoise compares the gradients of several parts of an update. "
+                "Received: one replica and accumulation_steps=1. Divide the batch into "
+                "micro-batches: a smaller `batch_size`, with "
+                "`LargeBatchOptimizer(..., accumulation_steps=2)` or more."
+            )
+        keras_models.build_optimizer(self.model)
+        self._record = optimizer.record_noise(self.momentum)
+        keras_models.retrace(self.model)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Adds the averages to the logs."""
+        means = self.means
+        if logs is not None and means.weight > 0:
+            logs["critical_batch"] = means.critical_batch
+            logs["gradient_noise"] = means.noise / means.weight
+            logs["gradient_signal"] = means.signal / means.weight
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Stops recording."""
+        self.model.optimizer.stop_recording()
         self._record = None
         keras_models.retrace(self.model)

@@ -1,4 +1,4 @@
-"""Progress of a training: updates made, and messages printed by the chief."""
+"""Progress of training: updates made, and messages printed by the chief."""
 
 from typing import Any
 
@@ -8,11 +8,7 @@ from keras_fastnet.optimizers import LargeBatchOptimizer
 
 
 def updates_of(optimizer: Any) -> int:
-    """Returns the number of updates that an optimizer has made.
-
-    Args:
-        optimizer: A Keras optimizer.
-    """
+    """Returns the number of updates that an optimizer has made."""
     return int(values.to_numpy(optimizer.iterations))
 
 
@@ -29,7 +25,7 @@ def batches_per_update(optimizer: Any, data: Any) -> int:
 
 
 def refuse_second(callback: keras.callbacks.Callback) -> None:
-    """Raises if `fit` was given two callbacks of a kind.
+    """Raises an error if `fit` was given two callbacks of one class.
 
     Args:
         callback: The callback, whose `on_train_begin` calls this.
@@ -41,26 +37,17 @@ def refuse_second(callback: keras.callbacks.Callback) -> None:
     name = type(callback).__name__
     if callback.params.setdefault(f"fastnet_{name}", callback) is not callback:
         raise ValueError(
-            f"`fit` takes one {name}, since a second would undo what the first sets. "
+            f"`fit` takes one {name}, since a second would override the first. "
             f"Received: two. Leave one of them out."
         )
 
 
 def is_chief(model: keras.Model) -> bool:
-    """Returns whether this process is the one that prints and writes files.
-
-    Args:
-        model: The model that is being trained.
-    """
+    """Returns whether this process is the one that prints and writes files."""
     return getattr(model.distribute_strategy, "rank", 0) == 0
 
 
 def print_on_chief(model: keras.Model, text: str) -> None:
-    """Prints a line, on the chief only.
-
-    Args:
-        model: The model that is being trained.
-        text: The line.
-    """
+    """Prints a line, on the chief only."""
     if is_chief(model):
         print(f"fastnet: {text}", flush=True)

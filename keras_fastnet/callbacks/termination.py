@@ -1,4 +1,4 @@
-"""Handling of SIGTERM, on which all workers leave after the same update."""
+"""Handling of SIGTERM, after which all workers exit after the same update."""
 
 import os
 import signal
@@ -17,12 +17,12 @@ _SECONDS_BETWEEN = 1.0
 
 
 class Termination:
-    """Records SIGTERM, and decides jointly with all workers when to leave.
+    """Records SIGTERM, and agrees with all workers when to exit.
 
-    A scheduler may signal one worker, or all of them at slightly different times. A
-    worker that leaves alone would leave the others waiting in an all-reduce. The
-    workers therefore ask each other after an update, about once a second, and leave
-    after the same update.
+    A scheduler may signal one worker, or all of them at slightly different times. If
+    one worker exited alone, the others would wait in an all-reduce. The workers
+    therefore ask each other after an update, about once a second, and exit after the
+    same update.
     """
 
     def __init__(self) -> None:
@@ -47,17 +47,17 @@ class Termination:
     def stop_listening(self) -> None:
         """Restores the previous handler of SIGTERM."""
         if self._listening:
-            # `None` stands for a handler that was not set from Python.
+            # `None` means a handler that was not set from Python.
             signal.signal(signal.SIGTERM, self._previous or signal.SIG_DFL)
             self._listening = False
 
     def is_due(self, model: keras.Model, *, now: bool = False) -> bool:
-        """Returns whether to leave. All workers must call it after every update.
+        """Returns whether to exit. All workers must call it after every update.
 
         Args:
             model: The model that is being trained.
-            now: Whether to ask the other workers whatever the interval; the same on all
-                workers. Defaults to `False`.
+            now: Whether to ask the other workers regardless of the interval; the same
+                on all workers. Defaults to `False`.
         """
         strategy = strategy_of(model)
         if strategy is None or strategy.num_workers == 1:
@@ -81,7 +81,7 @@ class Termination:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if not _within_fit(frame):
-            # A `fit` that ended with an exception has not stopped listening.
+            # After an exception in `fit` the handler is still set.
             self.stop_listening()
             os.kill(os.getpid(), number)
         self._asked = True

@@ -18,7 +18,7 @@ from keras_fastnet.checks.trainings import UPDATES, Training, Trainings
 from keras_fastnet.strategies import TorusStrategy, TPUStrategy
 from keras_fastnet.text import count
 
-# The largest difference that adding in another order makes in a few updates, relative
+# The largest difference from a different order of summation in a few updates, relative
 # to the change of the weights.
 _TOLERANCE = 1e-3
 # If a model's rounding errors are larger, a wrong update could hide among them.
@@ -32,7 +32,7 @@ class Verdict(NamedTuple):
         subject: What was checked.
         result: `"pass"`; `"fail"`; `"refused"` if the model cannot be compared, or if
             keras_fastnet raised an error because it cannot train it correctly; or
-            `"note"` for what a reader of the others should know.
+            `"note"` for information about the other verdicts.
         details: The measured values, or the error's text.
     """
 
@@ -45,8 +45,8 @@ def check(strategy: TorusStrategy | TPUStrategy, subject: Subject) -> Iterator[V
     """Checks that training a model on N workers equals training it on one device.
 
     Trains the model for three updates on the cluster and on one device, with the same
-    data, and compares weights, the state of layers, and logged metrics. Then trains
-    it as it is, and compares the weights of all workers. Call it on all workers, and
+    data, and compares weights, the state of layers, and logged metrics. Then trains it
+    unchanged, and compares the weights of all workers. Call it on all workers, and
     iterate over all of its verdicts.
 
     Args:
@@ -90,16 +90,17 @@ def _compare(strategy: Any, subject: Subject) -> Iterator[Verdict]:
             "layers."
         )
     rounding = one.apart(trainings.train(False, trainings.turned))
-    # All workers go on, or none.
+    # Either all workers continue, or none.
     exceeds = bool(not rounding <= _LARGEST_ROUNDING)
     if any(strategy.fit_support.workers.gather(exceeds, "a check")):
         raise ValueError(
             "A model can be compared only if its updates do not depend on rounding or "
-            f"on random numbers of its own. Received: {subject.name}, whose weights "
-            f"differ on one device by {rounding:.0%} of their change when the examples "
-            "of a batch are in another order. Draw random numbers by `keras.random` or "
-            "layers of Keras, which the check replaces, or check the model with a "
-            "smaller learning rate, without mixed precision, or with other data."
+            "on random numbers that the check cannot replace. Received: "
+            f"{subject.name}, whose weights differ on one device by {rounding:.0%} "
+            "of their change when the examples of a batch are reordered. Draw random "
+            "numbers by `keras.random` or Keras's layers, which the check replaces, or "
+            "check the model with a smaller learning rate, without mixed precision, or "
+            "with other data."
         )
     several = trainings.train(True, trainings.in_order)
     yield from _compare_values(one, several, max(_TOLERANCE, 10 * rounding))

@@ -20,11 +20,11 @@ from keras_fastnet.errors import UsageError
 
 
 class _FitReached(BaseException):
-    """Ends a program at its call of `fit`, past its `except Exception`."""
+    """Ends a program at its call of `fit`; passes through its `except Exception`."""
 
 
 def subject_of_script(script: str, arguments: Sequence[str]) -> tuple[Any, Subject]:
-    """Runs a script until its first `fit`, and returns what it would train.
+    """Runs a script until its first `fit`, and returns its model and data.
 
     The subject makes its model by running the script again, in the scope of the
     strategy or on one device. Its data are the first examples that the chief's `fit`
@@ -57,7 +57,7 @@ def subject_of_script(script: str, arguments: Sequence[str]) -> tuple[Any, Subje
 
     def make_data(examples: int) -> Data:
         if examples not in known:
-            # Known to Keras 3 only.
+            # Only in Keras 3.
             from keras_fastnet._keras.keras3.data import first_examples
 
             own = first_examples(given, examples)
@@ -81,7 +81,7 @@ def _first_fit(script: str, words: Sequence[str]) -> tuple[keras.Model, dict[str
     Returns:
         The model, and the arguments of `fit` by name.
     """
-    # They stay: the model's code may look at them, or import files beside the script.
+    # Kept: the model's code may read them, or import files next to the script.
     sys.argv = [script, *words]
     folder = str(Path(script).resolve().parent)
     if sys.path[0] != folder:
@@ -112,9 +112,8 @@ def _first_fit(script: str, words: Sequence[str]) -> tuple[keras.Model, dict[str
     finally:
         keras.Model.fit = fit
     raise UsageError(
-        "A script to check must call `fit`: the model, with its data, is taken there. "
-        f"Received: {script}; {ended} without a call of `fit`. Call it where the "
-        "script trains."
+        "A script to check must call `fit`, from which the model and its data are "
+        f"taken. Received: {script}; {ended} without a call of `fit`. Train with `fit`."
     )
 
 
@@ -132,7 +131,7 @@ def _from_chief(strategy: Any, data: Data) -> Data:
 
 @contextlib.contextmanager
 def _without_scope(strategy: Any) -> Iterator[None]:
-    """A context in which the strategy's scope changes nothing."""
+    """Returns a context in which the strategy's scope changes nothing."""
     strategy.scope = contextlib.nullcontext
     try:
         yield

@@ -1,4 +1,4 @@
-"""`Subject`: the model to check, its data, and what of it is random or custom."""
+"""`Subject`: the model to check, its data, and its random or custom parts."""
 
 import contextlib
 import dataclasses
@@ -19,8 +19,8 @@ class Subject:
     Attributes:
         make_model: Returns the compiled model. Called in the scope of a strategy, and
             outside of any.
-        make_data: Returns inputs and, if there are some, targets and sample weights for
-            `fit`, given the number of examples: the same on all workers.
+        make_data: Returns inputs and, optionally, targets and sample weights for `fit`,
+            given the number of examples: the same on all workers.
         name: The model's name in messages. Defaults to `"the model"`.
     """
 
@@ -59,7 +59,7 @@ def default_dtypes(floats: str | None = None) -> Iterator[None]:
     """Restores Keras's default dtype and policy at the end of the context.
 
     Args:
-        floats: The default within it. Defaults to `None`: the one before.
+        floats: The default dtype within the context. Defaults to `None`: unchanged.
     """
     before = keras.config.floatx(), keras.config.dtype_policy()
     try:

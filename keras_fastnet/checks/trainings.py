@@ -16,11 +16,11 @@ from keras_fastnet.checks.subject import (
 )
 
 UPDATES = 3
-"""Updates of a training that is compared."""
+"""Number of updates that are compared."""
 
 
 class Value(NamedTuple):
-    """A weight, or the state of a layer: its path, and what a training made of it."""
+    """A weight, or the state of a layer: its path, and its value after training."""
 
     path: str
     trained: bool
@@ -34,7 +34,7 @@ class Value(NamedTuple):
 
 
 class Training(NamedTuple):
-    """A model after a few updates: its values, and what `fit` logged last."""
+    """A model after a few updates: its values, and the last logs of `fit`."""
 
     values: list[Value]
     logs: dict[str, float]
@@ -45,10 +45,10 @@ class Training(NamedTuple):
         return max((v.moved for v in self.values if v.trained), default=0.0)
 
     def differences(self, other: "Training") -> list[float]:
-        """Returns how far each value of a training from the same start is from this.
+        """Returns the difference of each value from that of another training.
 
-        It is the largest difference relative to the change of the weights; for the
-        state of a layer, relative to its own change.
+        Both have the same start. It is the largest difference relative to the change of
+        the weights; for the state of a layer, relative to its own change.
         """
         return [
             _largest_difference(right.after, found.after)
@@ -70,10 +70,10 @@ class Trainings:
         subject: The model and its data.
 
     Attributes:
-        changes: How the model is changed to be comparable.
+        changes: The changes to the model that make it comparable.
         in_order: The numbers of all examples.
-        turned: The same, reversed within each batch: the same computation, rounded
-            differently.
+        turned: The same, reversed within each batch: the same computation with
+            different rounding.
     """
 
     def __init__(self, strategy: Any, subject: Subject):
@@ -89,11 +89,11 @@ class Trainings:
         self._floats: str | None = "float64"
 
     def first(self) -> Training:
-        """Returns the training on one device from which the others start."""
+        """Returns the training on one device whose start the others use."""
         try:
             return self.train(False, self.in_order)
         except Exception:
-            # Some layers, also of Keras, such as `RandomRotation`, need float32.
+            # Some layers, including Keras's `RandomRotation`, need float32.
             self._floats = None
             return self.train(False, self.in_order)
 
@@ -101,10 +101,10 @@ class Trainings:
         """Trains a copy of the model.
 
         Args:
-            cluster: Whether to train on the cluster, and not on one device.
+            cluster: Whether to train on the cluster instead of one device.
             order: The numbers of the examples.
         """
-        # Known to Keras 3 only.
+        # Only in Keras 3.
         from keras_fastnet._keras.keras3.draws import equal_draws
 
         keras.backend.clear_session()
@@ -134,7 +134,7 @@ class Trainings:
         return Training(values, logs)
 
     def _make_comparable(self, model: keras.Model) -> None:
-        """Removes what makes replicas differ from one device on purpose."""
+        """Removes intended differences between replicas and one device."""
         for layer in model._flatten_layers():
             if isinstance(layer, keras.layers.BatchNormalization):
                 layer.synchronized = True

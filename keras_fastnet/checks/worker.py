@@ -35,8 +35,8 @@ def check_cluster(words: Sequence[str]) -> tuple[int, int]:
     """
     strategy, subject = subject_of_script(words[0], words[1:])
     shows = strategy.rank == 0
-    # TensorFlow warns of the traces that several models make, Keras of data that end
-    # early on purpose.
+    # TensorFlow warns of the traces of several models, Keras of data that end early on
+    # purpose.
     tf.get_logger().setLevel("ERROR")
     warnings.filterwarnings("ignore", category=UserWarning, module="keras")
     if shows:

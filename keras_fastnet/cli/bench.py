@@ -77,7 +77,7 @@ def execute(arguments: argparse.Namespace) -> int:
     """Runs `fastnet bench` and returns its exit code."""
     if (arguments.workers is None) != bool(who_started()):
         raise UsageError(
-            "--workers N must be passed, unless there is a cluster. Received: "
+            "`fastnet bench` needs either --workers N or a cluster. Received: "
             f"{'neither' if arguments.workers is None else 'both'}. Pass `--workers 4` "
             "to start four here; on a cluster, start `fastnet bench` on every machine, "
             "with TF_CONFIG, `mpiexec` or `srun`, and without --workers."

@@ -32,12 +32,12 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
         "start N workers on this machine (default: take part in the cluster of "
         f"TF_CONFIG, MPI or Slurm; {_WORKERS} without one)",
     )
-    # Takes all words that follow, also those that start with a dash.
+    # Takes all words that follow, even if they start with a dash.
     parser.add_argument(
         "script",
         nargs=argparse.REMAINDER,
         metavar="train.py …",
-        help="the training script, as it is",
+        help="the unmodified training script",
     )
     parser.set_defaults(execute=execute)
 

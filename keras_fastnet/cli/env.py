@@ -1,4 +1,4 @@
-"""`fastnet env`: prints what a bug report needs to say about this environment."""
+"""`fastnet env`: prints the description of this environment for a bug report."""
 
 import argparse
 import os
@@ -29,7 +29,7 @@ _VARIABLES = (
 
 _DESCRIPTION = """\
 Print the versions, transports, devices and the cluster that this environment describes,
-for a bug report. Run it on the machine, and in the job, where the error comes.
+for a bug report. Run it on the machine, and in the job, where the error occurs.
 """
 
 
@@ -37,7 +37,7 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
     """Adds the parser of `fastnet env`."""
     parser = subparsers.add_parser(
         "env",
-        help="print versions and what was found, for a bug report",
+        help="print versions and devices, for a bug report",
         description=_DESCRIPTION,
     )
     parser.set_defaults(execute=execute)
@@ -47,6 +47,7 @@ def execute(arguments: argparse.Namespace) -> int:
     """Runs `fastnet env` and returns its exit code."""
     gpus = visible_gpus(os.environ)
     known = [name for name in _VARIABLES if name in os.environ]
+    source = who_started()
     found = ((d.name.replace("_", "-"), d.version) for d in metadata.distributions())
     versions = sorted({(name, number) for name, number in found if name in _PACKAGES})
     mpi = "and MPI" if mpi4py_is_installed() else "alone: MPI is not installed"
@@ -56,13 +57,8 @@ def execute(arguments: argparse.Namespace) -> int:
         ("packages", ", ".join(f"{name} {number}" for name, number in versions)),
         ("transports", f"TensorFlow's (gRPC, NCCL) {mpi}"),
         ("devices", f"{count(available_cpus(), 'CPU')}, {count(len(gpus), 'GPU')}"),
-        ("cluster", _cluster()),
+        ("cluster", f"described by {source}" if source else "none is described"),
         ("variables", ", ".join(f"{n}={os.environ[n]}" for n in known) or "none"),
     )
     print("\n".join(fact(name, value) for name, value in rows))
     return 0
-
-
-def _cluster() -> str:
-    source = who_started()
-    return f"described by {source}" if source else "none is described"

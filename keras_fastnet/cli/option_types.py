@@ -1,4 +1,4 @@
-"""Types of the options, for `argparse`, and options that several commands have.
+"""Types of options, for `argparse`, and options that several commands share.
 
 A type converts an option's text, and raises `ArgumentTypeError` if the text breaks the
 option's rule.
@@ -16,11 +16,7 @@ _FLOAT_BYTES = 4
 
 
 def integer(at_least: int) -> Callable[[str], int]:
-    """Returns the type of an integer.
-
-    Args:
-        at_least: The smallest integer allowed.
-    """
+    """Returns the type of an integer."""
 
     def convert(text: str) -> int:
         if not re.fullmatch(r"\d+", text) or int(text) < at_least:
@@ -82,12 +78,7 @@ def hosts(text: str) -> list[Host]:
 
 
 def add_cluster(parser: argparse.ArgumentParser, workers: str) -> None:
-    """Adds the options `--workers` and `--transport`.
-
-    Args:
-        parser: The parser of a command.
-        workers: The help for `--workers`.
-    """
+    """Adds the options `--workers` and `--transport`."""
     parser.add_argument(
         "-n", "--workers", type=integer(at_least=1), metavar="N", help=workers
     )

@@ -15,9 +15,9 @@ from keras_fastnet.scaling.memory import application
 from keras_fastnet.scaling.plan import Gradients, Nccl, as_text, make_plan
 
 _DESCRIPTION = """\
-Predict what summing the gradients costs on a cluster, which grid TorusStrategy would
-choose there, how long a step would take and how much memory a replica needs. Nothing is
-run. Costs are those that `fastnet bench` measured, or are stated.
+Predict how long a cluster takes to sum the gradients, the grid that TorusStrategy would
+choose, the time of a step and the memory of a replica. Nothing is run. Costs come from
+`fastnet bench` or from options.
 """
 
 
@@ -157,7 +157,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _model(arguments: argparse.Namespace) -> tuple[Gradients, memory.Memory | None]:
-    """Returns what is sent, and the memory that is needed if it is known."""
+    """Returns the gradients to send, and the memory of a replica if it is known."""
     name, batch = arguments.model, arguments.device_batch
     if name is None:
         if batch is not None:

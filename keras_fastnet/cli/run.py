@@ -82,10 +82,10 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
         type=integer(at_least=0),
         default=0,
         metavar="N",
-        help="start all workers again after a failure, up to N times; an error that "
-        "comes a second time at the same update ends the run (default: %(default)d)",
+        help="start all workers again after a failure, up to N times (default: "
+        "%(default)d)",
     )
-    # Both take all words that follow, also those that start with a dash.
+    # Both take all words that follow, even if they start with a dash.
     parser.add_argument(
         "-m",
         dest="module",
@@ -113,8 +113,9 @@ def execute(arguments: argparse.Namespace) -> int:
     workers, machines = arguments.workers, arguments.hosts or []
     if (workers is None) != bool(machines):
         raise UsageError(
-            "Either --workers N or --hosts must stand before the script. Received: "
-            "neither, or both. Write, for example, `fastnet run --workers 2 train.py`."
+            "`fastnet run` needs either --workers N or --hosts, before the script. "
+            "Received: neither, or both. Write, for example, `fastnet run --workers 2 "
+            "train.py`."
         )
     if (arguments.node_rank is not None) != bool(machines):
         raise UsageError(
@@ -130,8 +131,8 @@ def execute(arguments: argparse.Namespace) -> int:
         if arguments.max_restarts or arguments.transport == "mpi":
             raise UsageError(
                 "--max-restarts and --transport mpi must not be passed with --hosts. "
-                "Received: one of them. `mpiexec` starts ranks of MPI, and a scheduler "
-                "or a loop of yours restarts."
+                "Received: one of them. Start ranks of MPI with `mpiexec`, and restart "
+                "by a scheduler or your own loop."
             )
         workers = machines[arguments.node_rank].workers
     return launcher.run(

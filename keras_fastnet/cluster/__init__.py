@@ -1,9 +1,10 @@
 """Forming a cluster and keeping it together.
 
-In reading order: `cluster_spec` (addresses and rank), `environment` and `mpi` (who
-started this process), `discovery` (which description to take), `rendezvous` (workers
-meet), `start` (TensorFlow's server), `flight_recorder` (which worker is late, and texts
-that workers compare). `ports` and `gpus` divide what workers of a host share.
+In reading order: `cluster_spec` (addresses and rank), `environment` and `mpi` (the
+launcher of this process), `discovery` (chooses a description), `rendezvous` (workers
+meet), `start` (TensorFlow's server), `flight_recorder` (finds late workers, and
+exchanges texts that workers compare). `ports` and `gpus` divide the ports and GPUs of a
+host.
 
 Only `discovery`, `start` and `flight_recorder` import TensorFlow.
 """

@@ -1,4 +1,4 @@
-"""The addresses of all workers and the rank of this one, as `TF_CONFIG` has them."""
+"""The addresses of all workers and the rank of this one, as in `TF_CONFIG`."""
 
 import collections
 import dataclasses
@@ -65,7 +65,7 @@ def read_tf_config(environment: Mapping[str, str] = os.environ) -> Cluster | Non
     config = config if isinstance(config, dict) else {"cluster": None}
     jobs, task = config.get("cluster", {}), config.get("task", {})
     well_formed = isinstance(jobs, dict) and isinstance(task, dict)
-    # Each of N tasks that have an index and no cluster would train alone.
+    # Each of N tasks with an index but no cluster would train alone.
     if not well_formed or (task.get("index") and not jobs):
         raise ClusterError(
             "TF_CONFIG is malformed: it must be a JSON object, whose objects "
@@ -125,20 +125,12 @@ def make_cluster(
 
 
 def hosts_of(cluster: Cluster) -> list[str]:
-    """Returns each worker's host, by rank.
-
-    Args:
-        cluster: The cluster.
-    """
+    """Returns each worker's host, by rank."""
     return [_normalized(address)[0] for address in cluster.addresses]
 
 
 def is_loopback(cluster: Cluster) -> bool:
-    """Returns whether all addresses of a cluster are loopback addresses.
-
-    Args:
-        cluster: The cluster.
-    """
+    """Returns whether all addresses of a cluster are loopback addresses."""
 
     def is_local(host: str) -> bool:
         try:
@@ -151,9 +143,6 @@ def is_loopback(cluster: Cluster) -> bool:
 
 def split_address(address: str) -> tuple[str, int]:
     """Splits `host:port` (or `[ipv6]:port`).
-
-    Args:
-        address: The address.
 
     Raises:
         ClusterError: If it has no host, no port, or a port out of range.
@@ -174,7 +163,7 @@ def _normalized(address: str) -> tuple[str, int]:
 
 def _addresses(jobs: Mapping[str, object], job: str) -> tuple[str, ...]:
     listed = jobs.get(job, [])
-    # Of a text, each letter is refused as an address.
+    # In a string, each letter is rejected as an address.
     addresses = tuple(map(str, listed if isinstance(listed, Iterable) else [listed]))
     for address in addresses:
         split_address(address)

@@ -1,6 +1,6 @@
 """Finds the cluster that this process belongs to.
 
-The first of these sources counts that describes a cluster:
+The first of these sources that describes a cluster is used:
 
 1. the `cluster_resolver` that was passed to the strategy
 2. the environment variable `TF_CONFIG`
@@ -30,10 +30,10 @@ from keras_fastnet.cluster.watchdog import killed_after
 from keras_fastnet.errors import ClusterError
 
 _STUCK = (
-    "keras_fastnet: MPI must connect all ranks within {1:g} s. Received: rank {0} "
-    "still waits, and is killed with SIGKILL. Another rank has not started, has ended "
-    "or is suspended; MPI does not say which: look at the output of each. A larger "
-    "`start_timeout` allows more time."
+    "keras_fastnet: killing rank {0} with SIGKILL: MPI did not connect all ranks "
+    "within {1:g} s. Another rank has not started, has ended or is suspended; MPI does "
+    "not say which: look at the output of each. A larger `start_timeout` allows more "
+    "time."
 )
 
 
@@ -91,7 +91,7 @@ def find_cluster(
     stated = [] if slurm is None else [slurm]
     if described is not None and cluster is not None:
         stated.insert(0, ProcessRank(described.source, cluster.rank, cluster.size))
-    # Under `srun`, too, MPI's variables are there for programs that do not use MPI.
+    # `srun` sets MPI's variables even for programs that do not use MPI.
     wanted = transport == "mpi" or (transport == "auto" and mpi4py_is_installed())
     _check_same(stated)
     if slurm is not None and (gpus := slurm_task_gpus(os.environ)) is not None:
@@ -166,23 +166,19 @@ def _by_mpi(described: Membership | None) -> Membership:
 
 
 def resolver_of(cluster: Cluster) -> tf.distribute.cluster_resolver.ClusterResolver:
-    """Returns the cluster resolver that describes a cluster to TensorFlow.
-
-    Args:
-        cluster: The cluster.
-    """
+    """Returns the cluster resolver that describes a cluster to TensorFlow."""
     return tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec({"worker": list(cluster.addresses)}),
         task_type="worker",
         task_id=cluster.rank,
-        # The default of no GPU would disable them.
+        # Its default of no GPU would disable the GPUs.
         num_accelerators={"GPU": len(tf.config.get_visible_devices("GPU"))},
         rpc_layer="grpc",
     )
 
 
 def check_described_in_time(membership: Membership) -> None:
-    """Checks that a process that trains alone still has no cluster in `TF_CONFIG`.
+    """Checks that `TF_CONFIG` still describes no cluster if this process trains alone.
 
     Args:
         membership: The membership that was found when the strategy was made.

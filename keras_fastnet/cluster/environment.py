@@ -16,7 +16,7 @@ _MPI_SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 
 
 class ProcessRank(NamedTuple):
-    """The rank and world size of this process, as one source states them.
+    """The rank and world size of this process, according to one source.
 
     Attributes:
         source: Name of the source, for messages.
@@ -35,10 +35,7 @@ class ProcessRank(NamedTuple):
 def mpi_rank(environment: Mapping[str, str]) -> ProcessRank | None:
     """Returns the rank that MPI's launcher has set; `None` if it has set none.
 
-    MPI itself is not loaded: in a process that it did not start this may hang or fail.
-
-    Args:
-        environment: The environment variables.
+    MPI itself is not loaded, which may hang or fail in a process that it did not start.
     """
     rank, size = (
         next((int(text) for text in map(environment.get, names) if text), None)
@@ -51,12 +48,9 @@ def slurm_rank(environment: Mapping[str, str]) -> ProcessRank | None:
     """Returns a task's rank; `None` outside a step of several tasks.
 
     An sbatch script itself runs outside any step: `srun` creates one. The variables of
-    a step are inherited: Ray's workers have those of the daemon that started them, and
-    so have the ranks of `mpiexec`, which may start its daemons by `srun`. Such
+    a step are inherited, for example by Ray's workers from the daemon that started
+    them, or by the ranks of `mpiexec`, which may start its daemons by `srun`. Such
     variables are ignored.
-
-    Args:
-        environment: The environment variables.
     """
     rank = environment.get("SLURM_PROCID", "")
     size = environment.get("SLURM_STEP_NUM_TASKS", "")
@@ -73,11 +67,7 @@ def slurm_rank(environment: Mapping[str, str]) -> ProcessRank | None:
 
 
 def who_started(environment: Mapping[str, str] = os.environ) -> str | None:
-    """Returns the name of the source that describes a cluster; `None` if none does.
-
-    Args:
-        environment: The environment variables.
-    """
+    """Returns the name of the source that describes a cluster; `None` if none does."""
     if environment.get("TF_CONFIG"):
         return "TF_CONFIG"
     mpi = mpi_rank(environment)
@@ -88,12 +78,9 @@ def who_started(environment: Mapping[str, str] = os.environ) -> str | None:
 
 
 def left_out(environment: Mapping[str, str]) -> str | None:
-    """Returns what was started beside a process that finds no cluster, as a text.
+    """Describes what else was started with a process that finds no cluster.
 
-    Such a process trains alone, which may be meant, or be a common mistake.
-
-    Args:
-        environment: The environment variables.
+    Such a process trains alone, on purpose or by a common mistake.
     """
     tasks = environment.get("SLURM_NTASKS", "")
     in_step = "SLURM_STEP_NUM_TASKS" in environment
@@ -108,7 +95,7 @@ def left_out(environment: Mapping[str, str]) -> str | None:
 _HOSTS = re.compile(r"([^,\[\]]+)(?:\[([0-9,-]+)\]([^,\[\]]*))?(?:,|$)")
 _RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
 _COUNT = re.compile(r"([0-9]+)(?:\(x([0-9]+)\))?(?:,|$)")
-# The number of slots is prime; a slot has as many ports as most nodes have tasks.
+# The number of slots is prime; a slot has enough ports for most nodes' tasks.
 _SLOTS, _WIDTH = 199, 64
 # About half the slots, so that step 1 of a job is far from step 0 of the next job.
 _STEP = 100
@@ -118,10 +105,6 @@ def slurm_addresses(environment: Mapping[str, str], own: ProcessRank) -> list[st
     """Returns `host:port` of a step's tasks, by rank.
 
     The nodes have their tasks one after another, as with Slurm's `block` distribution.
-
-    Args:
-        environment: The environment variables of a task.
-        own: The task's rank.
 
     Raises:
         ClusterError: If the variables do not say where the tasks run, or Slurm has
@@ -173,9 +156,6 @@ def _expand_hosts(text: str) -> list[str]:
 def expand_counts(text: str) -> list[int]:
     """Returns the numbers of a list such as `3(x2),1`, which is 3, 3, 1.
 
-    Args:
-        text: The list.
-
     Raises:
         ClusterError: If `text` is not such a list.
     """
@@ -186,7 +166,7 @@ def expand_counts(text: str) -> list[int]:
 
 
 def _items(text: str, item: re.Pattern[str]) -> list[tuple[str, ...]]:
-    """Returns the parts of the items of a list that is nothing but such items."""
+    """Returns the parts of a list's items; raises for anything else in the list."""
     if not text or text.endswith(",") or item.sub("", text):
         raise _unreadable(text)
     return item.findall(text)

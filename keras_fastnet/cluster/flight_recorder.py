@@ -1,11 +1,11 @@
 """Records what each worker is doing, and exchanges texts outside of steps.
 
-All are texts in TensorFlow's coordination service, which runs on the chief (rank 0),
-whatever carries the sums:
+Both use texts in TensorFlow's coordination service, which runs on the chief (rank 0),
+with every transport of sums:
 
 - `keras_fastnet/doing/RANK`: what a worker is doing, and whether it waits for others;
 - `keras_fastnet/end`: the message about the first worker that failed, left the program
-  or has named a late one. The service takes a key once, so all workers read the same;
+  or named a late one. The service accepts a key once, so all workers read the same;
 - `keras_fastnet/meetings/N/RANK`, for the chief, and `keras_fastnet/meetings/N`, from
   it: what the workers compare. It takes a third of the time of an eager collective.
 """
@@ -30,22 +30,22 @@ from keras_fastnet.cluster.watchdog import silent_ranks
 from keras_fastnet.errors import ClusterError, MismatchError
 
 _TICK_SECONDS = 1.0
-# A wait of this length is looked into.
+# Waits longer than this are investigated.
 _LONG_SECONDS = 5.0
-# When a waiting worker prints for which it waits.
+# Time after which a waiting worker prints for whom it waits.
 _PATIENCE_SECONDS = 30.0
-# A worker that has found which one is late ends after so long, so that the others can
-# read its message first. An ending worker breaks their connections.
+# A worker that has found the late one ends only after this time, so that the others can
+# read its message first: its end breaks their connections.
 _LINGER_SECONDS = 3.0
 _READ_SECONDS = 1.0
 _DOING = "keras_fastnet/doing"
 _END = "keras_fastnet/end"
 _MEETINGS = "keras_fastnet/meetings"
-# Ends the key of a worker that has read all texts.
+# Suffix of the key of a worker that has read all texts.
 _READ = "/read"
-# In the error of MPI ranks that are about to sum different tensors.
+# Part of the error of MPI ranks that are about to sum different tensors.
 _OTHER_SUMS = "All ranks must sum the same tensors"
-# Errors of TensorFlow that another worker may be the cause of.
+# Errors of TensorFlow that another worker may have caused.
 _OF_PEERS = (
     tf.errors.AbortedError,
     tf.errors.CancelledError,
@@ -57,10 +57,10 @@ _OF_PEERS = (
 
 
 class FlightRecorder:
-    """Notes what this worker is doing, and ends waits for workers that do not come.
+    """Notes what this worker is doing, and ends waits for workers that are missing.
 
-    A thread looks every second how long this worker has waited for the others, and
-    leaves its note for them. It ends the wait if another worker has ended, does not
+    Every second a thread checks how long this worker has waited for the others, and
+    posts its note for them. It ends the wait if another worker has ended, does not
     answer, or waits in another call, and when the limit is reached.
 
     Args:
@@ -87,8 +87,8 @@ class FlightRecorder:
     def note(self, text: str, *numbers: int) -> None:
         """Records what this worker is doing.
 
-        It is called several times in each step, so the text is put together only when
-        it is needed.
+        It is called several times in each step, so the text is formatted only when
+        needed.
 
         Args:
             text: A text, with `{}` for each number.
@@ -98,10 +98,10 @@ class FlightRecorder:
 
     @contextlib.contextmanager
     def waiting(self, text: str) -> Iterator[None]:
-        """A context in which this worker waits for all others, outside of steps.
+        """Returns a context in which this worker waits for all others outside of steps.
 
         Args:
-            text: What for: completes "worker 0 has waited 30 seconds".
+            text: The purpose, to complete "worker 0 has waited 30 seconds".
         """
         self._waits.append((text, time.monotonic()))
         try:
@@ -110,7 +110,7 @@ class FlightRecorder:
             self._waits.pop()
 
     def poll(self, seconds: float) -> None:
-        """Called at least once a second by a wait that Python controls.
+        """Checks a wait in Python, which must call it at least once a second.
 
         Args:
             seconds: How long it has waited.
@@ -126,8 +126,7 @@ class FlightRecorder:
         """Watches one more kind of wait.
 
         Args:
-            clock: Called every second; returns for how many seconds this worker has
-                waited.
+            clock: Called every second; returns the seconds that this worker has waited.
         """
         self._clocks.append(clock)
 
@@ -135,7 +134,7 @@ class FlightRecorder:
         """Starts the thread; TensorFlow's servers must be connected."""
         thread = threading.Thread(target=self._look_often, daemon=True)
         thread.start()
-        # The earlier hook is called, too: with MPI it ends all ranks.
+        # The earlier hook is called too: with MPI it ends all ranks.
         hook = sys.excepthook
 
         def report(kind: type[BaseException], error: BaseException, *rest: Any) -> None:
@@ -147,7 +146,7 @@ class FlightRecorder:
         @atexit.register
         def end() -> None:
             if self.failure is None:
-                # With MPI the process then waits for the others, and still answers.
+                # With MPI the process then waits for the others, but still answers.
                 self._post_end("has left the program")
             self.note("the end of the program")
             # TensorFlow must not be called while the interpreter ends.
@@ -156,7 +155,7 @@ class FlightRecorder:
 
     @contextlib.contextmanager
     def named_errors(self) -> Iterator[None]:
-        """A context that names the worker that an error of TensorFlow comes from.
+        """Returns a context that adds the responsible worker to TensorFlow's errors.
 
         Raises:
             ClusterError: In place of an error of a collective, if another worker is
@@ -176,10 +175,10 @@ class FlightRecorder:
         """Returns a value of each worker, by rank. All workers must call it.
 
         Args:
-            own: This worker's, for JSON.
-            purpose: What it is for, such as "the beginning of `fit`".
-            last: Whether the program may end now: the chief, without which no text can
-                be read, waits until all have read theirs. Defaults to `False`.
+            own: This worker's value, for JSON.
+            purpose: The purpose, such as "the beginning of `fit`".
+            last: Whether the program may end now: the chief, which serves the texts,
+                then waits until all workers have read them. Defaults to `False`.
 
         Raises:
             ClusterError: If another worker does not call it in time.
@@ -205,7 +204,7 @@ class FlightRecorder:
         def exchange() -> None:
             try:
                 texts.set_result(self._exchange(number, own, last))
-            except Exception as error:  # Raised where the texts are awaited.
+            except Exception as error:  # Raised by the code that waits for the texts.
                 texts.set_exception(error)
 
         # A thread, as a suspended chief never answers.
@@ -226,7 +225,7 @@ class FlightRecorder:
                 upstream.post_text(f"{topic}/{rank}{_READ}", "")
             return texts
         if number > 1:
-            # All have come to the meeting before this one, and so have read its texts.
+            # All workers have reached the previous meeting, and so have read its texts.
             upstream.remove_text(f"{_MEETINGS}/{number - 2}")
         texts = [own, *(upstream.awaited_text(f"{topic}/{r}") for r in others)]
         upstream.post_text(topic, json.dumps(texts))
@@ -236,28 +235,28 @@ class FlightRecorder:
         return texts
 
     def _explained(self, error: Exception) -> ClusterError | None:
-        """Returns an error that names the worker that is the cause of another error."""
+        """Returns an error that names the worker that has caused another error."""
         other_sums = _OTHER_SUMS in str(error)
         if self.failure is None and (other_sums or isinstance(error, _OF_PEERS)):
             silent = silent_ranks(*self._asked)
             if not silent and self._waits and other_sums:
                 rank = self._cluster.rank
                 self._fail(self._notes().unequal_steps([rank], self._own()))
-                # Not read before: the others wait a second for it.
+                # Read only afterwards: the others wait a second for it.
             elif 0 not in silent and (message := _text(_END)) is not None:
                 self._fail(message)
             elif silent:
                 self._fail(self._gone(silent))
         if self.failure is None:
             return None
-        # Not the recorder's own object, which has no traceback.
+        # A new object with its own traceback.
         time.sleep(max(0.0, self._failed_at + _LINGER_SECONDS - time.monotonic()))
         return ClusterError(str(self.failure))
 
     def _report(self, error: BaseException) -> None:
         """Reports the error that ends the program to the other workers."""
         if isinstance(error, tf.errors.OpError):
-            # Of a program's own loop.
+            # From a custom loop.
             named = self._explained(error)
             if named is not None:
                 print(f"fastnet: {named}", file=sys.stderr, flush=True)
@@ -265,11 +264,11 @@ class FlightRecorder:
         text, numbers, _ = self._doing
         self._post_end(f"failed in {text.format(*numbers)}: {told}")
         if not self._cluster.rank:
-            # The chief keeps it for the others.
+            # The chief serves the text to the others.
             time.sleep(_READ_SECONDS)
 
     def _waited(self) -> float:
-        """Returns for how many seconds this worker has waited for others."""
+        """Returns the seconds that this worker has waited for others."""
         now = time.monotonic()
         waits = [clock() for clock in self._clocks]
         waits += [now - since for _, since in self._waits]
@@ -279,7 +278,7 @@ class FlightRecorder:
         return max(waits, default=0.0)
 
     def _look_often(self) -> None:
-        """Looks how long this worker has waited, and tells the others what it does."""
+        """Checks how long this worker has waited, and posts its note to the others."""
         printed, look_after = False, _LONG_SECONDS
         while self.failure is None and not self._stop.wait(_TICK_SECONDS):
             waited = self._waited()
@@ -290,14 +289,14 @@ class FlightRecorder:
                 continue
             message = _text(_END)
             if message is None and waited > min(look_after, self._wait_timeout):
-                # Less and less often: in a large cluster all may wait for one.
+                # Ever less often: in a large cluster all may wait for one worker.
                 look_after = 2 * waited
                 message = self._cause(at_limit=waited > self._wait_timeout)
             if message is not None:
                 self._fail(message)
             elif waited > _PATIENCE_SECONDS and not printed:
                 printed = True
-                # The outermost says most to a reader.
+                # The outermost wait is the most informative.
                 purpose = f" {self._waits[0][0]}" if self._waits else ""
                 print(
                     f"fastnet: worker {self._cluster.rank} has waited {waited:.0f} "
@@ -319,7 +318,7 @@ class FlightRecorder:
             return self._notes().late(self._wait_timeout)
         if self._cluster.rank:
             return None
-        # The chief looks, for which no note is far away, and twice: notes are old.
+        # Only the chief, which stores the notes, and twice, since notes may be old.
         before, self._seen = self._seen, self._notes()
         return self._seen.deadlock() if self._seen == before else None
 
@@ -331,12 +330,12 @@ class FlightRecorder:
         upstream.abort_collectives(message)
 
     def _post_end(self, how: str) -> None:
-        """Reports to the other workers that this one ends, unless another did first."""
+        """Reports to the others that this worker ends, if it is the first to end."""
         _post_soon(
             _END,
-            "All workers must run until the training has ended. Received: rank "
-            f"{self._cluster.rank} {how}. Look at its output, and for code that "
-            "depends on the rank.",
+            f"Stopped waiting: rank {self._cluster.rank} {how}. All workers must run "
+            "until training has ended: look at its output, and for code that depends "
+            "on the rank.",
         )
 
     def _gone(self, silent: list[int]) -> str:
@@ -345,7 +344,7 @@ class FlightRecorder:
         return (own if 0 in silent else self._notes()).gone(silent)
 
     def _notes(self) -> Notes:
-        """Returns what is known of the workers."""
+        """Returns the known notes of the workers."""
         known = {self._cluster.rank: self._own()}
         for rank in {*range(self._cluster.size)} - {*known}:
             if (text := _text(f"{_DOING}/{rank}")) is not None:
@@ -372,13 +371,13 @@ def _text(key: str) -> str | None:
 
 
 def _post_soon(key: str, text: str, is_there: bool = False) -> None:
-    """Posts or replaces a text, if the chief takes it within a second.
+    """Posts or replaces a text, if the chief accepts it within a second.
 
-    A chief that is suspended never takes it.
+    A suspended chief never accepts it.
     """
 
     def post() -> None:
-        # The chief has ended, or another worker has left a text with this key.
+        # The chief has ended, or another worker has posted a text with this key.
         with contextlib.suppress(tf.errors.OpError):
             if is_there:
                 upstream.remove_text(key)

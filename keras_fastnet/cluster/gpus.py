@@ -55,7 +55,7 @@ def slurm_task_gpus(environment: Mapping[str, str]) -> str | None:
     """
     # The list may name them by number or by UUID.
     listed = environment.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    # Slurm's word for none is "NoDevFiles".
+    # Slurm writes "NoDevFiles" for none.
     visible = [gpu for gpu in listed if gpu not in ("", "NoDevFiles")]
     counts = expand_counts(environment.get("SLURM_STEP_TASKS_PER_NODE", ""))
     tasks = counts[int(environment.get("SLURM_NODEID", "0"))]
@@ -67,7 +67,7 @@ def slurm_task_gpus(environment: Mapping[str, str]) -> str | None:
 
 
 def mpi_process_gpus(seen: Sequence[tuple[str, str | None, int]], rank: int) -> slice:
-    """Returns which of its visible GPUs an MPI process uses.
+    """Returns the visible GPUs that an MPI process uses.
 
     Processes of one host that see the same GPUs divide them into contiguous blocks.
 
@@ -86,10 +86,10 @@ def mpi_process_gpus(seen: Sequence[tuple[str, str | None, int]], rank: int) -> 
 def _own_block(gpus: int, processes: int, index: int) -> slice:
     if gpus % processes:
         raise ClusterError(
-            "The GPUs that processes of a host share must be a multiple of these. "
-            f"Received: {count(gpus, 'GPU')} and {processes} processes. Start as many "
-            "as there are GPUs, or give each its own (`srun --gpus-per-task=1`, "
-            "CUDA_VISIBLE_DEVICES); CUDA_VISIBLE_DEVICES=-1 trains on the CPU."
+            f"{count(gpus, 'GPU')} cannot be divided among {processes} processes of a "
+            "host. Start as many processes as there are GPUs, or give each its own "
+            "(`srun --gpus-per-task=1`, CUDA_VISIBLE_DEVICES); CUDA_VISIBLE_DEVICES=-1 "
+            "trains on the CPU."
         )
     each = gpus // processes
     return slice(index * each, (index + 1) * each)

@@ -1,4 +1,4 @@
-"""MPI: the processes that it started together."""
+"""The processes that MPI started together."""
 
 import importlib.util
 import json
@@ -39,9 +39,9 @@ class MpiWorld:
     """
 
     def __init__(self) -> None:
-        # Of MPICH's `mpiexec`.
+        # From MPICH's `mpiexec`.
         if os.environ.get("MPI_LOCALNRANKS", "") == os.environ.get("PMI_SIZE"):
-            # All are on this machine. Read by UCX, by which MPICH connects.
+            # All are on this machine. UCX, which connects MPICH, reads this.
             os.environ.setdefault("UCX_NET_DEVICES", "lo")
         try:
             from mpi4py import MPI
@@ -83,7 +83,7 @@ class MpiWorld:
         Raises:
             ClusterError: If the processes of this host cannot divide its GPUs.
         """
-        # Held until TensorFlow listens.
+        # Reserved until TensorFlow listens.
         self._port = bound_socket()
         port = self._port.getsockname()[1]
         host = self._mpi.Get_processor_name()
@@ -104,7 +104,7 @@ class MpiWorld:
         return Cluster(addresses=tuple(addresses), rank=self.rank), own_gpus
 
     def _exchange(self, facts: list[Any]) -> list[list[Any]]:
-        """Returns all ranks' facts, as JSON: mpi4py's own would be unpickled."""
+        """Returns all ranks' facts, as JSON: mpi4py would unpickle other objects."""
         import numpy as np
 
         own = np.frombuffer(json.dumps(facts).encode(), np.uint8)
@@ -125,7 +125,7 @@ class MpiWorld:
         )
         sys.stdout.flush()
         if isinstance(error, ClusterError):
-            # The other ranks that wait for the same one report it as well.
+            # Other ranks that wait for the same one report it as well.
             time.sleep(_PATIENCE_SECONDS)
         # Otherwise MPI waits for the other ranks, and they wait for this one.
         self.communicator.Abort(1)

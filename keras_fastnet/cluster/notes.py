@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from keras_fastnet.text import count, listed
 
-# What Keras's loop notes while a step runs.
+# The note of Keras's loop while a step runs.
 _IN_A_STEP = "epoch {}, step {}"
 
 
@@ -17,8 +17,8 @@ class Note(NamedTuple):
         text: A text, with `{}` for each number.
         numbers: The numbers.
         since: When it began, in seconds since 1970.
-        waits: Where it has waited for some seconds: in a sum of a `"step"`, or
-            `"outside"` of steps; empty if it does not wait.
+        waits: The place where it has waited for some seconds: in a sum of a `"step"`,
+            or `"outside"` of steps; empty if it does not wait.
     """
 
     text: str
@@ -50,32 +50,31 @@ class Notes(NamedTuple):
             seconds = max(time.time() - self.known[rank].since for rank in alike)
             told.append(f"{listed('rank', alike)}: {doing}, for {seconds:.0f} s")
         if len(self.known) < self.workers:
-            told.append("not known of the others")
+            told.append("others unknown")
         return f"Last seen: {'; '.join(told)}"
 
     def late(self, wait_timeout: float) -> str:
         """Returns the message about a wait that took longer than `wait_timeout`."""
         known = self.known
         ranks = [r for r in range(self.workers) if r not in known or not known[r].waits]
-        found = "the workers wait for one another in different calls"
+        found = "the workers wait for each other in different calls"
         if ranks:
             found = f"{listed('rank', ranks)} {'is' if len(ranks) == 1 else 'are'} late"
         return (
-            f"No worker may let others wait for longer than `wait_timeout` = "
-            f"{wait_timeout:g} s. Received: {found}. {self.last_seen()}. Look at "
-            "their output, and for code that depends on the rank: all workers must "
-            "make the same calls. If one of them needs more time, as for saving or "
-            "reading data, pass a larger `wait_timeout` to the strategy."
+            f"Timed out after {wait_timeout:g} s (`wait_timeout`) of waiting for other "
+            f"workers: {found}. {self.last_seen()}. Look at their output, and for code "
+            "that depends on the rank: all workers must make the same calls. If a "
+            "worker needs more time, for example to save or to read data, pass a "
+            "larger `wait_timeout` to the strategy."
         )
 
     def gone(self, ranks: Sequence[int]) -> str:
         """Returns the message about workers that do not answer."""
         return (
-            "All workers must run until the training has ended. Received: "
-            f"{listed('rank', ranks)} {'does' if len(ranks) == 1 else 'do'} not "
-            f"answer: ended, suspended, or cut off from the network. "
-            f"{self.last_seen()}. Look at the output of {listed('rank', ranks)}, and "
-            "start all workers again."
+            f"Stopped waiting: {listed('rank', ranks)} "
+            f"{'does' if len(ranks) == 1 else 'do'} not answer (ended, suspended, or "
+            f"cut off from the network). {self.last_seen()}. Look at the output of "
+            f"{listed('rank', ranks)}, and start all workers again."
         )
 
     def deadlock(self) -> str | None:
@@ -94,7 +93,7 @@ class Notes(NamedTuple):
             batches = count(step.numbers[1] - 1, "batch", "batches")
             found = f"the data of {listed('rank', ranks)} ended after {batches}"
         return (
-            f"All workers must take equally many steps. Received: {found}. "
+            f"Stopped waiting: {found}. All workers must take equally many steps. "
             f"{self.last_seen()}. Give all workers data of the same length, or state "
             "`steps_per_epoch`, and look for code that depends on the rank."
         )

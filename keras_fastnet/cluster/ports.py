@@ -1,9 +1,9 @@
-"""Ports of workers: kept free, listened on, and kept to the loopback interface.
+"""Reserves workers' ports, listens on them, and restricts them to loopback.
 
-TensorFlow's server listens on every address and cannot be told otherwise. But Linux
-(since 5.7, without privileges) binds a listening socket to a network interface, and
-the server's socket is one of this process. Until the server has started, sockets on the
-same port of all other interfaces take their connections, which are never read.
+TensorFlow's server always listens on every address. But Linux (since 5.7, without
+privileges) can bind a listening socket to a network interface, and the server's socket
+belongs to this process. Until the server has started, sockets on the same port of all
+other interfaces accept their connections, which are never read.
 """
 
 import contextlib
@@ -21,16 +21,13 @@ outgoing connections."""
 _LOG = logging.getLogger(__name__)
 
 _LOOPBACK = "lo"
-# With it the server shares its port with other sockets of this process.
+# Allows the server to share its port with other sockets of this process.
 _SHARE_PORT = "TF_GRPC_REUSE_PORT"
 
 
 @contextlib.contextmanager
 def reserved_ports(workers: int) -> Iterator[list[int]]:
     """Reserves a free port of this machine for each worker until the context ends.
-
-    Args:
-        workers: The number of ports.
 
     Yields:
         The ports, by rank.
@@ -41,18 +38,18 @@ def reserved_ports(workers: int) -> Iterator[list[int]]:
 
 
 def bound_socket(port: int = 0, interface: str = "") -> socket.socket:
-    """Returns a socket that is bound as TensorFlow's server binds its own.
+    """Returns a socket that is bound like that of TensorFlow's server.
 
     The server listens on all interfaces, with IPv6 if the machine has it. A port that
-    is free on 127.0.0.1 may still be in use: an outgoing connection from another
-    address of this machine may have it.
+    is free on 127.0.0.1 may still be used by an outgoing connection from another
+    address of this machine.
 
     The socket does not listen, and so reserves its port: Linux never hands out a bound
     port as "any free port", but allows a server with SO_REUSEADDR, which gRPC sets, to
     listen on it.
 
     Args:
-        port: The port. Defaults to `0`, for any free one.
+        port: The port. Defaults to `0`: any free one.
         interface: The network interface to which it is restricted, so that the server
             can share its port. Defaults to none.
     """
@@ -75,9 +72,6 @@ def bound_socket(port: int = 0, interface: str = "") -> socket.socket:
 def listen(cluster: Cluster) -> socket.socket:
     """Listens on this worker's own port, as its TensorFlow server will.
 
-    Args:
-        cluster: The cluster.
-
     Raises:
         ClusterError: If the port is forbidden or in use.
     """
@@ -87,13 +81,13 @@ def listen(cluster: Cluster) -> socket.socket:
         listener.listen(socket.SOMAXCONN)
     except OSError as error:
         raise ClusterError(
-            f"Rank {cluster.rank} must be able to listen on its own port. Received: "
-            f"{cluster.address}, {os.strerror(error.errno or 0)}. Choose another port "
-            "in TF_CONFIG on all workers, or end the process that has it "
+            f"Rank {cluster.rank} cannot listen on {cluster.address}: "
+            f"{os.strerror(error.errno or 0)}. Choose another port in TF_CONFIG on all "
+            "workers, or end the process that uses it "
             f"(`ss -ltnp 'sport = :{port}'` shows it)."
         ) from error
     if is_loopback(cluster):
-        # Where the system allows it; otherwise strangers are ignored.
+        # If the system allows it; otherwise unexpected connections are ignored.
         with contextlib.suppress(OSError):
             _keep_to(_LOOPBACK, listener)
     return listener
@@ -101,13 +95,10 @@ def listen(cluster: Cluster) -> socket.socket:
 
 @contextlib.contextmanager
 def kept_to_loopback(cluster: Cluster) -> Iterator[None]:
-    """A context in which TensorFlow's server starts, for this machine alone.
+    """Returns a context in which TensorFlow's server starts for this machine only.
 
-    Has no effect if an address of the cluster is no loopback address. Logs a warning if
-    the system does not allow it.
-
-    Args:
-        cluster: The cluster.
+    Has no effect if an address of the cluster is not a loopback address. Logs a warning
+    if the system does not allow it.
     """
     if not is_loopback(cluster):
         yield
@@ -145,7 +136,7 @@ def _keep_server_to_loopback(port: int) -> None:
                 opened.family in (socket.AF_INET, socket.AF_INET6)
                 and opened.getsockname()[1] == port
                 and opened.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-                # Not one of those that guard the other interfaces.
+                # Except the sockets that guard the other interfaces.
                 and not opened.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16)
             ):
                 _keep_to(_LOOPBACK, opened)

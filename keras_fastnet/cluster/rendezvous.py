@@ -1,6 +1,6 @@
 """All workers meet before TensorFlow's servers start.
 
-TensorFlow waits for a missing worker without end and without a message. So the workers
+TensorFlow waits for a missing worker forever and without a message. So the workers
 first meet here, over plain TCP on the addresses that TensorFlow will use:
 
 1. Every worker listens at its address, and sends a hello to each process that connects:
@@ -8,10 +8,10 @@ first meet here, over plain TCP on the addresses that TensorFlow will use:
    settings.
 2. Rank 0 connects to all addresses, again and again, and compares: an address must lead
    to its rank, with equal facts.
-3. Rank 0 answers on these connections with what all agreed on, or with what is wrong.
+3. Rank 0 answers on these connections with the agreed values, or with an error.
 
-Each message is a JSON object on one line, with a limit of length and of time. Any other
-bytes close the connection that they came from, and have no other effect.
+Each message is a JSON object on one line, with limits of length and time. Any other
+bytes close their connection, and have no other effect.
 """
 
 import contextlib
@@ -33,14 +33,14 @@ from keras_fastnet.errors import ClusterError
 
 _LOG = logging.getLogger(__name__)
 
-# A worker answers at once: during the rendezvous it does nothing else.
+# A worker answers immediately: during the rendezvous it does nothing else.
 ANSWER_SECONDS = 5.0
 RETRY_SECONDS = 0.2
-# A worker waits this much longer than `timeout` for rank 0 to say what is wrong.
+# A worker waits this much longer than `timeout` for an error from rank 0.
 VERDICT_SECONDS = 15.0
 # After an error rank 0 stays this long for workers that start later.
 LINGER_SECONDS = 5.0
-# When a worker logs for which ranks it waits: first, and then repeatedly.
+# Seconds until a worker logs for which ranks it waits: first, then repeatedly.
 FIRST_LOG_SECONDS = 10.0
 LOG_SECONDS = 60.0
 _TICK_SECONDS = 0.1
@@ -50,7 +50,7 @@ _LONGEST_LINE_BYTES = 1 << 20
 
 
 class _Hello(NamedTuple):
-    """A worker's message; `patience` is its rest of `timeout`, in seconds."""
+    """A worker's message; `patience` is its remaining `timeout`, in seconds."""
 
     rank: int
     id: str
@@ -59,11 +59,11 @@ class _Hello(NamedTuple):
 
 
 class _Server(socketserver.ThreadingTCPServer):
-    """Says hello to all that connect, each in a thread, and keeps what they send.
+    """Sends a hello on each connection, in a thread, and keeps the message received.
 
     Args:
-        listener: The socket that they connect to.
-        hello: This worker's.
+        listener: The listening socket.
+        hello: This worker's hello.
     """
 
     daemon_threads = True
@@ -93,7 +93,8 @@ def meet(
     Args:
         cluster: The workers' addresses and this worker's rank.
         facts: Values that must be equal on all workers, such as versions. JSON values.
-        proposal: What rank 0 sends to the other ranks, such as a seed. A JSON value.
+        proposal: A value that rank 0 sends to the other ranks, such as a seed. A JSON
+            value.
         timeout: Seconds within which all workers must have started, counted from the
             first.
 
@@ -122,7 +123,7 @@ def meet(
 def _follow(
     cluster: Cluster, messages: "queue.SimpleQueue[Any]", timeout: float
 ) -> Any:
-    """Waits for rank 0's answer, as all other ranks do."""
+    """As any other rank, waits for rank 0's answer."""
     begun = time.monotonic()
     end, next_log = begun + timeout + VERDICT_SECONDS, begun + FIRST_LOG_SECONDS
     leader = cluster.addresses[0]
@@ -140,15 +141,15 @@ def _follow(
             case {"agreed": proposal}:
                 return proposal
     raise ClusterError(
-        f"Rank 0 must reach rank {cluster.rank} within {timeout:g} s. Received: no "
-        f"answer of rank 0 ({leader}) at {cluster.address}. Check that rank 0 is "
-        "started and its log has no error, and that all workers are described by the "
-        "same addresses, which lead to them; a larger `start_timeout` allows more time."
+        f"Rank {cluster.rank} ({cluster.address}) got no answer from rank 0 ({leader}) "
+        f"within {timeout:g} s. Check that rank 0 has started without an error, and "
+        "that all workers have the same list of addresses, which are reachable; a "
+        "larger `start_timeout` allows more time."
     )
 
 
 def _lead(cluster: Cluster, own: _Hello, proposal: Any) -> Any:
-    """Calls all other workers, compares their facts and answers, as rank 0 does."""
+    """As rank 0, calls all other workers, compares their facts and answers."""
     begun = time.monotonic()
     end, next_log = begun + own.patience, begun + FIRST_LOG_SECONDS
     problems: dict[int, str] = {}
@@ -176,7 +177,7 @@ def _lead(cluster: Cluster, own: _Hello, proposal: Any) -> Any:
                     continue
                 line, hello = answer
                 lines[rank] = stack.enter_context(line)
-                # No worker waits longer than its own time.
+                # No worker waits longer than its own timeout.
                 end = min(end, time.monotonic() + hello.patience)
                 error = error or _mistake(cluster, own, rank, hello)
             if error:
@@ -184,11 +185,10 @@ def _lead(cluster: Cluster, own: _Hello, proposal: Any) -> Any:
             time.sleep(RETRY_SECONDS)
         if missing and not error:
             error = (
-                f"All {cluster.size} workers must start within {own.patience:g} s of "
-                f"each other. Received: missing ranks: "
-                f"{_named(cluster, missing, problems)}. Look for an error in their "
-                "logs, and check that these addresses lead to them; a larger "
-                "`start_timeout` allows more time."
+                f"Not all {cluster.size} workers started within {own.patience:g} s of "
+                f"each other; missing ranks: {_named(cluster, missing, problems)}. "
+                "Look for an error in their logs, and check that these addresses lead "
+                "to them; a larger `start_timeout` allows more time."
             )
         verdict = {"error": error} if error else {"agreed": proposal}
         for line in lines.values():
@@ -230,8 +230,8 @@ def _received(opened: socket.socket, seconds: float) -> Any:
     """Returns the message that is sent within some seconds.
 
     Raises:
-        OSError: If none is.
-        ValueError: If something else is.
+        OSError: If there is none.
+        ValueError: If it is not a message.
     """
     end = time.monotonic() + seconds
     text = b""
@@ -267,7 +267,7 @@ def _mistake(cluster: Cluster, own: _Hello, rank: int, hello: _Hello) -> str | N
         if name == "workers" and isinstance(other, list):
             name = "the workers' addresses"
             pairs = zip(mine, other, strict=False)
-            # In which they differ; the lists may be long.
+            # Only the differences, since the lists may be long.
             mine, other = next(
                 (pair for pair in pairs if pair[0] != pair[1]),
                 (f"{len(mine)} workers", f"{len(other)} workers"),

@@ -1,10 +1,10 @@
 """Starts a worker: meets the other workers, then starts TensorFlow's server.
 
-TensorFlow waits for a missing worker without end and without a message. So the workers
-first meet in a rendezvous, which names the missing ones. A worker may still
-die between the rendezvous and the connection of the servers. TensorFlow holds Python's
-global lock during that wait: no thread and no signal handler of the process can end it,
-but a small helper process can.
+TensorFlow waits for a missing worker forever and without a message. So the workers
+first meet in a rendezvous, which names the missing ones. A worker may still die between
+the rendezvous and the connection of the servers. TensorFlow holds Python's global lock
+during that wait: no thread or signal handler of the process can end it, but a small
+helper process can.
 """
 
 import contextlib
@@ -30,9 +30,9 @@ from keras_fastnet.version import __version__
 # TensorFlow's servers connect within seconds; setting up GPUs may take longer.
 _LEAST_CONNECT_SECONDS = 60.0
 _STUCK = (
-    "keras_fastnet: TensorFlow's servers must connect within {:g} s after all workers "
-    "have met. Received: rank {} ({}) still waits, and is killed with SIGKILL. Another "
-    "worker may have died: look at its log. A larger `start_timeout` allows more time."
+    "keras_fastnet: killing rank {1} ({2}) with SIGKILL: TensorFlow's servers did not "
+    "connect within {0:g} s after all workers had met. Another worker may have died: "
+    "look at its log. A larger `start_timeout` allows more time."
 )
 
 
@@ -68,14 +68,15 @@ def meet_workers(
     hosts = hosts_of(cluster)
     if cluster.rank == 0 and cluster.size > 1:
         how = f"found by {membership.source}"
-        if "FASTNET_RUN" in os.environ:  # The launcher sets it, and TF_CONFIG.
+        # The launcher sets this variable and TF_CONFIG.
+        if "FASTNET_RUN" in os.environ:
             how = "started by `fastnet run`"
         where = count(len(set(hosts)), "host")
         print(f"fastnet: {cluster.size} workers on {where}, {how}", flush=True)
     if seed is None and cluster.size > 1:
         # Unseeded shuffles and initial weights must not differ between workers.
         keras.utils.set_random_seed(agreed)
-        # With a seed of TensorFlow's every epoch would repeat the same augmentation.
+        # With a TensorFlow seed every epoch would repeat the same augmentation.
         tf.random.set_seed(None)
         upstream.seed_datasets(agreed)
     return hosts
@@ -83,7 +84,7 @@ def meet_workers(
 
 @contextlib.contextmanager
 def server_start(cluster: Cluster | None, start_timeout: float) -> Iterator[None]:
-    """A context in which TensorFlow's server starts; kills the process if it hangs.
+    """Returns a context in which TensorFlow's server starts, or the process is killed.
 
     The wait is in C++ and cannot be interrupted by an exception. If all addresses of
     the cluster are loopback addresses, other machines cannot reach the server.
@@ -97,13 +98,13 @@ def server_start(cluster: Cluster | None, start_timeout: float) -> Iterator[None
         return
     in_main_thread = threading.current_thread() is threading.main_thread()
     numbers = (signal.SIGTERM, signal.SIGINT) if in_main_thread else ()
-    # Those of Python; others are `None`.
+    # Handlers set from Python; others are `None`.
     found = {number: signal.getsignal(number) for number in numbers}
     own_handlers = {number: own for number, own in found.items() if own is not None}
     if own_handlers.get(signal.SIGINT) is signal.default_int_handler:
         # During the wait Python cannot act on Ctrl-C, but the system can.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    # A short `start_timeout` means that workers start together, not that they are fast.
+    # A short `start_timeout` means that workers start together, not quickly.
     seconds = max(start_timeout, _LEAST_CONNECT_SECONDS)
     try:
         stuck = _STUCK.format(seconds, cluster.rank, cluster.address)
@@ -111,8 +112,8 @@ def server_start(cluster: Cluster | None, start_timeout: float) -> Iterator[None
             killed_after(seconds, stuck, cluster.addresses, cluster.rank),
             kept_to_loopback(cluster),
         ):
-            # gRPC must not connect to the workers by the proxy of `http_proxy`. It
-            # reads the first that is set.
+            # gRPC must not use `http_proxy` for workers. It reads the first variable
+            # set.
             first, second = "no_grpc_proxy", "no_proxy"
             others = os.environ.get(first, os.environ.get(second, "")).split(",")
             hosts = [*filter(None, others), *hosts_of(cluster)]
@@ -120,5 +121,5 @@ def server_start(cluster: Cluster | None, start_timeout: float) -> Iterator[None
             yield
     finally:
         for number, handler in own_handlers.items():
-            # TensorFlow treats SIGTERM as a notice of preemption and continues.
+            # TensorFlow treats SIGTERM as a preemption notice and continues.
             signal.signal(number, handler)

@@ -1,8 +1,8 @@
-"""Which workers answer, and a helper process that ends a worker whose start hangs.
+"""Finds workers that do not answer, and kills a worker whose start hangs.
 
-The helper runs this file as a script, without the package: it starts within
-milliseconds, and TensorFlow, which holds Python's global lock during its own start,
-cannot hold it up.
+A helper process runs this file as a script, without the package: it starts within
+milliseconds, and TensorFlow, which holds Python's global lock during its start, cannot
+block it.
 """
 
 import contextlib
@@ -14,19 +14,19 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 
-# A gRPC server sends its settings as soon as a client is connected. The system accepts
-# connections for a suspended process, too, but then nothing follows.
+# A gRPC server sends its settings as soon as a client connects. The system also accepts
+# connections for a suspended process, but nothing follows.
 _ANSWER_SECONDS = 5.0
 _PROBES_AT_ONCE = 32
-# A worker that is killed does not answer the others, which ask at about the same time.
+# A killed worker does not answer the others, which ask at about the same time.
 _LINGER_SECONDS = 15.0
 
 
 def silent_ranks(addresses: Sequence[str], own: int) -> list[int]:
     """Returns the workers whose TensorFlow server does not answer.
 
-    Such a worker has ended, is suspended, or cannot be reached. One that is busy in
-    Python or in a long computation answers.
+    Such a worker has ended, is suspended, or cannot be reached. A worker that is busy
+    in Python or in a long computation answers.
 
     Args:
         addresses: `host:port` of each worker, by rank.
@@ -35,7 +35,7 @@ def silent_ranks(addresses: Sequence[str], own: int) -> list[int]:
     others = [rank for rank in range(len(addresses)) if rank != own]
     if not others:
         return []
-    # Here, since the helper process rarely needs it, and starts with every worker.
+    # Imported here: the helper process rarely needs it, and starts with every worker.
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(min(_PROBES_AT_ONCE, len(others))) as threads:
@@ -57,13 +57,13 @@ def _answers(address: str) -> bool:
 def killed_after(
     seconds: float, text: str, addresses: Sequence[str] = (), own: int = 0
 ) -> Iterator[None]:
-    """A context that kills this process if it takes too long.
+    """Returns a context that kills this process if it takes too long.
 
     Args:
         seconds: How long it may take.
-        text: The message that is then written to stderr.
-        addresses: The workers that are then asked, by rank; the message ends with those
-            that do not answer. Defaults to none.
+        text: The message to write to stderr before.
+        addresses: Workers to ask, by rank; the message ends with those that do not
+            answer. Defaults to none.
         own: This worker's rank. Defaults to `0`.
     """
     words = [str(os.getpid()), str(seconds), text, str(own), *addresses]

@@ -1,4 +1,4 @@
-"""All-reduce of lists of tensors, packed in few vectors, called buckets."""
+"""All-reduce of lists of tensors, packed into a few vectors, called buckets."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ _WIRE_DTYPES = {
     tf.uint32: tf.int64,
     tf.uint64: tf.int64,
 }
-# TensorFlow slices a vector without a copy where the slice starts at a multiple.
+# TensorFlow slices a vector without a copy if the slice starts at a multiple.
 _ALIGNED_BYTES = 64
 
 
@@ -42,11 +42,7 @@ class Piece:
     offset: int
 
     def of(self, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-        """Returns the elements of the piece.
-
-        Args:
-            tensors: The list of tensors.
-        """
+        """Returns the elements of the piece."""
         flat = tf.reshape(tensors[self.index], [-1])
         whole = self.start == 0 and self.stop in (None, flat.shape[0])
         return flat if whole else flat[self.start : self.stop]
@@ -56,7 +52,7 @@ Bucket = list[Piece]
 
 
 class BucketSums(Protocol):
-    """All-reduce of buckets over all ranks, as one rank sees it.
+    """All-reduce of buckets over all ranks, called by one rank.
 
     Attributes:
         cuts_tensors: Whether to split a large tensor over several buckets rather than
@@ -81,7 +77,7 @@ class BucketSums(Protocol):
 
 
 class AllReducer:
-    """Sums tensors over all ranks, as one rank.
+    """Sums tensors over all ranks, called by one rank.
 
     Args:
         sums: Carries buckets to the other ranks and adds them.
@@ -157,7 +153,7 @@ def plan_buckets(
     computed (Li et al. 2020, "PyTorch Distributed", section 3.2.3).
 
     Args:
-        sizes: Elements of each tensor; `None` where unknown.
+        sizes: Elements of each tensor; `None` if unknown.
         dtype: Their dtype.
         capacity: Bytes of a bucket; `None` for one bucket of any size.
         cut: Whether a tensor may be split over several buckets. If not, a bucket takes

@@ -1,4 +1,4 @@
-"""Marks around collectives, by which another thread sees that one waits."""
+"""Marks around collectives, which show another thread that one waits."""
 
 import time
 from collections.abc import Callable
@@ -10,9 +10,9 @@ import tensorflow as tf
 class CollectiveMark:
     """Numbers collectives that run one after the other, and records their ends.
 
-    TensorFlow cannot say whether a collective waits. Its own time limit for each
-    collective, `timeout_seconds`, keeps a thread for as long as the limit is: hundreds
-    of sums a second would need tens of thousands of threads. Two marks take a
+    TensorFlow does not report whether a collective waits. Its own time limit for each
+    collective, `timeout_seconds`, keeps a thread for the duration of the limit:
+    hundreds of sums a second would need tens of thousands of threads. Two marks take a
     microsecond or two.
 
     Args:
@@ -46,17 +46,17 @@ class CollectiveMark:
         with tf.control_dependencies([number]):
             results = collective()
         with tf.control_dependencies(_tensors(results)), tf.device(self._device):
-            # The number, and not one more: after a collective that failed the next one
-            # sets this right.
+            # Assigned, not incremented, so that the next collective corrects it after a
+            # failure.
             self._ended.assign(number, read_value=False)
         return results
 
     def waited(self) -> float:
-        """Returns for how many seconds the present collective has run, or 0.0.
+        """Returns the seconds that the current collective has run, or 0.0.
 
-        It counts from the first call that found it running.
+        The time counts from the first call that found it running.
         """
-        # In this order: one that runs in between must not look like one that waits.
+        # In this order, so that a collective in between does not look like a wait.
         ended = int(self._ended.numpy())
         begun = int(self._begun.numpy())
         now = time.monotonic()

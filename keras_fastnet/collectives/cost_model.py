@@ -1,6 +1,6 @@
 """Predicts the time of an all-reduce from its messages, bytes and copies.
 
-The model is linear. An algorithm on a grid has an amount of `Work`; a machine has
+The model is linear. An algorithm on a grid has its `Work`; a machine has its
 `UnitCosts`; the predicted time is their product. The same formulas choose an algorithm,
 plan a cluster and, solved for the unit costs, fit them to measurements.
 
@@ -41,7 +41,7 @@ class Topology:
     Attributes:
         hosts: Number of hosts.
         ranks_per_host: Ranks on each host; 1 if hosts have different numbers of ranks,
-            since then no ranks are known to share a host.
+            since then ranks may not share a host.
         cards: Network cards of each host, shared by its ranks.
         cores: Processor cores of each host, shared by its ranks; `None` if every rank
             has its own.
@@ -114,7 +114,7 @@ class Work:
         return Work(*(times * amount for amount in dataclasses.astuple(self)))
 
     def on_shared_cores(self, ranks_per_core: float) -> "Work":
-        """Returns work that takes as long on an unshared core.
+        """Returns the work that would take as long on an unshared core.
 
         Args:
             ranks_per_core: Ranks that share a core. Everything takes this many times as
@@ -129,7 +129,7 @@ class Work:
 
 @dataclasses.dataclass(frozen=True)
 class UnitCosts:
-    """Seconds for each unit of `Work`, for a rank with a core of its own.
+    """Seconds for each unit of `Work`, for a rank with its own core.
 
     Attributes:
         host_round: Waiting for a message within a host.
@@ -296,7 +296,7 @@ def _work_of_vector(
     sharing = max(1.0, topology.ranks_per_host / topology.cards)
     if algorithm == "torus":
         chunk = nbytes / columns
-        # As in the ring over all ranks, a column leaves each host once.
+        # As in the ring over all ranks, each column leaves each host once.
         crossing = min(columns, topology.ranks_per_host)
         column_sharing = max(1.0, crossing / topology.cards)
         return (

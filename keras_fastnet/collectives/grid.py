@@ -33,7 +33,7 @@ def grids_of(ranks: int) -> list[Grid]:
 
 
 def check_grid(grid: object, ranks: int) -> Grid:
-    """Returns the grid that a user asked for.
+    """Returns the grid that the user requested.
 
     Args:
         grid: `(rows, columns)`.
@@ -65,10 +65,6 @@ def check_grid(grid: object, ranks: int) -> Grid:
 
 def rows_of_ranks(grid: Grid, hosts: Sequence[str]) -> list[list[int]]:
     """Returns the ranks of every row, with those of one host next to each other.
-
-    Args:
-        grid: The grid.
-        hosts: Each rank's host, by rank.
 
     Returns:
         The ranks of every row. The transport decides their columns.

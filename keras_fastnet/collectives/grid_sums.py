@@ -8,7 +8,7 @@ from keras_fastnet.collectives.cost_model import Algorithm
 
 
 class Group(Protocol):
-    """A group of ranks that reduce together, as one of them sees it.
+    """A group of ranks that reduce together, called by one of them.
 
     Vectors have one axis, and the same length and dtype on all ranks of the group. All
     ranks call the same operations in the same order. An operation may overwrite the
@@ -44,7 +44,7 @@ class Group(Protocol):
     def start_all_reduce(self, vector: Any) -> Callable[[], Any]:
         """Starts an all-reduce that sends as few bytes as possible.
 
-        One more may be started before this one is waited for.
+        Another may be started before waiting for this one.
 
         Args:
             vector: This rank's vector, whose length is a multiple of `size`.
@@ -65,7 +65,7 @@ class Group(Protocol):
 
 
 class GridSums:
-    """Sums vectors over all ranks of a grid, as one rank.
+    """Sums vectors over all ranks of a grid, called by one rank.
 
     Each vector's chunk is summed on one rank and copied from there, so that results are
     bit-equal on all ranks.
@@ -74,8 +74,8 @@ class GridSums:
         row: The ranks in this rank's row of the grid.
         column: The ranks in its column.
         everyone: All ranks.
-        algorithm_for: Returns the algorithm for a vector of so many bytes; the same on
-            all ranks.
+        algorithm_for: Returns the algorithm for a vector of a given number of bytes;
+            the same on all ranks.
 
     Attributes:
         ranks: Number of ranks, which divides the length of every vector.
@@ -107,7 +107,7 @@ class GridSums:
 
         Args:
             vectors: This rank's vectors. All ranks have the same number, with the same
-                lengths and dtypes. Each is drawn once the previous sum is under way.
+                lengths and dtypes. Each is read after the previous sum has started.
             algorithm: The algorithm.
 
         Returns:

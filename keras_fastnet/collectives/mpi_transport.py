@@ -19,7 +19,7 @@ from keras_fastnet.collectives.grid_sums import GridSums
 # Bytes of a segment. A bucket is summed in segments, which overlap row and column
 # phases and stay in the processor's cache. The fastest in `benchmarks/all_reduce`.
 _SEGMENT_BYTES = 2 * 2**20
-# Alignment of memory that TensorFlow takes without a copy.
+# Alignment of memory that TensorFlow uses without a copy.
 _ALIGNMENT = 64
 _HALVES = (np.dtype("float16"), np.dtype(ml_dtypes.bfloat16))
 # Interval at which a waiting rank checks that its peers are alive.
@@ -30,8 +30,8 @@ class Vector(NamedTuple):
     """A rank's values for a sum, and the memory for the sum.
 
     Attributes:
-        values: The rank's values. They are only read, so they may lie in memory that
-            belongs to others.
+        values: The rank's values. They are only read, so TensorFlow may own their
+            memory.
         room: Memory for as many elements; may be that of `values`.
     """
 
@@ -40,11 +40,7 @@ class Vector(NamedTuple):
 
     @classmethod
     def in_place(cls, array: np.ndarray) -> "Vector":
-        """Returns a vector whose sum overwrites its values.
-
-        Args:
-            array: The values.
-        """
+        """Returns a vector whose sum overwrites its values."""
         return cls(array, array)
 
 
@@ -94,7 +90,7 @@ class MpiGroup:
         return lambda: self.all_gather(scattered(), vector)
 
     def gather_and_sum(self, vector: Vector) -> Vector:
-        """Sums vectors, with few messages; see `Group.gather_and_sum`."""
+        """Sums vectors with few messages; see `Group.gather_and_sum`."""
         if self.size == 1:
             return vector
         values = vector.values
@@ -104,11 +100,7 @@ class MpiGroup:
         return Vector.in_place(vector.room)
 
     def gather(self, row: np.ndarray) -> np.ndarray:
-        """Returns the vectors of all ranks as rows, in the order of the group.
-
-        Args:
-            row: This rank's vector.
-        """
+        """Returns the vectors of all ranks as rows, in the order of the group."""
         rows = np.empty((self.size, row.size), row.dtype)
         self._wait(self._communicator.Iallgather(_bytes_of(row), _bytes_of(rows)))
         return rows
@@ -145,12 +137,7 @@ class MpiGroup:
 
 
 def _sum(parts: np.ndarray, total: np.ndarray) -> None:
-    """Adds rows in their order.
-
-    Args:
-        parts: The rows.
-        total: Receives the sum.
-    """
+    """Adds rows in their order."""
     if parts.dtype not in _HALVES:
         np.add(parts[0], parts[1], out=total)
         for part in parts[2:]:
@@ -196,12 +183,12 @@ def mpi_sums(
 class MpiBucketSums:
     """Sums buckets with as few copies as possible.
 
-    MPI sends large tensors from where they are, and small ones packed. It receives into
-    memory that TensorFlow then takes without a copy.
+    MPI sends large tensors from their own memory, and small ones packed. It receives
+    into memory that TensorFlow then uses without a copy.
 
     MPI deadlocks if ranks sum in different orders. A rank's buckets are therefore
-    summed in the order of the program, and before each the ranks compare what they are
-    about to sum.
+    summed in the order of the program, and before each sum the ranks compare what they
+    are about to sum.
 
     Args:
         grid_sums: The collectives.
@@ -322,12 +309,7 @@ def segments(
 
 
 def _aligned(length: int, dtype: np.dtype) -> np.ndarray:
-    """Returns an uninitialized vector in memory that TensorFlow takes without a copy.
-
-    Args:
-        length: Number of elements.
-        dtype: Their dtype.
-    """
+    """Returns an uninitialized vector in memory that TensorFlow uses without a copy."""
     nbytes = length * dtype.itemsize
     memory = np.empty(nbytes + _ALIGNMENT, np.uint8)
     first = -memory.ctypes.data % _ALIGNMENT

@@ -81,11 +81,7 @@ class TensorFlowGroup:
         return self.gather(chunk)
 
     def gather(self, chunk: tf.Tensor) -> tf.Tensor:
-        """Returns the chunks of all ranks, in the order of the group.
-
-        Args:
-            chunk: This rank's chunk.
-        """
+        """Returns the chunks of all ranks, in the order of the group."""
         if self.size == 1:
             return chunk
         gather = tf.raw_ops.CollectiveGatherV2
@@ -96,7 +92,7 @@ class TensorFlowGroup:
         return self._run(gather, chunk)
 
     def start_all_reduce(self, vector: tf.Tensor) -> Callable[[], tf.Tensor]:
-        """Sums vectors, with few bytes; see `Group.start_all_reduce`."""
+        """Sums vectors with few bytes; see `Group.start_all_reduce`."""
         if self.size == 1:
             total = vector
         elif vector.dtype in _HALVES:
@@ -108,7 +104,7 @@ class TensorFlowGroup:
         return lambda: total
 
     def gather_and_sum(self, vector: tf.Tensor) -> tf.Tensor:
-        """Sums vectors, with few messages; see `Group.gather_and_sum`."""
+        """Sums vectors with few messages; see `Group.gather_and_sum`."""
         if self.size == 1:
             return vector
         with tf.device(self._device):
@@ -140,8 +136,8 @@ class TensorFlowGroup:
 def _key_of(operation: str, value: tf.Tensor) -> int | tf.Tensor:
     """Returns the key of an operation on tensors of one dtype and size.
 
-    A size that is known only at run time gives the same key as a static one: one worker
-    may have traced a function for any size, another for this one.
+    A size known only at run time gives the same key as a static one: one worker may
+    have traced a function for any size, another for this size.
     """
     kind = zlib.crc32(f"{operation} {value.dtype.name} {value.shape.rank}".encode())
     size = value.shape.num_elements()
@@ -176,8 +172,8 @@ def tensorflow_sums(
         nccl: Whether NCCL connects the ranks. Defaults to `False`.
         timeout_seconds: Seconds that a collective waits for the other ranks; 0.0 for no
             limit. Defaults to `0.0`.
-        watch: Called with a clock of each group, which returns for how many seconds it
-            has waited. Defaults to nothing.
+        watch: Called with a clock of each group, which returns the seconds that it has
+            waited. Defaults to doing nothing.
     """
 
     def groups(names: Sequence[str], size: int) -> list[TensorFlowGroup]:

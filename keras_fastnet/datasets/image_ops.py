@@ -11,11 +11,11 @@ _ASPECT_RATIO = (3 / 4, 4 / 3)
 # After this many crops that do not fit into the image, the whole image is used.
 _ATTEMPTS = 100
 _NO_BMP = (
-    "Images must be JPEG, PNG or GIF files. Received: a BMP file, of whose palette "
-    "TensorFlow returns the indices. Convert it to PNG"
+    "Images must be JPEG, PNG or GIF files. Received: a BMP file, whose palette "
+    "indices TensorFlow returns as colours. Convert it to PNG"
 )
 PADDING = 4
-"""Pixels by which `shift` moves an image at most."""
+"""The largest number of pixels by which `shift` moves an image."""
 
 
 def parse(
@@ -95,7 +95,7 @@ def decode_random_crop(
     def window(shape: tf.Tensor) -> tf.Tensor:
         begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
             shape,
-            # The whole image is the object, of which any part may be covered.
+            # The whole image is the object, any part of which may be cropped.
             tf.constant([[[0.0, 0.0, 1.0, 1.0]]]),
             seed,
             min_object_covered=0.0,

@@ -39,7 +39,7 @@ IMAGENET_MEAN = (123.675, 116.28, 103.53)
 IMAGENET_STD = (58.395, 57.12, 57.375)
 # Random numbers for each example: two for the crop, one for mirroring.
 _NUMBERS = 3
-# Files that are counted at once: many, since disks serve many slow requests.
+# Files that are counted at once; many, since file systems may be slow.
 _THREADS = 16
 
 
@@ -142,7 +142,7 @@ class ImageRecords:
         mean: Sequence[float] = IMAGENET_MEAN,
         std: Sequence[float] = IMAGENET_STD,
     ) -> tf.data.Dataset:
-        """Returns shuffled, augmented batches of one epoch, in another order each time.
+        """Returns shuffled, augmented batches of one epoch, in a new order each time.
 
         Files are read in random order, 16 in parallel, and shuffled in a buffer of
         `shuffle_buffer` records. Order and augmentation follow from `seed`, the epoch,
@@ -195,7 +195,7 @@ class ImageRecords:
         of_order, of_images = (int(number) for number in seeds)
         stored = self.files, self._ends, self._omitted
         records = read(*stored, share, (of_order, shuffle_buffer))
-        # Other numbers for every example and epoch. Random operations within `map`
+        # Different numbers for every example and epoch. Random operations within `map`
         # would restart when an interrupted epoch is resumed.
         random = tf.data.Dataset.random(of_images, rerandomize_each_iteration=True)
         random = random.batch(_NUMBERS, drop_remainder=True)

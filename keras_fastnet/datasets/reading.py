@@ -1,4 +1,4 @@
-"""Record files: which records a worker reads, in order, and which are damaged."""
+"""Record files: selects a worker's records, and finds damaged ones."""
 
 import dataclasses
 import glob
@@ -30,8 +30,8 @@ def find_files(data_dir: pathlib.Path, split: str) -> list[pathlib.Path]:
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If files that count themselves, as `-00000-of-00002` does, are not
-            as many as they say.
+        ValueError: If the number of files differs from that in names such as
+            `train-00000-of-00002`.
     """
     pattern = f"{glob.escape(split)}-*"
     files = sorted(path for path in data_dir.glob(pattern) if path.is_file())
@@ -46,10 +46,10 @@ def find_files(data_dir: pathlib.Path, split: str) -> list[pathlib.Path]:
     }
     if totals not in ({None}, {len(files)}):
         raise ValueError(
-            "The files of a split must be those of one conversion, all that `-of-` in "
-            f"their names counts. Received: {len(files):,} files from {files[0].name} "
-            f"to {files[-1].name} in {data_dir}. Fetch what is missing, or move what "
-            "does not belong to them elsewhere."
+            "The files of a split must be of one conversion, and as many as `-of-` in "
+            f"their names states. Received: {len(files):,} files from {files[0].name} "
+            f"to {files[-1].name} in {data_dir}. Fetch missing files, or move files of "
+            "another conversion elsewhere."
         )
     return files
 
@@ -75,8 +75,8 @@ def count_records(path: pathlib.Path) -> int:
     raise ValueError(
         f"A TFRecord file must consist of whole records. Received: {path}, which "
         f"{'ends within one' if size else 'is empty'}. Fetch or write the file again, "
-        'unpack it if it is compressed, or pass `corrupt="skip"` to do without what '
-        "cannot be read."
+        'unpack it if it is compressed, or pass `corrupt="skip"` to omit unreadable '
+        "records."
     )
 
 
@@ -106,11 +106,6 @@ def share_records(rank: int, num_workers: int, counts: Sequence[int]) -> Share:
 
     Workers read whole files if all get the same number of files. The shares do not
     depend on the order in which files are read, so workers need not agree on one.
-
-    Args:
-        rank: The worker's rank.
-        num_workers: Number of workers.
-        counts: Number of records in each file.
     """
     files = len(counts)
     if files % num_workers == 0:
@@ -201,10 +196,10 @@ def find_usable(
         label_key: The feature that holds an integer.
 
     Returns:
-        The number of records of each file that can be read, the file's index and the
-        number of those among them that cannot be used, and a line about each record
-        that is lost. TensorFlow cannot read on after a wrong checksum, so the rest of a
-        file is one of them.
+        The number of readable records of each file; the file index and number of each
+        readable record that cannot be used; and a line about each lost record.
+        TensorFlow cannot read on after a wrong checksum, so the rest of such a file
+        counts as one lost record.
     """
 
     @tf.function(input_signature=[tf.TensorSpec((), tf.string)], autograph=False)

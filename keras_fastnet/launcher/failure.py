@@ -1,4 +1,4 @@
-"""Which worker of a start failed first, and why."""
+"""Finds the worker that failed first, and the reason."""
 
 import contextlib
 import dataclasses
@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from keras_fastnet.launcher.supervisor import Supervisor, WorkerProcess
-from keras_fastnet.text import count
 
 _LAST_LINES = 20
 _LAST_BYTES = 1 << 14
@@ -23,17 +22,15 @@ class Recorded:
         error: The exception, as `"RuntimeError: no data"`.
         traceback: The text of its traceback.
         time: When it came, in seconds since 1970.
-        updates: The updates that the model had made; `None` if it came outside `fit`.
     """
 
     error: str
     traceback: str
     time: float
-    updates: int | None
 
     @property
     def is_of_another_worker(self) -> bool:
-        """Whether it names another worker, which is suspended or has ended."""
+        """Whether it names another worker as the cause."""
         return self.error.startswith("ClusterError: ")
 
 
@@ -44,7 +41,7 @@ class Failure:
     Attributes:
         rank: The rank of the worker that failed first.
         exit_code: Its exit code, or the negated number of the signal that killed it.
-        recorded: Its exception; `None` if it recorded none, as when it is killed.
+        recorded: Its exception; `None` if it recorded none, for example when killed.
     """
 
     rank: int
@@ -58,19 +55,6 @@ class Failure:
             return self.exit_code
         # A worker that does not end after its exception is killed.
         return 1 if self.recorded is not None else 128 - self.exit_code
-
-    @property
-    def repeatable(self) -> tuple[str, str] | None:
-        """The exception and the update at which it came, as texts.
-
-        `None` if the failure was not an exception of the program itself.
-        """
-        if self.recorded is None or self.recorded.is_of_another_worker:
-            return None
-        updates = self.recorded.updates
-        at = "outside `fit`" if updates is None else f"after {count(updates, 'update')}"
-        # Without the addresses of objects.
-        return re.sub("0x[0-9a-f]+", "", self.recorded.error), at
 
     @property
     def heading(self) -> str:
@@ -88,16 +72,16 @@ class Failure:
 
 
 def _first_line(error: str) -> str:
-    """Returns the line that says what failed.
+    """Returns the line of an error that describes the failure.
 
     Args:
         error: As `Recorded.error`. TensorFlow names the operation, and the lines of the
-            program that have made it, before it says what failed.
+            program that created it, before the failure.
     """
     first, _, rest = error.partition("\n")
     heading, found, _ = first.partition("Graph execution error:")
     if found:
-        # Of several errors, with a number each, all but one are often "Cancelled".
+        # Of several numbered errors, all but one are often "Cancelled".
         line = re.search(r"^ +\(0\) (.+)|^(?!Detected at|\d+ root)(\S.*)", rest, re.M)
         first = heading + (line[1] or line[2]) if line else first
     return re.sub(r"{{function_node \S+?}} ", "", first)
@@ -106,12 +90,12 @@ def _first_line(error: str) -> str:
 def find_failure(
     workers: Sequence[WorkerProcess], records: Sequence[Path], found: Supervisor
 ) -> Failure | None:
-    """Returns which worker failed first, and why; `None` if none has.
+    """Returns the first failure; `None` if no worker has failed.
 
     Args:
         workers: All workers, which have ended.
-        records: Where each has recorded its exception.
-        found: What their supervisor has found.
+        records: The file in which each has recorded its exception.
+        found: The result of their supervisor.
     """
     if found.first is None:
         return None
@@ -119,7 +103,7 @@ def find_failure(
     for worker, path in zip(workers, records, strict=True):
         if path.exists():
             recorded[worker.rank] = Recorded(**json.loads(path.read_text("utf-8")))
-    # The worker that fails may end later than those that wait for it, whose errors name
+    # The failed worker may end later than workers that wait for it, whose errors name
     # it, or that MPI has ended.
     causes = [
         worker
@@ -134,11 +118,7 @@ def find_failure(
 
 
 def last_lines(path: Path) -> list[str]:
-    """Returns the last lines of a file, with progress bars in their final state.
-
-    Args:
-        path: The file.
-    """
+    """Returns the last lines of a file, with progress bars in their final state."""
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - _LAST_BYTES))
         text = file.read().decode(errors="replace")

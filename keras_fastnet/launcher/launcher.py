@@ -1,4 +1,4 @@
-"""`run`: runs a program in several workers of this machine, again after a failure."""
+"""`run`: runs a program in several workers of this machine, with restarts."""
 
 import dataclasses
 import json
@@ -37,7 +37,7 @@ _AT_START = str(Path(__file__).with_name("at_start"))
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """Everything that a start of this machine's workers needs.
+    """One start of this machine's workers.
 
     Attributes:
         words: The interpreter and its arguments.
@@ -112,11 +112,7 @@ class Start:
         return (self.log_dir or self.folder) / f"rank-{self.first_rank + index}.log"
 
     def message(self, failure: Failure) -> list[str]:
-        """Returns the lines about a failure, the most telling one last.
-
-        Args:
-            failure: The failure.
-        """
+        """Returns the lines about a failure, the most informative one last."""
         lines = []
         index = failure.rank - self.first_rank
         if index:
@@ -139,7 +135,7 @@ Transport = Literal["auto", "tensorflow", "mpi"]
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """Where the workers of this machine run.
+    """The placement of this machine's workers.
 
     Attributes:
         threads_per_worker: The size of each of a worker's thread pools. Defaults
@@ -178,8 +174,8 @@ def run(
 ) -> int:
     """Runs a Python program in local workers and waits until all have ended.
 
-    Rank 0 writes to stdout and stderr of this process, as if it ran alone. The
-    launcher's own messages go to `sys.stderr`.
+    Rank 0 writes to stdout and stderr of this process. The launcher's own messages go
+    to `sys.stderr`.
 
     Args:
         workers: The number of workers on this machine, at least 1.
@@ -187,10 +183,10 @@ def run(
             a module and its arguments.
         placement: Threads, GPUs and machines. Defaults to an equal division of this
             machine.
-        transport: `"mpi"`, whether the workers are also ranks of an MPI world, over
-            which `TorusStrategy` then reduces; `"tensorflow"`, whether they are not.
-            Defaults to `"auto"`: they are on CPUs of one machine, if the wheels of
-            mpi4py and MPICH are installed.
+        transport: `"mpi"` makes the workers ranks of an MPI world too, over which
+            `TorusStrategy` then reduces; `"tensorflow"` does not. Defaults to `"auto"`:
+            MPI on the CPUs of one machine, if the wheels of mpi4py and MPICH are
+            installed.
         max_restarts: How many times all workers are started again after a failure.
             Defaults to `0`.
         log_dir: A directory for the files `rank-1.log` and so on, which receive the
@@ -203,7 +199,7 @@ def run(
         the launcher itself gets a signal, 128 plus its number.
 
     Raises:
-        UsageError: If the workers cannot be started. None was started then.
+        UsageError: If the workers cannot be started, before any has started.
         ValueError: If a number is out of range.
     """
     checked_integer("workers", workers, at_least=1)
@@ -253,8 +249,7 @@ def run(
 
 
 def _start_repeatedly(start: Start, max_restarts: int) -> int:
-    """Starts all workers until they succeed or must not be started again."""
-    seen = set()
+    """Starts all workers until they succeed, or have failed once too often."""
     code = 0
     for restart in range(max_restarts + 1):
         if restart:
@@ -269,14 +264,6 @@ def _start_repeatedly(start: Start, max_restarts: int) -> int:
             return 0
         code = failure.launch_code
         _say(*start.message(failure))
-        same = failure.repeatable
-        if restart < max_restarts and same is not None and same in seen:
-            _say(
-                f"fastnet: not restarted: the same error came a second time {same[1]}, "
-                "and would come again"
-            )
-            break
-        seen.add(same)
     return code
 
 
@@ -287,8 +274,8 @@ def _interpreter_command(command: Sequence[str]) -> list[str]:
         del words[0]
     if not words or words == ["-m"]:
         raise UsageError(
-            "There must be a script or a module to run. Received: none. Name it "
-            "after the options: `fastnet run --workers 2 train.py`, or "
+            "`fastnet run` needs a script or a module. Received: none. Name it after "
+            "the options: `fastnet run --workers 2 train.py`, or "
             "`fastnet run --workers 2 -m package.train`."
         )
     # Python itself reports a module that it does not find.

@@ -1,7 +1,8 @@
-"""Gets ranks of an MPI world from `mpiexec`, for workers that the launcher starts.
+"""Gets ranks of an MPI world from `mpiexec`, for the launcher's workers.
 
 `mpiexec` starts a small process for each rank, which hands its rank over to a worker.
-So the launcher supervises, shows and ends its workers with MPI just as without.
+So the launcher supervises, shows and ends its workers in the same way with and without
+MPI.
 """
 
 import contextlib
@@ -49,17 +50,14 @@ def mpiexec() -> str | None:
 
 
 def can_start_ranks(environment: Mapping[str, str]) -> bool:
-    """Returns whether MPI's ranks can surely be started on this machine.
+    """Returns whether the wheels that can start MPI's ranks are installed.
 
-    MPICH's wheel fits mpi4py's. Another library may be that of another mpi4py, and
-    `mpiexec` may refuse to start more ranks than cores.
-
-    Args:
-        environment: The environment variables.
+    MPICH's wheel matches mpi4py's. Another library may not match, and its `mpiexec` may
+    not start more ranks than cores.
     """
     with contextlib.suppress(metadata.PackageNotFoundError):
         metadata.version("mpich")
-        # Ranks of another world would hand down their variables.
+        # Ranks of another world would pass on their variables.
         is_free = mpi_rank(environment) is None
         return is_free and mpi4py_is_installed() and mpiexec() is not None
     return False
@@ -68,9 +66,6 @@ def can_start_ranks(environment: Mapping[str, str]) -> bool:
 @contextlib.contextmanager
 def mpi_ranks(workers: int) -> Iterator[list[MpiRank]]:
     """Gets ranks from `mpiexec`, which are valid until the context ends.
-
-    Args:
-        workers: The number of ranks.
 
     Yields:
         The MPI ranks, in order.
@@ -88,7 +83,7 @@ def mpi_ranks(workers: int) -> Iterator[list[MpiRank]]:
         )
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="fastnet-"))
-        # Keeps messages apart, whole.
+        # Keeps each message whole.
         listener = stack.enter_context(
             socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         )
@@ -112,8 +107,8 @@ def mpi_ranks(workers: int) -> Iterator[list[MpiRank]]:
             if found is None:
                 lines = Path(log.name).read_text(errors="replace").strip()
                 raise UsageError(
-                    "mpiexec must start processes on this machine, and tell each its "
-                    f"rank as MPICH and Open MPI do. Received from `{command}`: "
+                    "mpiexec must start processes on this machine, and set each rank "
+                    f"as MPICH and Open MPI do. Received from `{command}`: "
                     f"{lines or 'no message'}. Start the script with it directly: "
                     f"`mpiexec -n {workers} python train.py`."
                 )
@@ -124,7 +119,7 @@ def mpi_ranks(workers: int) -> Iterator[list[MpiRank]]:
 def _next_rank(
     listener: socket.socket, process: subprocess.Popen, stack: contextlib.ExitStack
 ) -> tuple[int, MpiRank] | None:
-    """Returns the number of a rank, and what makes a process that rank."""
+    """Returns the number of a rank, and its variables and descriptors."""
     end = time.monotonic() + _START_SECONDS
     while not select.select([listener], [], [], 0.2)[0]:
         if process.poll() is not None or time.monotonic() > end:

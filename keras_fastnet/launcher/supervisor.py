@@ -1,4 +1,4 @@
-"""Worker processes: waits for those of one start, and ends them together."""
+"""Worker processes, and a supervisor that waits for all and ends them together."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ _KILLED_SECONDS = 1.0
 
 
 class WorkerProcess:
-    """One worker, started in a session and process group of its own.
+    """One worker, started in a new session and process group.
 
     Args:
         rank: The rank of the worker.
@@ -79,7 +79,7 @@ class WorkerProcess:
             self._signal(signal.SIGKILL)
 
     def close(self) -> None:
-        """Kills what is left of the group."""
+        """Kills the rest of the group."""
         self.kill()
         self._process.wait()
 
@@ -96,22 +96,22 @@ class WorkerProcess:
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """The signals that end the workers."""
 LOOK_SECONDS = 0.05
-# Between SIGTERM and SIGKILL. After a failure the others wait in a collective, and
-# close files at most. After a signal to the launcher `BackupAndRestore` ends the update
-# and writes a backup; a second Ctrl-C ends the wait.
+# Seconds between SIGTERM and SIGKILL. After a failure the others wait in a collective,
+# and at most close files. After a signal to the launcher `BackupAndRestore` ends the
+# update and writes a backup; a second Ctrl-C ends the wait.
 _FAILURE_SECONDS = 5.0
 _SIGNAL_SECONDS = 30.0
-# A worker that has failed may still finish writing a backup. Then it must end, even if
-# a thread of its program does not.
+# A failed worker may still finish writing a backup. Then it must end, even if one of
+# its threads does not.
 _LINGER_SECONDS = 30.0
 
 
 @contextmanager
 def noted_signals() -> Iterator[list[int]]:
-    """A context in which Ctrl-C, SIGTERM and SIGHUP are noted.
+    """Returns a context in which Ctrl-C, SIGTERM and SIGHUP are recorded.
 
     Yields:
-        The numbers of those that have come, in their order.
+        The numbers of the signals received, in order.
     """
     received: list[int] = []
     in_main_thread = threading.current_thread() is threading.main_thread()
@@ -130,18 +130,18 @@ def noted_signals() -> Iterator[list[int]]:
 class Supervisor:
     """Watches the workers of one start.
 
-    The thread that has started them must live as long as they do: the kernel kills them
+    The thread that has started the workers must outlive them: the kernel kills them
     when it ends.
 
     Args:
         workers: The workers.
-        records: The file of each worker in which it records its exception.
+        records: The file in which each worker records its exception.
         signals: The signals to this process, which end the workers.
 
     Attributes:
         first: The worker that was the first to end with an error, or `None`. Workers
             that the supervisor has ended do not count.
-        failed_at: When it was found to have failed, in seconds since 1970.
+        failed_at: The time when its failure was found, in seconds since 1970.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class Supervisor:
                 if ran and worker.exit_code is not None:
                     if worker.exit_code:
                         self._fail(worker)
-                    # Ends its child processes too, whatever its exit code.
+                    # Ends its child processes too, with any exit code.
                     worker.end(_FAILURE_SECONDS)
             self._handle_signals()
             self._end_lingering()

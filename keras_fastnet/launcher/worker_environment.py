@@ -1,4 +1,4 @@
-"""This machine's CPUs and GPUs, and the variables that give each worker its part."""
+"""The environment variables that divide this machine's CPUs and GPUs."""
 
 import json
 import os
@@ -32,9 +32,6 @@ class Host(NamedTuple):
 
     def addresses(self, first_port: int) -> list[str]:
         """Returns the addresses of its workers, by rank.
-
-        Args:
-            first_port: The port of the first one.
 
         Example:
 
@@ -87,7 +84,7 @@ def worker_environments(
         if threads_per_worker is not None or variable not in environment:
             shared[variable] = str(threads)
     if "PYTHONHASHSEED" not in environment:
-        # Sets of strings, such as names of classes, have one order on all workers.
+        # Sets of strings, such as class names, then have the same order on all workers.
         shared["PYTHONHASHSEED"] = "0"
     if threads_per_worker is None and _OPERATIONS not in environment:
         # With a single thread a worker cannot compute and communicate at once.
@@ -114,7 +111,7 @@ def available_cpus() -> int:
 
 def processor_name() -> str:
     """Returns the processor's model name."""
-    # Processors of other kinds than x86-64 have no such line.
+    # Only x86-64 processors have such a line.
     named = re.search(r"^model name\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.M)
     return named[1] if named else platform.machine()
 

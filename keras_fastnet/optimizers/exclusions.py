@@ -12,7 +12,7 @@ from keras_fastnet.text import table
 
 @dataclass(frozen=True)
 class Treatment:
-    """Whether LARS decays and adapts a variable, and why not.
+    """The treatment of a variable by LARS, with the reason.
 
     Attributes:
         path: The variable's path in its model.
@@ -59,9 +59,9 @@ def _yes_no(value: bool) -> str:
     return "yes" if value else "no"
 
 
-# What Keras's layers call biases and the variables of normalization layers, also those
-# of rank 2 and above: of `MultiHeadAttention`, `GRU`, `LayerNormalization` on several
-# axes. Names decide, since an optimizer is given variables without their layers.
+# Names that Keras's layers give to biases and normalization variables, including those
+# of rank 2 and above, in `MultiHeadAttention`, `GRU` or `LayerNormalization` on several
+# axes. Optimizers receive variables without their layers, so only names identify them.
 _NAMES = ("bias", "beta", "gamma", "scale")
 
 
@@ -136,11 +136,7 @@ class Exclusions:
         return decided
 
     def keep(self, decided: Sequence[Treatment]) -> None:
-        """Keeps treatments, so that they are saved.
-
-        Args:
-            decided: Results of `decide`.
-        """
+        """Keeps treatments, so that they are saved."""
         self._decided = list(decided)
 
     def get_config(self) -> dict[str, Any]:
@@ -149,7 +145,7 @@ class Exclusions:
         arguments = {"exclude_biases_and_norms": self._by_default, **patterns}
         if not self._decided:
             return arguments
-        # As JSON has them, without the paths, which Keras may change.
+        # As JSON values, without the paths, which Keras may change.
         decided = [
             {**asdict(t), "path": "", "shape": list(t.shape)} for t in self._decided
         ]

@@ -18,6 +18,7 @@ from keras_fastnet._keras.scopes import (
     refuse_lone_update,
 )
 from keras_fastnet.arguments import checked_integer, checked_number
+from keras_fastnet.optimizers.gradient_noise import NoiseRecord, part_of
 
 
 @keras.saving.register_keras_serializable(package="keras_fastnet")
@@ -44,7 +45,7 @@ class LargeBatchOptimizer(MicroBatchOptimizer, optimizers.LossScaleOptimizer):
 
     The accumulated gradients take four bytes for each weight. Sparse gradients are
     converted to dense ones. The program needs a strategy of `keras_fastnet`, on one
-    device too: `fit` reports the sizes of micro-batches and the ends of epochs by it.
+    device too: it reports the sizes of micro-batches and the ends of epochs in `fit`.
 
     Args:
         inner_optimizer: A Keras optimizer, such as `LARS`, without
@@ -107,6 +108,7 @@ class LargeBatchOptimizer(MicroBatchOptimizer, optimizers.LossScaleOptimizer):
         self.accumulation_steps = steps
         self.learning_rate_factor = 1.0
         self._counted: Any = None
+        self._noise: NoiseRecord | None = None
         self._used: list[int] = []
         self._in_epoch = False
 
@@ -201,6 +203,11 @@ class LargeBatchOptimizer(MicroBatchOptimizer, optimizers.LossScaleOptimizer):
         steps = values.tensorflow_variable(self._steps)
         counted = values.tensorflow_variable(self._examples)
         first = tf.equal(counted, 0)
+        noise = self._noise
+        part = None if noise is None else part_of(gradients, own)
+
+        def parts() -> tf.Tensor | None:
+            return noise and tf.where(first, part, part + noise.parts)
 
         def add() -> None:
             def begin() -> None:
@@ -213,6 +220,8 @@ class LargeBatchOptimizer(MicroBatchOptimizer, optimizers.LossScaleOptimizer):
                     total.assign_add(_weighed(own, gradient))
                 self._examples.assign_add(examples)
 
+            if noise is not None:
+                noise.keep(parts())
             tf.cond(first, begin, go_on)
             self._micro_batches.assign_add(1)
 
@@ -230,12 +239,16 @@ class LargeBatchOptimizer(MicroBatchOptimizer, optimizers.LossScaleOptimizer):
                 share = tf.cast(own, tf.float64) / tf.cast(examples, tf.float64)
                 return [_weighed(share, gradient) for gradient in gradients]
 
-            self._update(tf.cond(first, mean_of_one, means))
+            self._update(
+                tf.cond(first, mean_of_one, means),
+                counted + examples,
+                parts(),
+            )
 
         tf.cond(seen + 1 >= steps, update, add)
 
     def finish_update(self) -> None:
-        """Updates with the micro-batches that are left, if any.
+        """Updates with the remaining micro-batches, if any.
 
         `fit` calls it at the end of every epoch, before validation. Under a strategy,
         call it outside of `strategy.run`, on all workers.
@@ -254,13 +267,29 @@ class LargeBatchOptimizer(MicroBatchOptimizer, optimizers.LossScaleOptimizer):
         self.finish_update()
         self._in_epoch = False
 
+    def record_noise(self, momentum: float) -> NoiseRecord:
+        """Starts to record the gradients' noise, until `stop_recording`.
+
+        Functions that were traced before record nothing. Use
+        `keras_fastnet.callbacks.GradientNoise`, which traces them again.
+
+        Args:
+            momentum: The weight of earlier updates in the moving averages.
+        """
+        self._noise = NoiseRecord(momentum, self._distribution_strategy)
+        return self._noise
+
+    def stop_recording(self) -> None:
+        """Ends the recording."""
+        self._noise = None
+
     def retrace(self) -> None:
         """Makes the next `finish_update` trace its function again."""
         self._finish = tf.function(self._finish_on_all_replicas)
 
     @contextlib.contextmanager
     def counting(self, examples: tf.Tensor) -> Iterator[None]:
-        """A context in which `fit` trains on a micro-batch of one device.
+        """Returns a context in which `fit` trains on a micro-batch of one device.
 
         Args:
             examples: Number of its examples.
@@ -306,16 +335,35 @@ class LargeBatchOptimizer(MicroBatchOptimizer, optimizers.LossScaleOptimizer):
     def _update_with_sums(self) -> None:
         sums = self._sums_in_use()
         examples = values.tensorflow_variable(self._examples)
-        self._update([total / tf.cast(examples, total.dtype) for total in sums])
+        self._update(
+            [total / tf.cast(examples, total.dtype) for total in sums],
+            tf.convert_to_tensor(examples),
+            self._noise and self._noise.parts,
+        )
 
     def _sums_in_use(self) -> list[Any]:
         """Returns the sums of the variables that have gradients."""
         return [values.tensorflow_variable(self._sums[i]) for i in self._used]
 
-    def _update(self, gradients: list[tf.Tensor]) -> None:
-        """Updates with this replica's part of the mean over the examples."""
+    def _update(
+        self, gradients: list[tf.Tensor], examples: tf.Tensor, parts: tf.Tensor | None
+    ) -> None:
+        """Updates with this replica's part of the mean over the examples.
+
+        Args:
+            gradients: That part.
+            examples: Number of the examples of all replicas.
+            parts: This replica's, for the record of the noise.
+        """
         variables = [self._trainable_variables[index] for index in self._used]
-        with summed_gradients(gradients, weighed=True) as sums:
+        recorded = [] if parts is None else [parts]
+        with summed_gradients([*gradients, *recorded], weighed=True) as everything:
+            sums = everything[: len(gradients)]
+            if self._noise is not None:
+                scale = self.dynamic_scale if self.loss_scaling else tf.ones([])
+                self._noise.add(
+                    everything[-1], sums, examples, tf.cast(scale, tf.float32)
+                )
             if self.loss_scaling:
                 super().apply(sums, variables)
             else:
@@ -359,8 +407,8 @@ def _check_inner(optimizer: Any) -> None:
 def _check_strategy() -> None:
     if not STRATEGIES:
         raise ValueError(
-            "LargeBatchOptimizer needs a strategy, on one device too: `fit` reports "
-            "the sizes of micro-batches and the ends of epochs by it. Received: no "
+            "LargeBatchOptimizer needs a strategy, on one device too: it reports the "
+            "sizes of micro-batches and the ends of epochs in `fit`. Received: no "
             "strategy. Call `keras_fastnet.TorusStrategy()` at the start of the "
             "program."
         )

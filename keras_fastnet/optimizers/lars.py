@@ -67,14 +67,9 @@ class LARS(optimizers.Optimizer):
         exclude_from_adaptation: Further variables to train at the full rate, in the
             same form. Defaults to `None`.
         clipnorm: As for every Keras optimizer, such as `keras.optimizers.SGD`, with
-            the same default; so are the next seven.
-        clipvalue: See `clipnorm`.
-        global_clipnorm: See `clipnorm`.
-        use_ema: See `clipnorm`.
-        ema_momentum: See `clipnorm`.
-        ema_overwrite_frequency: See `clipnorm`.
-        loss_scale_factor: See `clipnorm`.
-        gradient_accumulation_steps: See `clipnorm`.
+            the same default; so are `clipvalue`, `global_clipnorm`, `use_ema`,
+            `ema_momentum`, `ema_overwrite_frequency`, `loss_scale_factor` and
+            `gradient_accumulation_steps`.
         name: The optimizer's name. Defaults to `"lars"`.
         **kwargs: Passed to `keras.optimizers.Optimizer`.
 

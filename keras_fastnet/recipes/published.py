@@ -45,8 +45,8 @@ class Published:
         result: The result that the authors published, with batch and hardware.
         batch: The global batch, for ImageNet.
         settings: Settings that hold for every batch.
-        by_batch: Settings that differ between batches. A batch between them takes
-            those of the nearest one, and its rate is scaled.
+        by_batch: Settings that differ between batches. Other batches use those of the
+            nearest one, with a scaled rate.
         scaling: How the rate is scaled with the batch.
         scaling_is_published: Whether the authors state that scaling.
         steps: Factors of the peak by epoch, for a decay in steps. Empty for a
@@ -75,7 +75,7 @@ _MLPERF = "reference convergence points of MLPerf training 4.0, ResNet-50"
 _REFERENCE = "MLPerf's reference code"
 _HERE = "tuned on CIFAR-10, benchmarks/large_batch_accuracy"
 
-# Values that hold for most rows, which state others where they differ.
+# Values of most rows; rows state only different ones.
 _COMMON = {
     "warmup_start": chosen(0.0, "as MLPerf's reference"),
     "nesterov": chosen(False, "the source names none"),
@@ -234,7 +234,7 @@ google2021 = Published(
 
 The paper shows that it matches LARS at batch 32,768 if it is tuned as carefully. The
 values that the paper's search found were not available when this was written: those
-marked `chosen` are not the paper's, and do not promise its accuracy. Try half and twice
+marked `chosen` are not the paper's, and may not reach its accuracy. Try half and twice
 the rate before you compare.
 """
 

@@ -1,18 +1,19 @@
-"""`Recipe`: a published training, and what Keras needs to train by it."""
+"""`Recipe`: a published training's settings, as arguments for Keras."""
 
 import contextlib
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.arguments import checked_choice, checked_integer, multiples_near
+from keras_fastnet.callbacks import BatchGrowth, LearningRateWarmup
+from keras_fastnet.callbacks.progress import print_on_chief
+from keras_fastnet.models import zero_gamma_if_untrained
+from keras_fastnet.optimizers import LARS, LargeBatchOptimizer
 from keras_fastnet.recipes.published import RECIPES, Published, Setting, chosen
 from keras_fastnet.schedules import Polynomial, Steps, warmup_then_decay
 from keras_fastnet.text import count, table
-
-if TYPE_CHECKING:
-    from keras_fastnet._keras.keras_api import keras
-    from keras_fastnet.optimizers import LargeBatchOptimizer
 
 IMAGENET = 1_281_167
 """Training images of ImageNet-1K (ILSVRC 2012)."""
@@ -165,13 +166,9 @@ class Recipe:
             start=self["warmup_start"],
         )
 
-    # The methods below import TensorFlow, which `fastnet recipe` does without.
-
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
-        """The context to build a model in: the strategy's scope and a dtype policy."""
-        from keras_fastnet._keras.keras_api import keras
-
+        """Returns the context to build a model in: strategy scope and dtype policy."""
         policies = keras.mixed_precision
         before = policies.global_policy()
         policies.set_global_policy(self["precision"])
@@ -183,7 +180,7 @@ class Recipe:
             policies.set_global_policy(before)
 
     def compile(
-        self, model: "keras.Model", *, from_logits: bool, **arguments: Any
+        self, model: keras.Model, *, from_logits: bool, **arguments: Any
     ) -> None:
         """Compiles a model with the recipe's optimizer and loss.
 
@@ -199,13 +196,9 @@ class Recipe:
             **arguments: Other arguments of `model.compile`, such as `metrics`.
 
         Raises:
-            ValueError: If the model has another dtype policy or strategy than the
-                recipe.
+            ValueError: If the model's dtype policy or strategy differs from the
+                recipe's.
         """
-        from keras_fastnet._keras.keras_api import keras
-        from keras_fastnet.callbacks.progress import print_on_chief
-        from keras_fastnet.models import zero_gamma_if_untrained
-
         policy, strategy = model.dtype_policy.name, model.distribute_strategy
         if policy != self["precision"] or self._strategy not in (None, strategy):
             raise ValueError(
@@ -231,15 +224,13 @@ class Recipe:
         """
         return {"epochs": self["epochs"], "callbacks": self.callbacks()}
 
-    def optimizer(self) -> "LargeBatchOptimizer":
+    def optimizer(self) -> LargeBatchOptimizer:
         """Returns the optimizer: LARS, or SGD with weight decay inside the gradient.
 
         SGD is LARS without the trust ratio: `v = m v + rate (g + decay w)`, `w -= v`,
         with biases and normalization layers excluded from the decay. (Keras's SGD
-        applies weight decay outside the momentum, which is another formula.)
+        applies weight decay outside the momentum, a different formula.)
         """
-        from keras_fastnet.optimizers import LARS, LargeBatchOptimizer
-
         inner = LARS(
             self.rate_at(0.0),
             momentum=self["momentum"],
@@ -255,10 +246,8 @@ class Recipe:
             loss_scaling=self["precision"] == "mixed_float16",
         )
 
-    def callbacks(self) -> "list[keras.callbacks.Callback]":
+    def callbacks(self) -> list[keras.callbacks.Callback]:
         """Returns the callbacks that set the learning rate and the batch."""
-        from keras_fastnet.callbacks import BatchGrowth, LearningRateWarmup
-
         warmup = LearningRateWarmup(
             self["peak"],
             self["warmup_epochs"],

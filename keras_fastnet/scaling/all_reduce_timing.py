@@ -174,7 +174,7 @@ def time_in_turn(
     found: list[list[float]] = [[] for _ in functions]
     for turn in range(rounds):
         for i in range(len(functions)):
-            # Each round starts with another function.
+            # Each round starts with a different function.
             index = (i + turn) % len(functions)
             found[index].append(seconds(functions[index], calls[index]))
     return found

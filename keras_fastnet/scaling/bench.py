@@ -88,7 +88,7 @@ def _conditions(strategy: keras_fastnet.TorusStrategy, command: str) -> dict[str
 
 
 def _check_ranks(ranks: int, grids: Sequence[Grid]) -> None:
-    """Raises `UsageError` if sums of so many ranks cannot be measured on the grids."""
+    """Raises `UsageError` if the grids do not fit the number of ranks."""
     if ranks < 2:
         raise UsageError(
             "An all-reduce needs at least two ranks. "
@@ -98,11 +98,11 @@ def _check_ranks(ranks: int, grids: Sequence[Grid]) -> None:
         if grid.size != ranks:
             fitting = ", ".join(str(fit) for fit in grids_of(ranks))
             raise UsageError(
-                f"--grid must have a place for each of the {ranks} ranks. Received: "
-                f"{grid}, with {grid.size} places. These fit: {fitting}."
+                f"--grid must have rows x columns = {ranks}, the number of ranks. "
+                f"Received: {grid}. These fit: {fitting}."
             )
 
 
 def _squarest(ranks: int) -> Grid:
-    """Returns the grid closest to a square. Of two it takes the wide one."""
+    """Returns the grid closest to a square, the wide one of two."""
     return min(grids_of(ranks), key=lambda grid: grid.rows + grid.columns)

@@ -53,11 +53,8 @@ class Measurement:
 def read_measurements(path: str | Path) -> list[Measurement]:
     """Returns the all-reduces in a file that `fastnet bench` wrote.
 
-    Args:
-        path: The file.
-
     Raises:
-        ValueError: If there is no such file, or it has another format.
+        ValueError: If there is no such file, or it has a different format.
     """
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -71,18 +68,14 @@ def read_measurements(path: str | Path) -> list[Measurement]:
         ]
     except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
         raise ValueError(
-            f"A bench file must be what `fastnet bench` writes, format {FORMAT}. "
+            f"A bench file must come from `fastnet bench`, with format {FORMAT}. "
             f"Received: {path} ({type(error).__name__}: {error}). Write one with this "
             "version of `fastnet bench`."
         ) from error
 
 
 def as_text(document: dict[str, Any]) -> str:
-    """Returns results as a table.
-
-    Args:
-        document: The results.
-    """
+    """Returns results as a table."""
     head = (
         f"{document['ranks']} ranks on {count(document['hosts'], 'host')}, transport "
         f"{document['transport']}, {document['wire_dtype']} on the wire; milliseconds, "

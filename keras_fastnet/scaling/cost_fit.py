@@ -30,16 +30,17 @@ def fit_costs(measurements: Sequence[Measurement]) -> UnitCosts:
     long ones, and allows no cost below zero. The costs are those of a rank on an
     unshared processor core.
 
-    Costs that always occur together are not told apart: if every round had one message,
-    the message has the cost of both, and the round costs nothing. If no measurement
-    crossed the network, the network's costs are set to the host's, and vice versa.
+    Costs that always occur together are not distinguished: if every round had one
+    message, the message has the cost of both, and the round costs nothing. If no
+    measurement crossed the network, the network's costs are set to the host's, and vice
+    versa.
 
     Args:
         measurements: All-reduces of one machine or cluster.
 
     Raises:
-        ValueError: If the measurements contain no work, or are too similar to tell the
-            cost of a message from that of a byte.
+        ValueError: If the measurements contain no work, or are too similar to separate
+            the cost of a message from that of a byte.
     """
     # The work in each second of a measurement, on an unshared core.
     work = np.array(
@@ -56,7 +57,7 @@ def fit_costs(measurements: Sequence[Measurement]) -> UnitCosts:
             kept.append(column)
         elif not occurs or (name in occurs and name.endswith("bytes")):
             raise ValueError(
-                "Measurements must differ enough to tell the cost of a message from "
+                "Measurements must differ enough to separate a message's cost from "
                 f"that of a byte. Received: {len(work)} measurements with "
                 f"{', '.join(occurs) or 'no work'}. "
                 "Time at least two sizes with two algorithms, on two ranks or more."

@@ -73,8 +73,8 @@ _NOT_COMPUTED = {"Const", "Placeholder", "ReadVariableOp"}
 class Memory:
     """Bytes that a replica needs in a step.
 
-    Weights, gradients and what the optimizer keeps are exact. Activations are those
-    that the gradients read; what TensorFlow needs for a while is left out.
+    Weights, gradients and the optimizer's state are exact. Activations are those that
+    the gradients read; TensorFlow's temporary buffers are not included.
 
     Attributes:
         device_batch: Per-replica batch.

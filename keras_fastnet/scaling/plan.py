@@ -1,4 +1,4 @@
-"""`Plan`: a cluster, a model and unit costs, what they predict, and that as text."""
+"""`Plan`: predicts all-reduce times from a cluster, a model and unit costs."""
 
 import dataclasses
 import math
@@ -100,7 +100,7 @@ class Plan:
     Attributes:
         topology: The ranks' hosts.
         gradients: The gradients that a rank sends.
-        costs: The machine's unit costs, or what NCCL takes.
+        costs: The machine's unit costs, or measurements of NCCL.
         costs_from: The source of the costs.
         compute_seconds: Time of a step on one rank alone, if known.
     """
@@ -146,7 +146,7 @@ def make_plan(
     Args:
         topology: The ranks' hosts. Without cores it has those of the results.
         gradients: The gradients that a rank sends.
-        nccl: What NCCL takes, in place of unit costs. Defaults to `None`.
+        nccl: Measurements of NCCL, in place of unit costs. Defaults to `None`.
         compute_seconds: Time of a step on one rank alone. Defaults to `None`.
         bench_files: Files that `fastnet bench` wrote. Defaults to none.
         stated_costs: Some of `UnitCosts`, which override others. Defaults to none.
@@ -158,7 +158,7 @@ def make_plan(
         return Plan(topology, gradients, nccl, "stated", compute_seconds)
     costs, sources = DEFAULT_COSTS, ["round figures for 10 Gbit Ethernet"]
     if bench_files:
-        # NumPy takes a tenth of a second to import; help and errors do without.
+        # NumPy takes a tenth of a second to import, and help and errors do not need it.
         from keras_fastnet.scaling.cost_fit import fit_costs
 
         timed = [m for path in bench_files for m in read_measurements(path)]

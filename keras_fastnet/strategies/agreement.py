@@ -17,28 +17,23 @@ from keras_fastnet.text import listed
 
 
 class WorkerExchange:
-    """Collectives of the workers, each of which must call them at once.
+    """Collectives of the workers, which all workers must call together.
 
     Args:
         strategy: Their strategy.
-        recorder: Has their texts; `None` for a single worker.
+        recorder: Exchanges their texts; `None` for a single worker.
     """
 
     def __init__(self, strategy: Any, recorder: FlightRecorder | None = None):
         self._strategy = strategy
         self._recorder = recorder
-        # Of data of its own a worker sums a number in every step: what TensorFlow does
-        # in Python for an eager reduction takes more time than the exchange.
+        # If each worker reads its own data, every step sums a number: TensorFlow's
+        # Python code for an eager reduction takes more time than the exchange.
         plain = functools.partial(tf.distribute.Strategy.reduce, strategy, "SUM")
         self._reduce = tf.function(plain, autograph=False)
 
     def gather(self, own: Any, purpose: str, *, last: bool = False) -> list[Any]:
-        """Returns a value of each worker, by rank; see `FlightRecorder.gather`.
-
-        Args:
-            own: This worker's, for JSON.
-            purpose: What it is for, such as "the beginning of `fit`".
-            last: Whether the program may end now. Defaults to `False`.
+        """Returns each worker's value, by rank; see `FlightRecorder.gather`.
 
         Raises:
             ClusterError: If another worker does not call it in time.
@@ -49,11 +44,7 @@ class WorkerExchange:
         return self._recorder.gather(own, purpose, last=last)
 
     def sum(self, value: tf.Tensor) -> tf.Tensor:
-        """Sums one value of each worker, whatever its number of devices.
-
-        Args:
-            value: This worker's.
-        """
+        """Sums one value of each worker, regardless of its number of devices."""
         strategy = self._strategy
         if strategy.num_workers < 2:
             return value
@@ -66,7 +57,7 @@ class WorkerExchange:
         """Returns the chief's bytes, on all workers.
 
         Args:
-            data: This worker's, of which only the chief's count.
+            data: This worker's bytes; only the chief's are used.
         """
         if self._strategy.num_workers < 2:
             return data
@@ -78,26 +69,26 @@ class WorkerExchange:
         return sums.view(np.uint8)[:size].tobytes()
 
 
-# Parts that are told of, and characters of a value.
+# The largest numbers of parts in a message, and of characters of a value.
 _MOST_PARTS = 3
 _LONGEST_VALUE = 200
-# Keys of Keras's serialized objects, which say nothing to a reader.
+# Keys of Keras's serialized objects that do not help a reader.
 _FORM = ("class", "class_name", "config", "module", "name", "registered_name")
 
 
 def compare_calls(
     workers: WorkerExchange, call: str, parts: Mapping[str, Any], wish: bool = False
 ) -> bool:
-    """Checks that all workers make the same call. All must come here.
+    """Checks that all workers make the same call. All workers must call this.
 
     Args:
         workers: Gathers values.
         call: The call, such as "`fit`".
         parts: Named parts of the model, the data and the arguments, for JSON.
-        wish: Whether this worker wants something. Defaults to `False`.
+        wish: This worker's vote. Defaults to `False`.
 
     Returns:
-        Whether any worker wants it.
+        Whether any worker's vote is true.
 
     Raises:
         MismatchError: If they differ.
@@ -112,7 +103,7 @@ def compare_calls(
     ]
     if not different:
         return any(wishes)
-    # All have read the same, and come here.
+    # All workers have read the same and reach this line.
     told, more = different[:_MOST_PARTS], different[_MOST_PARTS:]
     own = {name: parts.get(name, ABSENT) for name in told}
     by_worker = workers.gather(own, purpose, last=True)
@@ -122,8 +113,8 @@ def compare_calls(
     raise MismatchError(
         "All workers must make the same calls of `fit`, `evaluate` and `predict`, with "
         f"the same model, data and settings. Received at {purpose}: "
-        f"{'; '.join(lines)}. Look for code that depends on the rank: only what merely "
-        "watches, such as logging, may differ."
+        f"{'; '.join(lines)}. Look for code that depends on the rank: only logging and "
+        "the like may differ."
     )
 
 
@@ -133,7 +124,7 @@ def _digest(part: Any) -> str:
 
 
 def difference(values: Sequence[Any]) -> str:
-    """Returns the first place at which values differ, and what each rank has there.
+    """Returns the first place at which values differ, with each rank's value.
 
     Args:
         values: Values of JSON, by rank, not all equal.

@@ -13,14 +13,14 @@ from keras_fastnet._keras.scopes import FastnetStrategy
 from keras_fastnet._keras.training import SHARED_POLICIES
 from keras_fastnet.batches.shares import distribute_shares
 
-# Where assigning on a replica takes values from all of them.
+# Aggregations with which an assignment on a replica combines all replicas' values.
 _REDUCED = (tf.VariableAggregation.SUM, tf.VariableAggregation.MEAN)
 
 
 class FitStrategy(FastnetStrategy):
     """A strategy under which Keras's `fit`, `evaluate` and `predict` work.
 
-    A base for subclasses of TensorFlow's strategies, beside them.
+    A base of subclasses of TensorFlow's strategies, next to those.
     """
 
     def run(self, fn, args=(), kwargs=None, options=None):
@@ -36,7 +36,7 @@ class FitStrategy(FastnetStrategy):
 class FitExtended(tf.distribute.StrategyExtended):
     """Exact shares of every global batch, and means over its examples.
 
-    A base for subclasses of TensorFlow's extended classes, which `tf.distribute` calls.
+    A base of subclasses of TensorFlow's extended classes, which `tf.distribute` calls.
 
     Attributes:
         worker_devices: This worker's devices.
@@ -54,8 +54,8 @@ class FitExtended(tf.distribute.StrategyExtended):
         return weakref.WeakValueDictionary()
 
     def _use_merge_call(self) -> bool:
-        # A merge call cannot stand in a `tf.cond`, where Keras puts gradient
-        # accumulation, overflow handling and the overwriting of EMA weights.
+        # A merge call cannot be in a `tf.cond`, where Keras puts gradient accumulation,
+        # overflow handling and the overwriting of EMA weights.
         return False
 
     def _create_variable(self, next_creator, **kwargs):
@@ -67,13 +67,14 @@ class FitExtended(tf.distribute.StrategyExtended):
                 variable = next_creator(**kwargs)
             return self._noted(variable)
         if kwargs.get("aggregation") == tf.VariableAggregation.ONLY_FIRST_REPLICA:
-            # Keras's counters (iterations, loss scale) take the same value on every
-            # replica. TensorFlow would copy the first's by a merge call, which
-            # cannot stand in the `tf.cond` of Keras's LossScaleOptimizer.
+            # Keras's counters (iterations, loss scale) get the same value on every
+            # replica. TensorFlow would copy the first by a merge call, which cannot be
+            # in the `tf.cond` of Keras's LossScaleOptimizer.
             kwargs["aggregation"] = tf.VariableAggregation.NONE
         elif on_read and kwargs.get("aggregation") == tf.VariableAggregation.MEAN:
-            # Moving statistics, which steps leave equal on all replicas. A mean at
-            # each reading would be a collective: saving on one worker would deadlock.
+            # Moving statistics, which are equal on all replicas after a step.
+            # TensorFlow's mean at each reading would be a collective: saving on one
+            # worker would deadlock.
             kwargs["aggregation"] = tf.VariableAggregation.ONLY_FIRST_REPLICA
         variable = upstream.convertible(
             super()._create_variable(next_creator, **kwargs)
@@ -109,7 +110,7 @@ class FitExtended(tf.distribute.StrategyExtended):
         return result if group else [result]
 
     def position(self, local_replica: int) -> int:
-        """Returns which share of a global batch a local replica takes.
+        """Returns the position of a local replica's share in a global batch.
 
         The order in which Keras's `predict` puts the replicas' results together:
         the first device of every worker, then the second.
@@ -125,7 +126,7 @@ class FitExtended(tf.distribute.StrategyExtended):
     def _replica_ctx_all_reduce(self, reduce_op, value, options=None):
         step = keras_step()
         if reduce_op == tf.distribute.ReduceOp.MEAN and step is not None:
-            # The mean over examples: what one device computes.
+            # The mean over examples, as on one device.
             value = tf.nest.map_structure(step.weigh, value)
             reduce_op = tf.distribute.ReduceOp.SUM
         return super()._replica_ctx_all_reduce(reduce_op, value, options)

@@ -15,23 +15,18 @@ from keras_fastnet.batches.global_batch import GlobalBatch
 def run_step(
     step: ModelStep, batch: GlobalBatch, replica: ReplicaStep
 ) -> tuple[Any, Any]:
-    """Runs a train or test step so that it leaves all replicas equal.
+    """Runs a train or test step after which all replicas are equal.
 
     In Keras every replica has its own moving statistics, and logs are the mean of the
-    replicas' logs. Those differ from logs over all examples if a metric is no mean
-    (AUC) or shares are unequal. Here the changes of the layers' state are averaged and
-    the metrics' states summed, in one all-reduce. A step that the user has written may
-    log anything: in it metrics return their result over all replicas, and each
-    replica's other logs are weighed by its share of the examples.
-
-    Args:
-        step: The step.
-        batch: The replica's share.
-        replica: The replica's part of the step.
+    replicas' logs. Those differ from logs over all examples if a metric is not a mean
+    (AUC) or shares are unequal. Here one all-reduce averages the changes of the layers'
+    state and sums the metrics' states. A custom step may log anything: in it metrics
+    return their result over all replicas, and each replica's other logs are weighed by
+    its share of the examples.
 
     Returns:
         The step's logs; and, in the same structure, whether each is the value over all
-        examples, equal on all replicas.
+        examples and so equal on all replicas.
     """
     model = step.model
     state = models.layer_state(model) if step.kind == "train" else []
@@ -68,7 +63,7 @@ def run_step(
     else:
         outputs = tf.nest.map_structure(values.as_tensor, outputs)
         results = _terms(outputs, replica)
-    # A check that fails while other collectives run would end those of later steps.
+    # A check that fails while collectives run would abort those of later steps.
     with tf.control_dependencies(checks):
         sums = _sums(changes, results, batch.logs)
     for variable, value, change in zip(state, state_before, sums, strict=False):
@@ -88,9 +83,9 @@ def _sums(
     """Sums tensors over the replicas.
 
     Args:
-        changes: To sum in every step.
-        results: To sum where logs are wanted, and otherwise returned as they are.
-        wanted: Whether they are, equal on all replicas; `None`: they are.
+        changes: Tensors to sum in every step.
+        results: Tensors to sum if logs are needed, otherwise returned unchanged.
+        wanted: Whether logs are needed, equal on all replicas; `None`: they are.
     """
 
     def all_sums() -> list[tf.Tensor]:
@@ -106,29 +101,29 @@ def _sums(
 
 
 def _refuse_unequal(assigned: list[tuple[str, tf.Tensor]]) -> list[Any]:
-    """Returns operations that raise an error if replicas assign a weight other values.
+    """Returns operations that raise an error if replicas assign different weights.
 
     Args:
         assigned: Names of weights, and this replica's values.
     """
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-    # Not those of a branch, which are known within it only.
+    # Values computed in a branch are known only within it.
     mine = [(n, v) for n, v in assigned if graph is None or v.graph is graph]
     if not mine:
         return []
     equal = _equal_on_all([tf.reduce_sum(tf.cast(v, tf.float64) ** 2) for _, v in mine])
     told = [
-        "Replicas must assign the same values to a trainable weight, in a step of "
-        "your own. Received: other values on each for",
+        "A custom step must assign the same values to a trainable weight on all "
+        "replicas. Received: different values for",
         tf.boolean_mask([name for name, _ in mine], tf.logical_not(equal)),
-        "Use optimizer.apply, or take the mean over the global batch before: "
+        "Use optimizer.apply, or first take the mean over the global batch: "
         "tf.distribute.get_replica_context().all_reduce('MEAN', gradients)",
     ]
     return [tf.debugging.Assert(tf.reduce_all(equal), told)]
 
 
 def _equal_on_all(own: list[tf.Tensor]) -> tf.Tensor:
-    """Returns which numbers are equal on all replicas; each replica finds the same."""
+    """Returns which numbers are equal on all replicas, the same on each replica."""
     mine = tf.cast(tf.stack(own), tf.float64)
     total, squares, replicas = sum_over_replicas(
         [mine, mine**2, tf.ones([], tf.float64)]
@@ -138,11 +133,7 @@ def _equal_on_all(own: list[tf.Tensor]) -> tf.Tensor:
 
 
 def refuse_unequal_outputs(outputs: Any) -> list[Any]:
-    """Returns operations that raise an error if outputs of `predict` cannot be joined.
-
-    Args:
-        outputs: A replica's.
-    """
+    """Returns operations that fail if outputs of `predict` cannot be joined."""
     open_sizes = [
         tf.shape(output)[axis]
         for output in tf.nest.flatten(outputs)
@@ -155,7 +146,7 @@ def refuse_unequal_outputs(outputs: Any) -> list[Any]:
     told = [
         "Outputs of `predict` must have the same shape on all replicas, apart from the "
         "number of examples. Received: sizes that depend on the examples of a replica, "
-        "here",
+        "on this one",
         open_sizes,
         "Give the output a fixed length, such as by `output_sequence_length`, or "
         "predict on one device.",
@@ -164,7 +155,7 @@ def refuse_unequal_outputs(outputs: Any) -> list[Any]:
 
 
 def _terms(logs: Any, replica: ReplicaStep) -> list[tf.Tensor]:
-    """Returns a replica's terms of the sums that are a step's mean logs."""
+    """Returns a replica's terms of a step's mean logs."""
     return [
         replica.weigh(tf.cast(log, log.dtype if log.dtype.is_floating else tf.float64))
         for log in tf.nest.flatten(logs)
@@ -173,12 +164,7 @@ def _terms(logs: Any, replica: ReplicaStep) -> list[tf.Tensor]:
 
 
 def _mean_logs(logs: Any, sums: list[tf.Tensor]) -> tuple[Any, Any]:
-    """Returns the logs of all replicas, and whether each is equal on all of them.
-
-    Args:
-        logs: A replica's.
-        sums: Of the terms, over the replicas.
-    """
+    """Returns the logs of all replicas, and whether each is equal on all of them."""
     means = iter(sums)
 
     def mean(log: Any) -> Any:
@@ -188,7 +174,7 @@ def _mean_logs(logs: Any, sums: list[tf.Tensor]) -> tuple[Any, Any]:
         return tf.cast(total if log.dtype.is_floating else tf.round(total), log.dtype)
 
     def is_agreed(log: Any) -> bool:
-        # Python numbers are equal on all replicas, and Keras cannot reduce a text.
+        # Python numbers are equal on all replicas, and Keras cannot reduce strings.
         return _has_mean(log) or not tf.is_tensor(log) or log.dtype == tf.string
 
     structure = tf.nest.map_structure
@@ -206,15 +192,12 @@ def _has_mean(log: Any) -> bool:
 
 @contextlib.contextmanager
 def differentiable_sums(replica: ReplicaStep) -> Iterator[None]:
-    """Corrects gradients of collectives in a forward pass to those of the mean.
+    """Corrects gradients of collectives in a forward pass for unequal shares.
 
     `BatchNormalization(synchronized=True)` has such collectives. The gradient of a sum
     over replicas is the sum of the replicas' gradients, each weighed by its replica's
     share. The result is divided by the replica's own share, because its gradients are
     multiplied by that before they are summed.
-
-    Args:
-        replica: The replica's part of the step.
     """
     context = tf.distribute.get_replica_context()
 

@@ -7,13 +7,7 @@ from keras_fastnet.text import count
 
 
 def fit_summary(strategy: Any, model: keras.Model, data: Any) -> str:
-    """Returns the workers, data and steps of a training, in one line.
-
-    Args:
-        strategy: The strategy, which describes itself.
-        model: The model, compiled.
-        data: Its training data.
-    """
+    """Returns the workers, data and steps of a training, in one line."""
     update = _update(strategy.num_replicas_in_sync, model, data)
     parts = [strategy.describe(), update, _epoch(model, data), data.elements.sharding]
     return "; ".join(filter(None, parts))

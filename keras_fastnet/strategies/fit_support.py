@@ -36,16 +36,16 @@ from keras_fastnet.strategies.fit_summary import fit_summary
 from keras_fastnet.strategies.weights_check import WeightsCheck
 
 _LOSSES = {
-    "scalar": "a loss function returns a scalar, which is taken for the mean over "
-    "each replica's examples. Where it is a sum, or couples examples of a batch, as "
-    "Dice over the batch axis does, several replicas differ from one device. For sums "
-    "use a keras.losses.Loss with reduction='sum'.",
-    "metric": "a metric function returns a scalar, which is taken for the mean over "
+    "scalar": "a loss function returns a scalar, which is treated as the mean over "
+    "each replica's examples. If it is a sum, or couples examples of a batch, as Dice "
+    "over the batch axis does, several replicas differ from one device. For sums use a "
+    "keras.losses.Loss with reduction='sum'.",
+    "metric": "a metric function returns a scalar, which is treated as the mean over "
     "each replica's examples. For another value, such as F1 or the root of a mean, use "
     "a keras.metrics.Metric, whose sums are added up.",
-    "elements": "a loss with an axis is taken for a sum over the examples if it is as "
-    "long as a replica's batch, and otherwise for a penalty, the same on all "
-    "replicas. Reduce it, such as by `ops.sum(penalties)`, if it could be both.",
+    "elements": "a loss with an axis is treated as a sum over the examples if it is as "
+    "long as a replica's batch, and otherwise as a penalty, the same on all replicas. "
+    "If it could be both, reduce it, for example by `ops.sum(penalties)`.",
     "accumulated": "gradients that a step adds up in variables are weighed by the "
     "examples of its last batch, which is right for batches of one size. For others "
     "use LargeBatchOptimizer(optimizer, accumulation_steps), or add up "
@@ -55,14 +55,14 @@ _LOSSES = {
 
 
 class _Agreed:
-    """A value that is known to be equal on all replicas: no need to reduce it."""
+    """A value that is equal on all replicas, and need not be reduced."""
 
     def __init__(self, value: Any):
         self.value = value
 
 
 class FitSupport:
-    """The part of a strategy that the patched Keras code talks to.
+    """The methods of a strategy that the patched Keras code calls.
 
     Args:
         strategy: The strategy.
@@ -95,10 +95,10 @@ class FitSupport:
         self._input: dict[str, Any] = {}
 
     def run(self, fn: Any, args: Any, kwargs: Any, options: Any) -> Any:
-        """Runs a function on each replica; takes and returns what TensorFlow's does.
+        """Runs a function on each replica, with the signature of TensorFlow's `run`.
 
-        Keras's own steps get their replica's share of the global batch, and their
-        logs are those over all examples.
+        Each replica's Keras step gets its share of the global batch, and logs are those
+        over all examples.
         """
         step = keras_models.step_of(fn)
         if step is None:
@@ -117,7 +117,7 @@ class FitSupport:
             self._weights.begin_used()
             return self._plain_run(fn, args, kwargs, options)
         outputs = self._plain_run(fn, args, kwargs, options)
-        # It has been traced, and has not run.
+        # It has been traced but has not run.
         self._weights.begin_used()
         return outputs
 
@@ -157,7 +157,7 @@ class FitSupport:
         return tf.nest.map_structure(agreed_on, outputs, agreed[0])
 
     def reduce(self, reduce_op: Any, value: Any, axis: int | None) -> Any:
-        """Reduces a value of each replica; takes and returns what TensorFlow's does.
+        """Reduces a value of each replica, with the signature of TensorFlow's `reduce`.
 
         Keras also calls it for structures and, with an axis, for scalars.
         """
@@ -174,7 +174,7 @@ class FitSupport:
         return tf.nest.map_structure(reduce_one, value)
 
     def named_errors(self) -> AbstractContextManager[None]:
-        """Returns a context that names the worker that an error comes from."""
+        """Returns a context that adds the worker to errors raised in it."""
         return (
             contextlib.nullcontext()
             if self.recorder is None
@@ -184,12 +184,7 @@ class FitSupport:
     def counted_step(
         self, optimizer: MicroBatchOptimizer, step: Callable[..., Any]
     ) -> Callable[..., Any]:
-        """Returns a train step that tells an optimizer the size of its micro-batch.
-
-        Args:
-            optimizer: The optimizer.
-            step: A function of one batch, on one device.
-        """
+        """Returns a train step that passes an optimizer the size of its micro-batch."""
 
         @functools.wraps(step)
         def counted(data: Any) -> Any:
@@ -199,20 +194,12 @@ class FitSupport:
         return counted
 
     def note_call(self, arguments: Mapping[str, Any]) -> None:
-        """Describes what Keras is about to iterate over, for `compare_call`.
-
-        Args:
-            arguments: Those of Keras's iterator.
-        """
+        """Describes what Keras is about to iterate over, for `compare_call`."""
         if self.strategy.num_workers > 1:
             self._input = described_input(arguments)
 
     def compare_call(self, model: keras.Model, call: str) -> None:
         """Checks that all workers use equal models and data, before the first batch.
-
-        Args:
-            model: The model.
-            call: The call of Keras.
 
         Raises:
             MismatchError: If another worker makes another call.
@@ -224,15 +211,15 @@ class FitSupport:
     def compare_fit(
         self, epochs: int | None, callbacks: Sequence[Any], stops: bool
     ) -> bool:
-        """Checks that all workers train as long, with the same callbacks.
+        """Checks that all workers train for as long, with the same callbacks.
 
         Args:
             epochs: Number of epochs.
             callbacks: Those of `fit`.
-            stops: Whether this worker may want to stop within an epoch.
+            stops: Whether this worker may stop within an epoch.
 
         Returns:
-            Whether any worker may, while others wait for it.
+            Whether any worker may, so that all must ask after every step.
 
         Raises:
             MismatchError: If they differ.
@@ -244,11 +231,6 @@ class FitSupport:
 
     def begin_fit(self, model: keras.Model, data: Any, verbose: bool) -> None:
         """Checks a training before its first step; the chief prints a summary.
-
-        Args:
-            model: The model.
-            data: Its training data.
-            verbose: Whether anything is printed.
 
         Raises:
             ClusterError: If the cluster was described after the strategy was made.
@@ -264,11 +246,7 @@ class FitSupport:
     def begin(
         self, model: keras.Model, call: Literal["fit", "evaluate", "predict"]
     ) -> None:
-        """Compares the weights, and says what own metrics and layers get.
-
-        Args:
-            model: The model.
-            call: What begins with its first step.
+        """Compares the weights, and prints how custom metrics and layers are combined.
 
         Raises:
             MismatchError: If the workers hold different weights.
@@ -285,25 +263,15 @@ class FitSupport:
             print(f"fastnet: {text}", flush=True)
 
     def note(self, text: str, *numbers: int) -> None:
-        """Records what this worker is doing; see `FlightRecorder.note`.
-
-        Args:
-            text: A text, with `{}` for each number.
-            *numbers: The numbers.
-        """
+        """Records what this worker is doing; see `FlightRecorder.note`."""
         if self.recorder is not None:
             self.recorder.note(text, *numbers)
 
     def end_epoch(self, model: keras.Model, epoch: int, stop: bool) -> bool:
-        """Compares the workers' weights, and whether any wants to stop.
-
-        Args:
-            model: The model.
-            epoch: The epoch, from 0.
-            stop: Whether this worker wants to.
+        """Compares the workers' weights, and returns whether any stops.
 
         Returns:
-            Whether any worker wants to.
+            Whether any worker stops.
 
         Raises:
             MismatchError: If the workers hold different weights.
@@ -315,7 +283,7 @@ class FitSupport:
     def note_loss(
         self, kind: Literal["scalar", "metric", "elements", "accumulated"]
     ) -> None:
-        """Prints once how a loss is interpreted that may mean several things.
+        """Prints once how an ambiguous loss is interpreted.
 
         Args:
             kind: A scalar from a loss function, or from a metric's; a tensor given to
@@ -330,36 +298,36 @@ class FitSupport:
             seed: Shape `(2,)`, equal on all replicas.
 
         Returns:
-            The same on replica 0, so that it draws what one device draws.
+            The seed itself on replica 0, which therefore draws as one device does.
         """
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         offset = seed_offset(tf.cast(replica, tf.int64))
         return seed + tf.cast(tf.stack([offset, 0]), seed.dtype)
 
     def _own_position(self) -> int:
-        """Returns which share of a global batch the replica of this thread takes."""
+        """Returns the position of this thread's replica in a global batch."""
         context = tf.distribute.get_replica_context()
         replica = int(tf.get_static_value(context.replica_id_in_sync_group))
         extended = self.strategy.extended
         return extended.position(extended._get_local_replica_id(replica))
 
     def _own_share(self, batch: Any) -> GlobalBatch:
-        """Returns a replica's share of what Keras gives its step.
+        """Returns a replica's share of a step's input.
 
         Args:
-            batch: The share itself, or, from `train_on_batch` and its relatives, the
+            batch: The share itself, or, from `train_on_batch` and similar methods, the
                 whole batch.
         """
         if isinstance(batch, GlobalBatch):
             return batch
         replicas = self.strategy.num_replicas_in_sync
-        # Not on an accelerator, which needs the share only.
+        # Not on an accelerator, which needs only the share.
         with tf.device("CPU:0"):
             return with_examples(batch, self._own_position(), replicas)
 
     def _predictions(self, step: ModelStep, batch: GlobalBatch) -> Any:
         """Returns the predictions for a replica's share, fillers left out."""
         outputs = step(batch.data)
-        # Gathering outputs of other sizes would end all further collectives.
+        # Gathering outputs of different sizes would abort all further collectives.
         with tf.control_dependencies(refuse_unequal_outputs(outputs)):
             return tf.nest.map_structure(lambda output: output[: batch.own], outputs)

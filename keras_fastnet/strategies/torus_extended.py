@@ -29,7 +29,7 @@ class TorusCrossDeviceOps(upstream.CollectiveAllReduce):
 
     Args:
         reducers: An all-reducer for each of this worker's devices.
-        watch: Called with clocks of the waits in TensorFlow's gathers.
+        watch: Called with clocks that measure the waits in TensorFlow's gathers.
         **kwargs: Arguments of TensorFlow's `CollectiveAllReduce`.
     """
 
@@ -46,8 +46,8 @@ class TorusCrossDeviceOps(upstream.CollectiveAllReduce):
             watch(mark.waited)
 
     def _batch_all_gather(self, *args, **kwargs):
-        # TensorFlow gathers within functions only, also for a program that has them
-        # run eagerly to debug it.
+        # TensorFlow gathers only within functions, even if a program runs functions
+        # eagerly for debugging.
         eagerly = tf.config.functions_run_eagerly()
         tf.config.run_functions_eagerly(False)
         try:
@@ -149,7 +149,7 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
 
     @property
     def _uses_nccl(self) -> bool:
-        """Whether collectives travel over NCCL."""
+        """Returns whether collectives use NCCL."""
         options = self._communication_options
         kinds = tf.distribute.experimental.CommunicationImplementation
         return options.implementation != kinds.RING and all(
@@ -157,7 +157,7 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
         )
 
     def arrange(self, choice: GridChoice) -> None:
-        """Arranges the replicas in a grid, on all workers at once."""
+        """Arranges the replicas in a grid. All workers must call it."""
         self.choice = choice
         self._cross_device_ops = self.operations_on(choice.grid, choice.algorithm_for)
 
@@ -168,7 +168,8 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
 
         Args:
             grid: A grid of all replicas.
-            algorithm_for: Returns the algorithm for a vector of so many bytes.
+            algorithm_for: Returns the algorithm for a vector of the given number of
+                bytes.
         """
         all_sums: Sequence[BucketSums]
         if self.mpi is not None:
@@ -210,7 +211,7 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
     def _reduce_to(self, *args, **kwargs):
         if self.recorder is None or not tf.executing_eagerly():
             return super()._reduce_to(*args, **kwargs)
-        # Such as the metrics at the end of an epoch.
+        # For example the metrics at the end of an epoch.
         purpose = "for the others in a sum outside of steps"
         with self.recorder.waiting(purpose), self.recorder.named_errors():
             return super()._reduce_to(*args, **kwargs)
@@ -219,7 +220,8 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
         self, replica_id, device, primary_var, **kwargs
     ):
         if replica_id == 0:
-            # Not the chief's, by a collective for each variable: see `WeightsCheck`.
+            # Its own value: TensorFlow would broadcast the chief's by a collective for
+            # each variable. `WeightsCheck` broadcasts all at once.
             return kwargs["initial_value"]
         return super()._get_variable_creator_initial_value(
             replica_id, device, primary_var, **kwargs
@@ -230,7 +232,7 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
             cluster_resolver, worker_device
         )
         if kind == "CPU":
-            # As MirroredStrategy: a replica on each logical CPU.
+            # As in MirroredStrategy: a replica on each logical CPU.
             cpu = tf.config.list_physical_devices("CPU")[0]
             count = len(tf.config.get_logical_device_configuration(cpu) or [cpu])
             devices = tuple(f"{worker_device}/device:CPU:{i}" for i in range(count))

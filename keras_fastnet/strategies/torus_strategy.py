@@ -101,8 +101,8 @@ class TorusStrategy(FitStrategy, tf.distribute.MultiWorkerMirroredStrategy):
     def __new__(cls, *args: Any, **options: Any) -> "TorusStrategy":
         """Returns the strategy that the process has made with the same arguments.
 
-        A notebook's cell is run again, and so is a script by `fastnet check`, when a
-        cluster can no longer be formed. Timeouts may differ.
+        A notebook's cell may run again, as may a script under `fastnet check`, after
+        which a new cluster cannot be formed. Timeouts may differ.
         """
         given = args, {k: v for k, v in options.items() if not k.endswith("_timeout")}
         for strategy, others in cls._made:
@@ -161,7 +161,7 @@ class TorusStrategy(FitStrategy, tf.distribute.MultiWorkerMirroredStrategy):
                 transport,
                 recorder,
             )
-            # Its base class's, since its own makes an extended object itself.
+            # Its base class's, since its own creates a different extended object.
             tf.distribute.Strategy.__init__(self, extended)
         self.fit_support = FitSupport(
             self,
@@ -173,7 +173,7 @@ class TorusStrategy(FitStrategy, tf.distribute.MultiWorkerMirroredStrategy):
         install_changes(self)
         self.fit_support.note("the program, outside of `fit`")
 
-    # What documents and editors show.
+    # Shown by documentation and editors.
     __new__.__signature__ = inspect.signature(__init__)  # type: ignore[attr-defined]
 
     @property
@@ -199,15 +199,15 @@ _INT_MAX = 2**31 - 1
 
 
 def keep_freed_memory() -> None:
-    """Makes this process keep the memory that it frees, to use it again.
+    """Makes this process keep the memory that it frees, for reuse.
 
     A training step allocates and frees many megabytes at a time. The GNU C library
     returns such memory to the system, which clears every page again in the next step;
     `benchmarks/weak_scaling` shows the cost in the steps of one worker. In exchange the
     process never gets smaller.
 
-    Does nothing with another C library, or if the user set one of glibc's variables
-    MALLOC_… or GLIBC_TUNABLES.
+    Does nothing with another C library, or if one of glibc's variables MALLOC_… or
+    GLIBC_TUNABLES is set.
     """
     is_set = any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ)
     if is_set or platform.libc_ver()[0] != "glibc":

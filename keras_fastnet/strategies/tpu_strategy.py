@@ -39,10 +39,10 @@ class TPUStrategy(FitStrategy, tf.distribute.TPUStrategy):
     examples, dropout differs by core, and `LargeBatchOptimizer` and the callbacks of
     this package work.
 
-    The cores run one program of static shapes; XLA compiles one more for each size of a
-    batch. If a batch is no multiple of the number of cores, such as the last of an
-    epoch, as many cores compute it as can have equal shares: of a prime number of
-    examples one core.
+    The cores run programs of static shapes; XLA compiles one for each batch size. A
+    batch that is not a multiple of the number of cores, such as the last of an epoch,
+    is computed by as many cores as can have equal shares: a prime number of examples by
+    one core.
 
     Args:
         tpu_cluster_resolver: A `tf.distribute.cluster_resolver.TPUClusterResolver` of
@@ -51,7 +51,7 @@ class TPUStrategy(FitStrategy, tf.distribute.TPUStrategy):
     Raises:
         ClusterError: If the system has several hosts.
         NotImplementedError: With Keras 2.
-        TypeError: If `tpu_cluster_resolver` is no `TPUClusterResolver`.
+        TypeError: If `tpu_cluster_resolver` is not a `TPUClusterResolver`.
 
     Example:
         ```python
@@ -103,7 +103,7 @@ class TPUFitSupport(FitSupport):
         strategy = self.strategy
         if isinstance(batch, GlobalBatch):
             shares = local_results(strategy, batch)
-        else:  # Of `train_on_batch` and its relatives.
+        else:  # From `train_on_batch` and similar methods.
             cores = strategy.num_replicas_in_sync
             shares = [with_examples(batch, core, cores) for core in range(cores)]
         if len({static_rows(share.data) for share in shares}) > 1:
@@ -117,7 +117,7 @@ class TPUFitSupport(FitSupport):
                 for output, share in by_core
             ]
             return per_replica(strategy, own)
-        # Logs that are not exact differ by core; Keras would take the first core's.
+        # Inexact logs differ between cores; Keras would take the first core's.
         return tf.nest.map_structure(
             lambda log: (
                 self.reduce("MEAN", log, None)
@@ -134,7 +134,7 @@ class TPUFitSupport(FitSupport):
 def _equal_shares(shares: list[GlobalBatch]) -> list[GlobalBatch]:
     """Returns equal shares of a batch for as many cores as can have them.
 
-    The others compute the first examples as well, which count for nothing.
+    The other cores compute the first examples too, with weight 0.
     """
     whole = joined([share.data for share in shares])
     rows = static_rows(whole)

@@ -19,12 +19,12 @@ from keras_fastnet.errors import MismatchError
 from keras_fastnet.strategies.agreement import WorkerExchange, difference
 from keras_fastnet.text import count
 
-# Processors of different kinds round differently: workers on them drift apart by this
-# part of a norm in an epoch, and are warned of.
+# Processors of different kinds round differently: a difference of weights below this
+# part of their norm gives a warning, not an error.
 _ROUNDING = 1e-5
 _MOST_TOLD = 3
 _AT_FIRST = (
-    "Make, build, load or set them on all workers, outside of any condition on the "
+    "Create, build, load or set them on all workers, not under a condition on the "
     "rank, or on one worker outside of `strategy.scope()`."
 )
 
@@ -32,10 +32,10 @@ _AT_FIRST = (
 class WeightsCheck:
     """Compares the workers' weights and optimizer states, by checksums.
 
-    Each worker makes its variables alone, so that random initial values, without a
-    seed, differ. Before their first use all workers take the chief's, as with
-    Horovod's `BroadcastGlobalVariables`. Weights that only the chief has loaded by then
-    reach all workers too. Later differences raise an error.
+    Each worker makes its own variables, so that random initial values differ without a
+    seed. Before their first use all workers take the chief's values, as with Horovod's
+    `BroadcastGlobalVariables`, including weights that only the chief has loaded. Later
+    differences raise an error.
 
     Args:
         workers: Exchanges values between the workers.
@@ -54,22 +54,18 @@ class WeightsCheck:
     def begin(self, model: keras.Model, call: str) -> None:
         """Makes new variables equal and checks all. All workers must call it.
 
-        Args:
-            model: The model, built.
-            call: `"fit"`, `"evaluate"` or `"predict"`.
-
         Raises:
             MismatchError: If values differ.
         """
         self._compare(_variables(model), f"the first step of `{call}`", _AT_FIRST)
 
     def begin_used(self) -> None:
-        """Makes new variables equal that this code uses: those of the graph it traces.
+        """Makes new variables equal that the traced graph uses.
 
-        Without a graph all new ones. All workers must call it.
+        Without a graph it makes all new ones equal. All workers must call it.
 
         Raises:
-            MismatchError: If the workers have made different variables.
+            MismatchError: If the workers have created different variables.
         """
         if not self._new:
             return
@@ -82,7 +78,7 @@ class WeightsCheck:
             }
             found = (by_handle.get(id(tensor)) for tensor in captured_tensors())
             used = {id(v): v for v in found if v is not None}
-        # Those that the traced function makes have no value until it has been traced.
+        # Variables that the traced function creates have no value until it is traced.
         with tf.init_scope():
             ready = [v for v in used.values() if local(v).is_initialized()]
         if ready:
@@ -95,10 +91,10 @@ class WeightsCheck:
         Args:
             model: The model.
             epoch: The epoch, from 0.
-            stop: Whether this worker wants to end the training.
+            stop: Whether this worker ends the training.
 
         Returns:
-            Whether any worker wants to.
+            Whether any worker does.
 
         Raises:
             MismatchError: If the values differ.
@@ -129,10 +125,10 @@ class WeightsCheck:
         """
         # This may be within a function that is traced.
         with tf.init_scope():
-            # Of the first device, not by `numpy`: each takes twice as long otherwise.
+            # Of the first device, not by `numpy`, which takes twice as long.
             arrays = [local(v).value().numpy() for _, v in variables]
             marks = [_mark(array) for array in arrays]
-            # Not of the paths: names of layers may differ.
+            # Without the paths: names of layers may differ.
             facts = [(a.shape, mark) for a, mark in zip(arrays, marks, strict=True)]
             digest = zlib.crc32(json.dumps(facts).encode())
             stops, digests = zip(
@@ -211,13 +207,13 @@ def _mark(array: np.ndarray) -> int:
 
 
 def _norms(array: np.ndarray) -> list[float]:
-    """Returns the norm of an array, and that of the steps between its elements."""
+    """Returns the norms of an array and of the differences between its elements."""
     flat = array.reshape(-1).astype(np.float64)
     return [float(np.linalg.norm(flat)), float(np.linalg.norm(np.diff(flat)))]
 
 
 def _is_taken(same: Sequence[Mapping[str, Any]]) -> bool:
-    """Returns whether workers differ in a variable that none has used."""
+    """Returns whether workers differ in a variable that no worker has used."""
     return len({row["mark"] for row in same}) > 1 and all(row["new"] for row in same)
 
 

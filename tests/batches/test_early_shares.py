@@ -315,9 +315,9 @@ def test_a_moved_shuffle_goes_on_in_the_next_training():
     ("change", "reason"),
     [
         (lambda data: data.map(lambda x: tf.py_function(abs, [x], x.dtype)), "EagerPy"),
-        (lambda data: data.map(double).filter(lambda x: x[0] > 3), "Filter stands"),
-        (lambda data: data.map(double).cache().shuffle(3), "Cache stands"),
-        (lambda data: data.map(tf.sparse.from_dense), "no dense tensors"),
+        (lambda data: data.map(double).filter(lambda x: x[0] > 3), "Filter is between"),
+        (lambda data: data.map(double).cache().shuffle(3), "Cache is between"),
+        (lambda data: data.map(tf.sparse.from_dense), "not dense tensors"),
         (lambda data: data.filter(lambda x: x[0] > 3), ""),
     ],
     ids=["py_function", "filter", "cache", "sparse", "no map"],

@@ -179,7 +179,7 @@ def warmup_and_plateau():
 
 
 def growth_and_plateau():
-    growth = BatchGrowth({0: 16, 1: 32}, linear_scaling=True, momentum_correction=True)
+    growth = BatchGrowth({0: 16, 1: 32}, rate_exponent=1.0, momentum_correction=True)
     return growth, halving_plateau()
 
 
@@ -233,7 +233,7 @@ def test_state_goes_to_the_callback_of_its_class_and_monitor(tmp_path, capsys):
         assert mine.best == best
     fit(tmp_path / "backups", of_rate, stop_after=1)
     name = "ReduceLROnPlateau(monitor='loss')"
-    assert f"{name} is not both in the backup and here" in capsys.readouterr().out
+    assert f"{name} is not in both backup and training" in capsys.readouterr().out
 
 
 def test_a_file_sets_known_numbers_only():

@@ -95,7 +95,7 @@ def test_rate_scaled_with_the_batch(name, warm):
     optimizer.learning_rate = 0.02
     growth = BatchGrowth(
         {0: MICRO_BATCH, 2: 3 * MICRO_BATCH},
-        linear_scaling=True,
+        rate_exponent=1.0,
         momentum_correction=True,
     )
     callbacks = [growth]
@@ -108,5 +108,5 @@ def test_rate_scaled_with_the_batch(name, warm):
 def test_invalid_uses_raise():
     with pytest.raises(ValueError, match=r"SGD or LARS.*Received: Adam"):
         trained("adam", LearningRateWarmup(0.05, 1, momentum_correction=True))
-    with pytest.raises(ValueError, match="requires `linear_scaling`"):
+    with pytest.raises(ValueError, match="requires a `rate_exponent`"):
         BatchGrowth({0: 16}, momentum_correction=True)

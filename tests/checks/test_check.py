@@ -242,7 +242,7 @@ def test_state_and_metrics_that_workers_cannot_add_up_are_named(verdicts_on):
             ("keras.random.normal(shape, seed=self.seed_generator)",
              "tf.random.stateless_normal(shape, tf.cast(2 * [tf.timestamp()], 'int64'))"
              ),
-            "random numbers of its own",
+            "random numbers that the check cannot replace",
         ),
     ],
     ids=["not compiled", "own generator"],

@@ -1,10 +1,6 @@
-"""The `fastnet` command: `fastnet env` and `fastnet recipe`."""
-
-import subprocess
-import sys
+"""The `fastnet` command: `fastnet env`."""
 
 import keras
-import pytest
 import tensorflow as tf
 
 from keras_fastnet.cli import main
@@ -29,35 +25,3 @@ def test_env_tells_versions_and_the_cluster_and_no_secret(
     assert "described by TF_CONFIG" in shown
     assert "keras-nightly 3.17.0.dev1" in shown
     assert "secret" not in shown
-
-
-def test_recipe_prints_the_table_without_tensorflow():
-    code = (
-        "import sys; from keras_fastnet.cli import main; "
-        "main('recipe sony2018 --examples 50000 --workers 8'.split()); "
-        "print(sorted({'tensorflow', 'keras'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    *lines, imported = done.stdout.splitlines()
-    assert imported == "[]"
-    assert lines[0].startswith("Recipe sony2018. Published: ")
-    # 34,816 of 1,281,167 examples are 1,358.8 of 50,000: 11 steps of 8 x 16.
-    # 32 x sqrt(1,408 / 32,768) = 6.633.
-    rows = [" ".join(line.split()) for line in lines]
-    assert any(row.startswith("phases 1,408 from 0, 2,816 from 5 rule") for row in rows)
-    assert any(row.startswith("peak 6.633 chosen 32 x sqrt(") for row in rows)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("sony2018 --workers 8 --global-batch 33", "Pass, for example, 128."),
-        ("sony2018 --examples 100 --workers 8", "Lower `device_batch`."),
-    ],
-)
-def test_recipe_refuses_sizes_that_do_not_fit(capsys, words, message):
-    assert main(["recipe", *words.split()]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert len(error.splitlines()) == 1

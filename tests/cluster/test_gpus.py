@@ -115,7 +115,8 @@ def test_gpus_that_cannot_be_divided_raise():
         "SLURM_GPUS_ON_NODE": "1",
         "CUDA_VISIBLE_DEVICES": "0",
     }
-    with pytest.raises(ClusterError, match=r"1 GPU and 2 processes.*gpus-per-task"):
+    message = r"1 GPU cannot be divided among 2 processes.*gpus-per-task"
+    with pytest.raises(ClusterError, match=message):
         slurm_task_gpus(environment)
 
 

@@ -96,8 +96,7 @@ def test_busy_port_is_named(addresses):
     with ports.bound_socket(port_of(addresses[1])) as taken:
         taken.listen()
         text = Worker(addresses[:2], 1).outcome()
-    assert "must be able to listen on its own port" in text
-    assert f"{addresses[1]}, Address already in use" in text
+    assert f"Rank 1 cannot listen on {addresses[1]}: Address already in use" in text
 
 
 def test_missing_worker_is_named_on_all_ranks_and_logged(
@@ -116,8 +115,8 @@ def test_missing_worker_is_named_on_all_ranks_and_logged(
 
 def test_missing_rank_0_is_named_with_its_address(addresses):
     text = Worker(addresses[:2], 1, timeout=0.3).outcome()
-    assert "Rank 0 must reach rank 1 within 0.3 s" in text
-    assert f"no answer of rank 0 ({addresses[0]})" in text
+    assert text.startswith(f"Rank 1 ({addresses[1]}) got no answer from rank 0 ")
+    assert f"({addresses[0]}) within 0.3 s" in text
 
 
 MEET = """

@@ -18,7 +18,6 @@ import tensorflow as tf
 
 import keras_fastnet
 from keras_fastnet._keras import wrapping
-from keras_fastnet._keras.adapters import optimizers
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.scopes import STRATEGIES
 from keras_fastnet.callbacks import ThroughputMonitor, TrustRatioMonitor
@@ -101,7 +100,7 @@ def state(model: keras.Model) -> dict[str, Any]:
     """Returns what training left behind."""
     return {
         "weights": model.get_weights(),
-        "optimizer": [np.array(v) for v in optimizers.variables_of(model.optimizer)],
+        "optimizer": [np.array(v) for v in model.optimizer.variables],
         "iterations": int(model.optimizer.iterations.numpy()),
     }
 

@@ -549,3 +549,28 @@ def fit_tallies(strategy: Any) -> dict[str, Any]:
         "evaluate": tested,
         "tallies": [float(np.sum(w)) for w in results["weights"]],
     }
+
+
+def fit_with_noise(
+    strategy: Any,
+    *,
+    data: tuple[Any, Any],
+    batch_size: int,
+    callbacks: list[Any],
+    accumulation_steps: int = 1,
+    epochs: int = 2,
+    rate: float = 0.1,
+    loss_scaling: bool = False,
+    jit_compile: bool = False,
+) -> dict[str, Any]:
+    """Trains a linear model, which begins at 0, with a `LargeBatchOptimizer`."""
+    with scope(strategy):
+        layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
+        model = keras.Sequential([keras.Input((data[0].shape[1],)), layer])
+        optimizer = large_batch(
+            keras.optimizers.SGD(rate), accumulation_steps, loss_scaling=loss_scaling
+        )
+        model.compile(optimizer, "mse", jit_compile=jit_compile)
+    options = {"epochs": epochs, "shuffle": False, "verbose": 0}
+    logs = model.fit(*data, batch_size, callbacks=callbacks, **options).history
+    return {"weights": model.get_weights(), "history": logs}

@@ -12,7 +12,6 @@ from keras_fastnet import cli
 from tests.documentation import (
     PAGES,
     ROOT,
-    blocks,
     commands,
     name_of,
     run_blocks,
@@ -49,7 +48,7 @@ SCRIPTS = [
     if "TorusStrategy" in text or not name
 ]
 # Pages whose commands start no workers.
-PRINTED = ("docs/plan.md", "docs/recipes.md")
+PRINTED = ("docs/plan.md",)
 
 
 def write_files(page: Path, folder: Path) -> None:
@@ -139,12 +138,10 @@ def test_commands(environment, tmp_path, page):
 
 @pytest.mark.distributed
 @pytest.mark.slow
-def test_script_before_the_migration_fails(fastnet, tmp_path):
-    """TensorFlow's own strategy raises what the page says (keras#20585)."""
-    script = tmp_path / "before.py"
-    _, before = blocks(ROOT / "docs" / "migrating.md", "python")
-    script.write_text(before.text)
-    done = fastnet("run", "--workers", 2, script)
+def test_stock_strategy_fails(fastnet):
+    """TensorFlow's own strategy raises what the README says (keras#20585)."""
+    script = ROOT / "benchmarks" / "multi_worker_tutorial" / "tutorial.py"
+    done = fastnet("run", "--workers", 2, script, "stock")
     assert done.returncode != 0
     assert "PerReplica" in done.stderr
 

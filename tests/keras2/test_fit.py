@@ -85,7 +85,7 @@ def test_a_workers_own_data(two_workers):
 )
 def test_unequal_weights_are_reported(two_workers, settings, told):
     printed = two_workers.run("fit_with_keras_2", epochs=1, **settings)[0]["printed"]
-    assert ("with Keras 2 all replicas have the same weight" in printed) == bool(told)
+    assert ("with Keras 2 all replicas, and all batches" in printed) == bool(told)
     assert told in printed
 
 

@@ -38,12 +38,3 @@ def test_training_that_fails_in_three_ways_ends_with_the_same_weights(
     assert "resuming at epoch 2, batch 11, after 21 updates" in done.stdout
     assert run(*words, whole, "2", "0").returncode == 0
     check_weights(whole / "rank-0.npz", *weights_of(whole), *weights_of(broken))
-
-
-def test_exception_at_the_same_update_is_not_retried_again(run, tmp_path):
-    done = run(TRAIN, tmp_path, "1", "0", "auto", "0:3:raise", "1:5:always-raise")
-    assert done.returncode == 1
-    assert "worker 0 failed first" in done.stderr
-    assert "restart 2 of 4" in done.stderr
-    told = "not restarted: the same error came a second time after 5 updates"
-    assert told in done.stderr

@@ -25,10 +25,10 @@ def test_gradients_in_variables_are_named(two_workers):
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("scalar", "taken for the mean over each replica's examples"),
-        ("added_by_example", "taken for a sum over the examples if it is as long"),
+        ("scalar", "treated as the mean over each replica's examples"),
+        ("added_by_example", "treated as a sum over the examples if it is as long"),
         # The target of the gradient.
-        ("unreduced", "taken for a sum over the examples if it is as long"),
+        ("unreduced", "treated as a sum over the examples if it is as long"),
         ("added", None),
         ("sum", None),
     ],

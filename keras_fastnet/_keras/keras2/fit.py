@@ -1,8 +1,8 @@
 """Reports to optimizers and callbacks from Keras 2's own `fit`.
 
 The loop is Keras's: it divides each replica's loss by the number of replicas, and
-TensorFlow runs its steps. So replicas have equal weights, and so have the batches of an
-update. `fit` prints a line where they hold different numbers of examples.
+TensorFlow runs its steps. So all replicas, and all batches of an update, have equal
+weights. `fit` prints a line if they have different numbers of examples.
 """
 
 from collections.abc import Callable
@@ -66,7 +66,7 @@ class HandlerData:
     first_batch = 0
 
     def __init__(self, handler: Any, strategy: tf.distribute.Strategy):
-        # Not the handler, which has this object as an attribute.
+        # No reference to the handler, which has this object as an attribute.
         self._adapter = handler._adapter
         self._strategy = strategy
         self._first: int | None = None
@@ -121,12 +121,12 @@ def _rows(batch: Any) -> Any:
     return tf.shape(tf.nest.flatten(batch)[0], out_type=tf.int64)[0]
 
 
-# `fit` makes this list. The callback is first, so that an epoch's last update is made
-# before other callbacks save or validate the model.
+# `fit` creates this list. The callback is first, so that an epoch's last update
+# precedes other callbacks' saving and validation.
 @wrap(
     keras.callbacks.CallbackList,
     "__init__",
-    stock="Optimizers are not told when an epoch ends.",
+    stock="Optimizers get no call at the end of an epoch.",
     until=_NEVER,
 )
 def _add_report(original, callbacks, *args, **kwargs):
@@ -139,7 +139,7 @@ def _add_report(original, callbacks, *args, **kwargs):
 
 
 class _Report(keras.callbacks.Callback):
-    """Tells a `LargeBatchOptimizer` when epochs begin and end; averages statistics."""
+    """Begins and ends epochs of a `LargeBatchOptimizer`; averages statistics."""
 
     _in_epoch = False
 
@@ -205,13 +205,13 @@ def _uneven(model: Any) -> str:
         "of unknown sizes" if batch is None else f"of {batch:,}, the last of {last:,}"
     )
     return (
-        "with Keras 2 all replicas have the same weight, and all batches of an update, "
-        f"also if they hold fewer examples. This data has batches {sizes}, on "
+        "with Keras 2 all replicas, and all batches of an update, have the same "
+        f"weight, even if they have fewer examples. This data has batches {sizes}, on "
         f"{replicas} replicas. Use `drop_remainder=True` for equal sizes"
     )
 
 
-# Dropout masks: with one seed all replicas would drop the same units.
+# With one seed, dropout would drop the same units on all replicas.
 @wrap(
     internal("backend").RandomGenerator,
     "make_legacy_seed",

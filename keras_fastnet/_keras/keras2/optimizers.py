@@ -1,7 +1,7 @@
 """Adapter for Keras 2 optimizers.
 
-Keras 2 has two kinds: those since 2.11, and `keras.optimizers.legacy`, of which those
-of tensorflow-addons are.
+Keras 2 has two kinds: those since 2.11, and `keras.optimizers.legacy`, to which those
+of tensorflow-addons belong.
 """
 
 import contextlib
@@ -59,7 +59,7 @@ class Optimizer(_New):  # type: ignore[misc, valid-type]
         return getattr(self, "_built", False)
 
     def build(self, variables: Sequence[Any]) -> None:
-        """Records the trainable variables, of which subclasses make buffers."""
+        """Records the trainable variables, for which subclasses create buffers."""
         _New.build(self, variables)
         # A tuple, which Keras does not wrap.
         self._trainable_variables = tuple(variables)
@@ -128,9 +128,9 @@ OPTIMIZERS = (keras.optimizers.Optimizer, keras.optimizers.legacy.Optimizer)
 
 # The second base keeps Keras from wrapping it under a policy of float16.
 class LossScaleOptimizer(Optimizer, _loss_scale.BaseLossScaleOptimizer):  # type: ignore[name-defined]
-    """Scales the loss as Keras 3's, so that gradients in float16 do not vanish."""
+    """Scales the loss like Keras 3's, so that gradients in float16 do not vanish."""
 
-    # Not the second base's properties.
+    # Overrides the second base's properties.
     inner_optimizer: Any = None
     initial_scale: Any = None
     dynamic_growth_steps: Any = None
@@ -142,7 +142,7 @@ class LossScaleOptimizer(Optimizer, _loss_scale.BaseLossScaleOptimizer):  # type
         dynamic_growth_steps: int = 2000,
         name: str | None = None,
     ):
-        # The rate is the inner optimizer's; there is nothing to decay here.
+        # The rate is the inner optimizer's; this one has no weights to decay.
         name = name or type(self).__name__.lower()
         super().__init__(0.0, name=name, weight_decay=None)
         # Without its own count of updates, which is the inner optimizer's.
@@ -206,7 +206,7 @@ class LossScaleOptimizer(Optimizer, _loss_scale.BaseLossScaleOptimizer):  # type
     def from_config(
         cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None
     ) -> "LossScaleOptimizer":
-        """Makes an optimizer, and the one within, from a configuration."""
+        """Makes an optimizer and its inner optimizer from a configuration."""
         config = dict(config)
         inner = dict(config.pop("inner_optimizer"))
         # The reader of `.h5` files and SavedModels knows `class_name` only.
@@ -215,7 +215,7 @@ class LossScaleOptimizer(Optimizer, _loss_scale.BaseLossScaleOptimizer):  # type
         return cls(made, **config)
 
     def _trackable_children(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        # A traced function, of which a SavedModel would keep the variables.
+        # A SavedModel would keep the variables of a traced function.
         children = super()._trackable_children(*args, **kwargs)
         return {name: child for name, child in children.items() if name != "_finish"}
 
@@ -243,7 +243,7 @@ class LossScaleOptimizer(Optimizer, _loss_scale.BaseLossScaleOptimizer):  # type
 
 
 LOSS_SCALE_OPTIMIZERS = (LossScaleOptimizer, _loss_scale.BaseLossScaleOptimizer)
-"""Those that scale the loss."""
+"""Optimizers that scale the loss."""
 
 
 def apply_update(optimizer: Any, gradients: list[Any], variables: list[Any]) -> None:
@@ -254,7 +254,7 @@ def apply_update(optimizer: Any, gradients: list[Any], variables: list[Any]) -> 
 
 
 def with_inner(optimizer: Any) -> list[Any]:
-    """Returns an optimizer and those that it wraps, from the outside."""
+    """Returns an optimizer and those that it wraps, outermost first."""
     inner = getattr(optimizer, "inner_optimizer", None)
     if inner is None:
         inner = vars(optimizer).get("_optimizer")

@@ -15,8 +15,9 @@ from keras_fastnet._keras.tensorflow import agreed_seed
 def dataset_of_rows(make: Callable[[Any], tf.data.Dataset], adapter: Any) -> Any:
     """Returns the dataset of global batches that Keras makes of arrays.
 
-    If its attribute `fastnet_rows`, an `ArrayRows`, exists, it reads parts of batches.
-    Keras's own pipeline chooses the rows, so that they are those of one device.
+    Its attribute `fastnet_rows`, an `ArrayRows`, reads parts of batches; sparse arrays
+    lack it. Keras's own pipeline chooses the rows, so that they are those of one
+    device.
 
     Args:
         make: `ArrayDataAdapter.get_tf_dataset`.
@@ -40,12 +41,12 @@ def _rows_by_seed(
 ) -> tf.data.Dataset:
     """Returns the rows of each batch in an order that follows from a seed.
 
-    Keras's own order is another one in each process where the program sets no seed.
+    Keras's own order differs between processes if the program sets no seed.
 
     Args:
         make: `ArrayDataAdapter.get_tf_dataset`.
         numbers: The `ArrayDataAdapter`, of the numbers of all rows.
-        seed: Equal on all workers. Each epoch has another order.
+        seed: Equal on all workers. Each epoch has a different order.
     """
     count, within_batches = numbers._num_samples, numbers._shuffle == "batch"
     numbers._shuffle = False
@@ -76,7 +77,7 @@ class ArrayRows:
         numbers: A dataset of the numbers of the rows of each global batch.
 
     Attributes:
-        numbers: The same.
+        numbers: The argument `numbers`.
     """
 
     def __init__(self, inputs: Any, numbers: tf.data.Dataset):

@@ -26,9 +26,9 @@ from keras_fastnet._keras.wrapping import extend, wrap
     tf_trainer.TFEpochIterator,
     "__init__",
     stock=(
-        "Workers take the shares that TensorFlow deals out, as many steps as each "
-        "has, and a step more than there are batches, which counts an empty update. "
-        "Every worker makes whole batches, of arrays from a copy in memory."
+        "Each worker takes the shards that TensorFlow assigns to it, and one more step "
+        "than there are batches, which counts an empty update. Every worker makes "
+        "whole batches, and for arrays a copy in memory."
     ),
     until="Keras's `fit` runs on several workers (keras#20585).",
 )
@@ -54,7 +54,7 @@ def _make_iterator(original, iterator, *args, **kwargs):
 
 
 def dataset_with_own_queues(iterator: tf_trainer.TFEpochIterator) -> Any:
-    """Returns the dataset of Keras's iterator; each pass over it has its own queue.
+    """Returns the dataset of Keras's iterator, with a separate queue for each pass.
 
     Args:
         iterator: The iterator, of a model without a keras_fastnet strategy.
@@ -69,12 +69,7 @@ def dataset_with_own_queues(iterator: tf_trainer.TFEpochIterator) -> Any:
 
 
 def iterate_over(iterator: tf_trainer.TFEpochIterator, data: Any) -> None:
-    """Makes Keras's iterator yield other data.
-
-    Args:
-        iterator: The iterator.
-        data: The `EpochData` made from its dataset.
-    """
+    """Makes Keras's iterator yield other data."""
     extend(iterator, WorkersEpochIterator)
     data.steps_per_call = iterator.steps_per_execution
     iterator.elements = data
@@ -84,13 +79,13 @@ def iterate_over(iterator: tf_trainer.TFEpochIterator, data: Any) -> None:
 
 
 class WorkersEpochIterator(tf_trainer.TFEpochIterator):
-    """Keras's iterator, over an `EpochData`, and what callbacks ask of the data.
+    """Keras's iterator over an `EpochData`, with properties of it for callbacks.
 
     Attributes:
         elements: The `EpochData`.
-        first_batch: Batches of the coming epoch that an earlier run has trained.
-        agreed_batches: Number of batches in an epoch, equal on all workers; `False`
-            where Keras counts them.
+        first_batch: Batches of the coming epoch that an earlier run has trained on.
+        agreed_batches: Number of batches in an epoch, equal on all workers; `False` if
+            Keras counts them.
         is_compared: Whether the workers have compared what it iterates over.
     """
 
@@ -106,7 +101,7 @@ class WorkersEpochIterator(tf_trainer.TFEpochIterator):
         steps = super()._enumerate_iterator()
         skipped, self.first_batch = self.first_batch, 0
         for _ in range(0, skipped, self.steps_per_execution):
-            # Keras's count of steps; no data are read by it.
+            # Keras's count of steps, which reads no data.
             next(steps, None)
         return steps
 
@@ -130,22 +125,22 @@ class WorkersEpochIterator(tf_trainer.TFEpochIterator):
 
     @property
     def examples(self) -> int | None:
-        """Number of examples in an epoch; `None` where only reading would tell."""
+        """Number of examples in an epoch; `None` if it is unknown without reading."""
         if not self.whole_epochs:
             return None
         return getattr(self.data_adapter, "_num_samples", None)
 
     def first_arrays(self) -> Any:
-        """Returns some examples of arrays, whatever order they are shuffled in.
+        """Returns the first examples of arrays, before any shuffling.
 
         Returns:
-            The structure of the first ones; `None` for other data.
+            Their structure; `None` for data other than arrays.
         """
         if not hasattr(self.data_adapter, "_num_samples"):
             return None
         unshuffled = copy.copy(self.data_adapter)
         unshuffled._shuffle = False
-        # Enough to recognise them.
+        # Enough to identify the data.
         unshuffled._batch_size = min(64, unshuffled._batch_size)
         return next(iter(unshuffled.get_numpy_iterator()))
 
@@ -154,7 +149,7 @@ class WorkersEpochIterator(tf_trainer.TFEpochIterator):
 
         Args:
             epoch: Epochs that it has finished.
-            batch: Batches of the epoch after these that it has trained.
+            batch: Batches of the next epoch that it has trained on.
         """
         # Before it is skipped.
         self.examples_of_first_batch()
@@ -170,23 +165,23 @@ class WorkersEpochIterator(tf_trainer.TFEpochIterator):
 
 
 def _dataset_of(adapter: Any) -> Any:
-    """Returns the dataset of global batches of what `fit` was given."""
+    """Returns the dataset of global batches of the data given to `fit`."""
     make = type(adapter).get_tf_dataset
     if isinstance(adapter, array_data_adapter.ArrayDataAdapter):
         return dataset_of_rows(make, adapter)
     if isinstance(adapter, py_dataset_adapter.PyDatasetAdapter):
-        # First: the dataset refers to the adapter's iterators as they are now.
+        # First, since the dataset refers to the adapter's iterators at this moment.
         separate_iterators(adapter)
     return make(adapter)
 
 
 # Keras prepares the batches of a `PyDataset` with `workers` in one queue for all
-# iterators: what one of them leaves there, such as the one that only looks at the first
-# batch, the next one gets in addition to its own.
+# iterators: batches that one leaves there, such as the one that only peeks at the first
+# batch, are read by the next in addition to its own.
 def separate_iterators(adapter: Any) -> None:
     """Separates the queues of iterators over a `PyDataset`.
 
-    With one for all of them some batches come twice, others never.
+    With one queue for all, some batches would be read twice, others never.
     """
 
     def iterate() -> Iterator[Any]:
@@ -206,8 +201,8 @@ def separate_iterators(adapter: Any) -> None:
     adapter._get_iterator = iterate
 
 
-# A look at the first batch must not begin an epoch: `on_epoch_end`, which Keras also
-# calls before the first epoch, and `on_epoch_begin` may still give it another order.
+# Peeking at the first batch must not begin an epoch: `on_epoch_end`, which Keras also
+# calls before the first epoch, and `on_epoch_begin` may still change the order.
 @contextlib.contextmanager
 def first_only(adapter: Any) -> Iterator[None]:
     """Limits iterators that begin in this context to the first batch.
@@ -230,7 +225,7 @@ def first_examples(arguments: Mapping[str, Any], examples: int) -> tuple[Any, ..
         examples: The number of examples. Shorter data are repeated.
 
     Returns:
-        Inputs and, if there are some, targets and sample weights.
+        Inputs and, if given, targets and sample weights.
 
     Raises:
         ValueError: If the data have no example.
@@ -242,7 +237,7 @@ def first_examples(arguments: Mapping[str, Any], examples: int) -> tuple[Any, ..
     structure, found = None, 0
     for batch in adapter.get_numpy_iterator():
         arrays = [np.asarray(part) for part in keras.tree.flatten(batch)]
-        # Batches that are padded to a length of their own cannot be joined.
+        # Batches padded to different lengths cannot be joined.
         if batches and [a.shape[1:] for a in arrays] != [
             a.shape[1:] for a in batches[0]
         ]:
@@ -261,5 +256,5 @@ def first_examples(arguments: Mapping[str, Any], examples: int) -> tuple[Any, ..
     rows = [np.take(part, range(examples), axis=0, mode="wrap") for part in joined]
     packed = keras.tree.pack_sequence_as(structure, rows)
     x, y, weights = keras.utils.unpack_x_y_sample_weight(packed)
-    # `fit(x)` has no targets; those that are left out are at the end.
+    # `fit(x)` has no targets; only trailing parts may be missing.
     return (x,) if y is None else (x, y) if weights is None else (x, y, weights)

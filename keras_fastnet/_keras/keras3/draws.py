@@ -16,8 +16,8 @@ def equal_draws() -> Iterator[None]:
     """Draws the same random numbers for all examples of a batch, in every step.
 
     A model whose layers draw then makes the same update on any number of replicas. It
-    replaces the functions of `keras.random`, which Keras's layers call too. Draws of
-    other distributions, and of TensorFlow, stay as they are.
+    replaces the functions of `keras.random`, which Keras's layers call too. Other
+    distributions, and TensorFlow's functions, are unchanged.
     """
     changes: dict[tuple[Any, str], Any] = {
         (keras_random, "dropout"): _dropout,
@@ -44,7 +44,7 @@ def _repeated(original: Callable[..., Any]) -> Callable[..., Any]:
 
     def drawn(shape: Any, *args: Any, **kwargs: Any) -> tf.Tensor:
         if not isinstance(shape, tf.Tensor):
-            # An entry may be a tensor: the size of the batch.
+            # An entry may be a tensor: the batch size.
             shape = tf.stack(list(shape)) if len(shape) else tf.zeros([0], tf.int32)
         one = tf.concat([tf.ones_like(shape[:1]), shape[1:]], 0)
         drawn = original(one, *args, **{**kwargs, "seed": _SEED})

@@ -76,15 +76,15 @@ def _refuse_stateful(model: keras.Model) -> None:
             )
 
 
-# The first batch, which Keras takes to build the model and then drops; it also
-# averages it over the replicas, which fails for structures and unequal shares. It
-# builds by `call`, where one process leaves it to the first step: a model that has its
-# own step may have no `call`, and optimizers that only that step knows.
+# Keras takes the first batch to build the model and then drops it. It also averages it
+# over the replicas, which fails for structures and unequal shares. And it builds by
+# `call`, where one process leaves this to the first step: a model with a custom step
+# may have no `call`, and optimizers that only that step uses.
 @wrap(
     TensorFlowTrainer,
     "_maybe_symbolic_build",
     stock=(
-        "The first batch is taken to build the model, averaged over the replicas "
+        "The first batch is used to build the model, averaged over the replicas "
         "and dropped; nested inputs fail (keras#20329)."
     ),
     until="Keras builds from the dataset's `element_spec`.",
@@ -114,17 +114,17 @@ def _peek(original, model, iterator=None, data_batch=None):
         original(model, iterator=iterator, data_batch=data_batch)
         return
     own_steps = is_overridden(model, "train_step") or is_overridden(model, "test_step")
-    # A TPU's step is traced as a program for its cores, in which none can be made.
+    # A TPU's step is traced as a program for its cores, which cannot create variables.
     support = getattr(strategy, "fit_support", None)
     if own_steps and not (support is not None and support.compiles_all):
-        # Past Keras, which tracks what is set.
+        # Bypasses Keras, which tracks attributes.
         vars(model)["_fastnet_first"] = batch, share, examples
     else:
         _build(model, share, examples)
 
 
 def _of_whole_batch(share, examples):
-    """Returns what a replica's share tells of the batch that a model is built for."""
+    """Returns the specification of the whole batch, given a replica's share."""
 
     def spec(leaf):
         if not isinstance(leaf, tf.Tensor) or leaf.shape.rank == 0:
@@ -148,7 +148,7 @@ def _build_by_values(model, share, examples):
     def whole(rows, spec):
         if not isinstance(spec, tf.TensorSpec):
             return rows
-        # As many as on the other workers, whose models note the shape.
+        # Equal on all workers, whose models record the shape.
         return tf.gather(rows, tf.range(spec.shape[0]) % tf.shape(rows)[0])
 
     batch = tf.nest.map_structure(whole, share, examples)
@@ -172,15 +172,15 @@ def _build_for(model, step, kind):
         _build(model, share, examples)
 
 
-# Micro-batches: an optimizer that adds them up has to know how many examples each
-# holds, and when an epoch has no more of them. Several replicas are told by the step.
+# An optimizer that accumulates micro-batches must know how many examples each has, and
+# which is the last of an epoch. With several replicas the step passes this on.
 @wrap(
     TensorFlowTrainer,
     "_make_function",
     stock=(
-        "The step knows no shares of a batch; variables that a program's own step "
-        "makes are unknown until it runs on a replica; a model made outside the scope "
-        "trains on each worker alone."
+        "The step ignores the shares of a batch; variables that a custom step creates "
+        "are unknown until it runs on a replica; a model made outside the scope trains "
+        "on each worker alone."
     ),
     until="Keras lets a strategy wrap the step.",
 )
@@ -195,7 +195,7 @@ def _make_step(original, model, step):
 
 
 def _with_named_errors(model, function):
-    """Returns a function whose errors name the worker that they come from."""
+    """Returns a function whose errors name the worker that raised them."""
     strategy = strategy_of(model)
     if strategy is None or strategy.num_workers < 2:
         return function
@@ -209,7 +209,7 @@ def _with_named_errors(model, function):
 
 def _several_steps(model, function):
     steps, support = model.steps_per_execution, support_of(model)
-    # Programs of static shapes are made of each batch as it comes.
+    # Programs of static shapes are compiled for each batch in turn.
     if steps == 1 or model.run_eagerly or support is None or support.compiles_all:
         return function
     replicas = model.distribute_strategy.num_replicas_in_sync
@@ -228,7 +228,7 @@ def make_predict_function(model: keras.Model) -> None:
     """Rebuilds a model's predict function for the strategy, once.
 
     Args:
-        model: The model. A function that its class makes itself stays as it is.
+        model: The model. A `make_predict_function` of its own class is kept.
     """
     is_made = vars(model).get("_fastnet_predict") is model.predict_function
     if is_made or is_overridden(model, "make_predict_function"):

@@ -30,11 +30,11 @@ from keras_fastnet._keras.wrapping import unwrapped
 def layer_state(model: keras.Model) -> list[keras.Variable]:
     """Returns the state that layers keep, such as moving statistics.
 
-    Not the weights of frozen layers, which Keras also calls non-trainable; nor
+    Excludes the weights of frozen layers, which Keras also calls non-trainable, and
     counters and random states, which are integers.
 
     Returns:
-        Variables that a step may set to another value on every replica.
+        Variables that a step may set to a different value on each replica.
     """
     return [
         variable
@@ -46,29 +46,29 @@ def layer_state(model: keras.Model) -> list[keras.Variable]:
 
 
 def is_summed(variable: keras.Variable) -> bool:
-    """Whether the replicas' values of a metric's variable make one by a sum."""
+    """Returns whether a metric's variable is the sum of the replicas' values."""
     return variable.aggregation == "sum"
 
 
 def all_metric_variables(model: keras.Model) -> list[keras.Variable]:
-    """Returns the variables of all metrics that a model knows.
+    """Returns the variables of all metrics of a model.
 
-    Also of those that are left out where a model names its metrics itself.
+    This includes metrics that a model's own `metrics` property omits.
     """
     variables = [v for metric in all_metrics(model) for v in metric.variables]
     return list({id(v): v for v in variables}.values())
 
 
 def all_metrics(model: keras.Model) -> list[keras.Metric]:
-    """Returns all metrics that a model knows, named by it or not."""
+    """Returns all metrics of a model, in its `metrics` property or not."""
     known = TensorFlowTrainer.metrics.fget(model)
     return list({id(m): m for m in [*model.metrics, *known]}.values())
 
 
 def describe_own_state(model: keras.Model, *, trains: bool) -> list[str]:
-    """Returns how replicas combine the state of the program's own metrics and layers.
+    """Returns how replicas combine the state of custom metrics and layers.
 
-    Of Keras's own kinds it is known to be right.
+    For Keras's own classes this is known to be right.
 
     Args:
         model: A compiled and built model.
@@ -93,8 +93,8 @@ def describe_own_state(model: keras.Model, *, trains: bool) -> list[str]:
             texts.append(
                 f"layer {layer.name} ({type(layer).__name__}): the replicas' states of "
                 f"{', '.join(names)} are averaged, which is right for moving means, "
-                "and integers stay as each replica has them. For a total or a counter "
-                "say add_weight(..., aggregation='sum')"
+                "and integers keep each replica's value. For a total or a counter use "
+                "add_weight(..., aggregation='sum')"
             )
         if raw := _raw_variables(layer):
             texts.append(
@@ -106,7 +106,7 @@ def describe_own_state(model: keras.Model, *, trains: bool) -> list[str]:
 
 
 def _own_layers(model: keras.Model) -> Iterator[keras.Layer]:
-    """Yields the layers of a model that the program has written."""
+    """Yields the custom layers of a model."""
     for layer in model._flatten_layers():
         if is_own(type(layer)) and not isinstance(layer, keras.metrics.Metric):
             yield layer
@@ -135,11 +135,11 @@ def _parts_of(metrics: Iterable[keras.Metric]) -> Iterator[keras.Metric]:
 def results_over_replicas(model: keras.Model) -> Iterator[None]:
     """Adapts a model's metrics and layers to steps of several replicas.
 
-    Metrics return results over all replicas, where a step asks for them. Losses that
-    layers add are weighed. What a program's own step assigns to weights is noted.
+    Metrics return results over all replicas if a step asks for them. Losses that layers
+    add are weighed. Values that a custom step assigns to weights are recorded.
 
     Args:
-        model: A compiled model, whose step is run on all replicas in this context.
+        model: A compiled model, whose step runs on all replicas in this context.
     """
 
     def over_replicas(metric: keras.Metric, result: Callable[[], Any]) -> Any:
@@ -177,7 +177,7 @@ def results_over_replicas(model: keras.Model) -> Iterator[None]:
 
 
 def _assign_for_all(state: keras.Variable, assign: Callable[[Any], Any], value: Any):
-    """Assigns what one device would, by the `aggregation` that a layer has stated."""
+    """Assigns the value of one device, by the `aggregation` that a layer states."""
     step = keras_step()
     if step is None:
         return assign(value)
@@ -192,7 +192,7 @@ def _assign_for_all(state: keras.Variable, assign: Callable[[Any], Any], value: 
         change = tf.where(counts, change, tf.zeros_like(change))
     (total,) = sum_over_replicas([change])
     after = before + total
-    # TensorFlow sums what replicas assign to such a variable.
+    # TensorFlow sums the values that replicas assign to such a variable.
     summed = state.aggregation == "sum"
     assign(tf.where(first, after, tf.zeros_like(after)) if summed else after)
     return after
@@ -212,11 +212,11 @@ def replaced_methods(
     """Replaces methods of Keras's objects in this context.
 
     Args:
-        methods: An object, the name of a method, and the function in its place.
+        methods: An object, the name of a method, and the replacement.
     """
     with contextlib.ExitStack() as restored:
         for thing, name, function in methods:
-            # Past Keras, which tracks what is set.
+            # Bypasses Keras, which tracks attributes.
             own = vars(thing)
             if name in own:
                 restored.callback(own.__setitem__, name, own[name])
@@ -227,12 +227,12 @@ def replaced_methods(
 
 
 def _read(results: Any) -> Any:
-    """Returns the values of variables, which a scope may have other ones for."""
+    """Returns the values of variables, as replaced in a stateless scope."""
     return keras.tree.map_structure(values.as_tensor, results)
 
 
 def is_overridden(model: keras.Model, name: str) -> bool:
-    """Whether a model has another method than Keras's."""
+    """Returns whether a model overrides a method of Keras."""
     keras_own = getattr(TensorFlowTrainer, name)
     return name in vars(model) or getattr(type(model), name) is not keras_own
 
@@ -240,7 +240,7 @@ def is_overridden(model: keras.Model, name: str) -> bool:
 def metrics_result(
     model: keras.Model, totals: list[tuple[keras.Variable, Any]]
 ) -> dict[str, Any]:
-    """Returns what a model's metrics say of other values of their variables.
+    """Returns the results of a model's metrics for given values of their variables.
 
     Args:
         model: A compiled model.
@@ -251,18 +251,18 @@ def metrics_result(
 
 
 def step_of(function: Callable[..., Any]) -> ModelStep | None:
-    """Returns the step of a model that a function is, or `None`.
+    """Returns the model step that a function stands for, or `None`.
 
     Args:
-        function: What was given to `Strategy.run`: a `ModelStep`; a bound `train_step`
-            or `test_step`, where a model makes its train function itself; or the local
-            function in which Keras wraps `predict_step`.
+        function: The function given to `Strategy.run`: a `ModelStep`; a bound
+            `train_step` or `test_step`, if a model overrides `make_train_function`; or
+            the local function in which Keras wraps `predict_step`.
     """
     if isinstance(function, ModelStep):
         return function
     plain = unwrapped(function)
     owner = getattr(plain, "__self__", None)
-    # A `tf.function` holds its object through another one.
+    # A `tf.function` holds its object indirectly.
     owner = getattr(owner, "target", owner)
     if isinstance(owner, TensorFlowTrainer):
         trains = plain.__name__ == "train_step"
@@ -280,40 +280,35 @@ def model_step(
     function: Callable[[Any], Any],
     kind: Literal["train", "test", "predict"],
 ) -> ModelStep:
-    """Returns a step of a model, which a replica can run.
+    """Returns a step of a model that a replica can run.
 
     Args:
         model: The model.
         function: Its step; a `tf.function` as well.
-        kind: What it does.
+        kind: Its kind.
     """
     if model.distribute_strategy.num_replicas_in_sync < 2 or not isinstance(
         function, tf.types.experimental.PolymorphicFunction
     ):
         return ModelStep(model, function, kind)
 
-    # What is traced once would hold the first replica's share for all of them, and XLA
-    # cannot compile what communicates.
+    # A function traced once would hold the first replica's share for all replicas, and
+    # XLA cannot compile communication.
     return ModelStep(model, converted(function.python_function), kind)
 
 
 def build_by_step(model: keras.Model, step: Callable[[Any], Any], batch: Any) -> None:
-    """Makes all variables that a step makes when it is first run.
+    """Makes the variables that a step makes in its first run.
 
-    Within a replica's step, which is traced as a part of another function, they could
-    not be known before it.
-
-    Args:
-        model: A compiled model.
-        step: Its step.
-        batch: What Keras gives it.
+    A replica's step is traced as a part of another function, which must know them in
+    advance.
     """
 
     def traced(value: Any) -> Any:
         is_optional = isinstance(value, tf.experimental.Optional)
         return None if is_optional else values.as_tensor(value)
 
-    # An eager step may look at values, which are not there. It makes its variables.
+    # An eager step may look at values, which a trace lacks. It makes its variables.
     errors = [Exception] if model.run_eagerly else []
     # Traced, not run.
     with contextlib.suppress(*errors), scratch_graph():
@@ -328,21 +323,21 @@ def build_optimizer(model: keras.Model) -> None:
 
 
 def begin_fit_at(model: keras.Model, epoch: int | None) -> None:
-    """Sets the epoch that `fit` begins with; for a callback's `on_train_begin`.
+    """Sets the epoch with which `fit` begins, from a callback's `on_train_begin`.
 
     Args:
         model: The model.
-        epoch: The epoch; `None` for what `fit` was told.
+        epoch: The epoch; `None` for the argument of `fit`.
     """
     model._initial_epoch = epoch
 
 
 def whole_state(model: keras.Model) -> dict[str, keras.Variable]:
-    """Returns all that training changes, by a name that a restart gives again.
+    """Returns all variables that training changes, by names that restarts repeat.
 
     Returns:
         Weights, states of layers, metrics and random streams, and the optimizer's
-        variables. Values of metrics have to be read by all workers.
+        variables. All workers must read values of metrics together.
     """
     groups = {
         "metrics": [v for metric in model.metrics for v in metric.variables],

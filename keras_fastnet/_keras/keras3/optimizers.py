@@ -13,48 +13,37 @@ LossScaleOptimizer = keras.optimizers.LossScaleOptimizer
 OPTIMIZERS = (keras.optimizers.Optimizer,)
 """Classes of inner optimizers."""
 LOSS_SCALE_OPTIMIZERS = (keras.optimizers.LossScaleOptimizer,)
-"""Those that scale the loss."""
+"""Optimizers that scale the loss."""
 
 
 def apply_update(optimizer: Any, gradients: list[Any], variables: list[Any]) -> None:
-    """Applies an optimizer's update.
-
-    Args:
-        optimizer: The optimizer.
-        gradients: Sums over the replicas.
-        variables: Their variables.
-    """
+    """Updates variables with sums of gradients over the replicas."""
     optimizer.apply(gradients, variables)
 
 
 def is_built(optimizer: Any) -> bool:
-    """Whether an optimizer has its variables."""
+    """Returns whether an optimizer has its variables."""
     return optimizer.built
 
 
 def keep_variables(optimizer: Any, variables: list[Any]) -> None:
     """Registers the variables that an optimizer is built for.
 
-    The `LossScaleOptimizer` of older Keras does not note them.
+    The `LossScaleOptimizer` of older Keras versions does not.
     """
     keras.optimizers.Optimizer.build(optimizer, variables)
 
 
 def building_scope(name: str) -> AbstractContextManager:
-    """Returns what variables are made in that an update needs."""
+    """Returns the context in which an update creates its variables."""
     return keras.name_scope(name)
 
 
-def variables_of(optimizer: Any) -> list[Any]:
-    """Returns all variables of an optimizer."""
-    return optimizer.variables
-
-
 def schedule_of(optimizer: Any) -> str | None:
-    """Returns the name of what an optimizer's learning rate follows.
+    """Returns the name of an optimizer's schedule.
 
     Returns:
-        `None` where the rate is a number that may be set.
+        `None` if the rate is a number that may be set.
     """
     rate = optimizer._learning_rate
     if isinstance(rate, keras.Variable):
@@ -67,11 +56,10 @@ def innermost(optimizer: Any) -> list[Any]:
     """Returns the optimizers that change variables.
 
     Args:
-        optimizer: A model's, which may be `None`.
+        optimizer: A model's optimizer, or `None`.
 
     Returns:
-        Several within a `MultiOptimizer`; none where a step of the user's own has
-        others.
+        Several for a `MultiOptimizer`; none if a custom step uses others.
     """
     if optimizer is None or not optimizer.built:
         return []
@@ -80,7 +68,7 @@ def innermost(optimizer: Any) -> list[Any]:
 
 
 def with_inner(optimizer: Any) -> list[Any]:
-    """Returns an optimizer and those within, from the outside."""
+    """Returns an optimizer and its inner ones, outermost first."""
     inner = getattr(optimizer, "inner_optimizer", None)
     return [optimizer] if inner is None else [optimizer, *with_inner(inner)]
 
@@ -88,14 +76,10 @@ def with_inner(optimizer: Any) -> list[Any]:
 def move_own_into_scope(model: keras.Model, metrics: list[keras.Metric]) -> None:
     """Moves a model's optimizers and metrics into the scope that it was made in.
 
-    Guides for one device make the optimizer before the model, and compile outside of
-    the scope. The objects stay the same: each of their variables gets a variable of the
-    strategy instead of its own, with its value. So callbacks, schedules and the
-    program's own references go on to work. It looks once after each `compile`.
-
-    Args:
-        model: The model.
-        metrics: Its metrics.
+    Scripts for one device may make the optimizer before the model, and compile outside
+    of the scope. The objects stay the same, so that callbacks, schedules and other
+    references to them keep working: each of their variables is replaced by one of the
+    strategy, with its value. This happens once after each `compile`.
 
     Raises:
         ValueError: An optimizer holds the state of variables outside of the scope.
@@ -119,7 +103,7 @@ def move_own_into_scope(model: keras.Model, metrics: list[keras.Metric]) -> None
 
 
 def _optimizers(model: keras.Model) -> list[keras.Optimizer]:
-    """Returns a model's optimizers, also those that its own step uses."""
+    """Returns a model's optimizers, including those of a custom step."""
     held: list[Any] = []
     for value in list(vars(model).values()):
         parts = value.values() if isinstance(value, dict) else value

@@ -1,7 +1,8 @@
 """Losses, metrics, updates and random numbers within a step of Keras 3.
 
 A replica's gradient is multiplied by its share `n_r / n` of the global batch before the
-sum over the replicas. So means need nothing, and the rest is divided by the share here.
+sum over the replicas. Means are right as they are; other values are divided by the
+share here.
 """
 
 from typing import Any
@@ -89,23 +90,20 @@ def added_loss(loss: Any) -> tf.Tensor:
     """Returns what `add_loss` or a regularizer adds to the loss of a replica's step.
 
     Keras gives each the weight 1/N, also sums over a replica's examples.
-
-    Args:
-        loss: The tensor.
     """
     if not keras.backend.is_float_dtype(loss.dtype):
         loss = keras.ops.cast(loss, keras.config.floatx())
     return _weigh_elements(loss, keras.ops.sum(loss))
 
 
-# A step that the user has written gives the mean of each batch to a metric. On one
-# device every batch counts once; here the replicas' shares of it add up to one.
+# A custom step gives the mean of each batch to a metric. On one device every batch
+# counts once; here the replicas' shares of it add up to one.
 @wrap(
     reduction_metrics.Mean,
     "update_state",
     stock=(
-        "A mean that a step of the user's logs counts once for each replica, "
-        "however few examples the replica has."
+        "A mean that a custom step logs counts once for each replica, however few "
+        "examples the replica has."
     ),
     until="Keras gives metrics the replica's share.",
 )
@@ -118,21 +116,20 @@ def _count_by_share(original, metric, values, sample_weight=None):
     return original(metric, values, sample_weight)
 
 
-# A step that the user has written may ask for the gradient of a loss that is not
-# reduced, which is that of its sum.
+# A custom step may compute the gradient of an unreduced loss, which is that of its sum.
 @wrap(
     tf.GradientTape,
     "gradient",
     stock=(
-        "The gradient of losses by example is that of their sum over a replica, "
+        "The gradient of per-example losses is that of their sum over a replica, "
         "which is then weighed as a mean."
     ),
-    until="TensorFlow does not add up elements of the target.",
+    until="TensorFlow does not sum the elements of the target.",
 )
 def _weigh_target(
     original, tape, target, sources, output_gradients=None, *args, **kwargs
 ):
-    # Other sources, such as inputs, are no weights, whose gradients are weighed.
+    # Only gradients of weights are weighed, not of other sources such as inputs.
     weights = any(hasattr(source, "assign") for source in tf.nest.flatten(sources))
     if weights and output_gradients is None and keras_step() is not None:
         output_gradients = tf.nest.map_structure(_weights_of, target)
@@ -151,9 +148,9 @@ def _weigh_elements(values: tf.Tensor, total: tf.Tensor) -> tf.Tensor:
 
     Args:
         values: The tensor. A scalar is a mean over the replica's examples, or a penalty
-            that is the same on all replicas. Another tensor is one of values of the
-            examples if it is as long as they are, and otherwise a penalty; a line
-            says so, as neither Keras nor TensorFlow tells the two apart.
+            that is the same on all replicas. A tensor as long as the replica's batch
+            has a value for each example; any other is a penalty. A line says so, since
+            neither Keras nor TensorFlow distinguishes the two.
         total: The sum of its elements.
     """
     if values.shape.rank == 0:
@@ -164,13 +161,13 @@ def _weigh_elements(values: tf.Tensor, total: tf.Tensor) -> tf.Tensor:
     return tf.where(of_examples, _step().unweigh(total), total)
 
 
-# TensorFlow's guides to `strategy.run` give these to steps of the user's own, where
-# each replica's loss is its term of the sum over the replicas.
+# TensorFlow's guides use these in custom steps for `strategy.run`, where each replica's
+# loss is its term of the sum over the replicas.
 @wrap(
     tf.nn,
     "compute_average_loss",
     stock="A term of a mean over all replicas is weighed as a mean: updates of 1/N.",
-    until="Keras sums the losses of a step that the user has written.",
+    until="Keras sums the losses of custom steps.",
 )
 def _average_of_batch(original, per_example_loss, *args, **kwargs):
     value = original(per_example_loss, *args, **kwargs)
@@ -179,7 +176,7 @@ def _average_of_batch(original, per_example_loss, *args, **kwargs):
         return value
     if "global_batch_size" in kwargs or len(args) > 1:
         return step.unweigh(value)
-    # TensorFlow has taken the shares for equal.
+    # TensorFlow has assumed equal shares.
     return value * in_replica().num_replicas_in_sync
 
 
@@ -205,7 +202,7 @@ def _sums_of_own(values: list[tf.Tensor]) -> list[tf.Tensor]:
 
 
 def _step() -> ReplicaStep:
-    """Returns the step that a loss is computed in; its callers have looked for one."""
+    """Returns the step in which a loss is computed; callers have checked for one."""
     step = keras_step()
     if step is None:
         raise RuntimeError("Losses are weighed in the steps of several replicas only.")

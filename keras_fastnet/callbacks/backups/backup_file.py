@@ -1,8 +1,8 @@
 """The content and the name of a backup's file, which NumPy alone can read.
 
-It is an uncompressed `.npz` archive. Each array has the path of its variable as its
-name, and `backup.json` states the rest. The archive holds a CRC-32 of every entry, so a
-damaged file is recognized.
+It is an uncompressed `.npz` archive. Each array is named after the path of its
+variable, and `backup.json` contains the rest. The archive holds a CRC-32 of every
+entry, so a damaged file is recognized.
 """
 
 import io
@@ -27,11 +27,11 @@ def write(
     """Writes a backup.
 
     Args:
-        file: Where to write it.
+        file: The file to write it to.
         arrays: The name of each array in the training's state, the path of its
             variable, and the array.
-        about: What the backup states about itself: a JSON object with the position as
-            `"epoch"` and `"batch"`, and objects as `"callbacks"` and `"parts"`.
+        about: The backup's description: a JSON object with the position as `"epoch"`
+            and `"batch"`, and objects as `"callbacks"` and `"parts"`.
     """
     entries: dict[str, list[str]] = {}
     contents: dict[str, Any] = {}
@@ -40,7 +40,7 @@ def write(
         entry = name if path in contents else path
         entries[name] = [entry, array.dtype.name]
         if array.dtype.kind not in _PLAIN_KINDS:
-            # NumPy has no bfloat16, for example: the file holds its bits.
+            # NumPy lacks bfloat16, for example: the file holds its bits.
             array = array.view(f"u{array.itemsize}")
         contents[entry] = array
     contents[_ABOUT] = np.array(json.dumps({"entries": entries, **about}))
@@ -48,10 +48,10 @@ def write(
 
 
 def read(content: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Returns the arrays of a backup, by name, and what it states about itself.
+    """Returns the arrays of a backup, by name, and its description.
 
     Args:
-        content: A file's content. It is not trusted: it cannot have objects made.
+        content: A file's content. It is not trusted: no objects are unpickled.
 
     Raises:
         ValueError: If it is not an intact backup.
@@ -66,7 +66,7 @@ def read(content: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
                 name: file[entry].view(dtype)
                 for name, (entry, dtype) in about["entries"].items()
             }
-    # Whatever NumPy, `zipfile` and `json` raise for other content than `write`'s.
+    # All errors that NumPy, `zipfile` and `json` raise for invalid content.
     except Exception as error:
         raise ValueError(f"the file is damaged or not a backup: {error!r}") from error
     return arrays, about
@@ -77,15 +77,11 @@ def file_name(epoch: int, batch: int) -> str:
 
     Args:
         epoch: Number of finished epochs.
-        batch: Number of trained batches of the next epoch.
+        batch: Number of batches of the next epoch that are done.
     """
     return f"epoch-{epoch:06d}-batch-{batch:09d}.npz"
 
 
 def newest_first(names: Iterable[str]) -> list[str]:
-    """Returns those file names that are of backups, newest first.
-
-    Args:
-        names: Names of files.
-    """
+    """Returns the names of backups among file names, newest first."""
     return sorted(filter(_NAME.fullmatch, names), reverse=True)

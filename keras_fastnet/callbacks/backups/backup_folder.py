@@ -1,4 +1,4 @@
-"""The folder of a training's backups, on a disk or in an object store."""
+"""The folder of backups, on a disk or in an object store."""
 
 import functools
 import os
@@ -13,11 +13,11 @@ import numpy as np
 from keras_fastnet.callbacks.backups import backup_file
 
 UNFINISHED = ".unfinished"
-"""The end of the names of files that are being written."""
+"""The suffix of files that are being written."""
 
 
 class LocalFolder:
-    """A folder on a disk, whose methods raise `OSError` if they fail.
+    """A folder on a disk. Its methods raise `OSError` if they fail.
 
     Args:
         path: Its path.
@@ -27,7 +27,7 @@ class LocalFolder:
         self._path = path
 
     def names(self) -> list[str]:
-        """Returns the names of the files, after making the folder if it is missing."""
+        """Returns the names of the files; creates the folder if it is missing."""
         self._path.mkdir(parents=True, exist_ok=True)
         return os.listdir(self._path)
 
@@ -58,8 +58,8 @@ class LocalFolder:
 class ObjectStore:
     """A folder in an object store, such as `s3://bucket/backups`.
 
-    `fsspec` and its clients have their own options, in environment variables and files:
-    the address of the store and the credentials. The methods raise the clients' errors.
+    `fsspec` and its clients read the store's address and the credentials from
+    environment variables and files. The methods raise the clients' errors.
 
     Args:
         url: The folder.
@@ -71,10 +71,10 @@ class ObjectStore:
     @functools.cached_property
     def _opened(self) -> tuple[Any, str]:
         """The client, and the path of the folder in the store."""
-        # It comes with the clients of stores, such as s3fs.
+        # The clients of stores, such as s3fs, install it.
         from fsspec.core import url_to_fs
 
-        # Other processes may write there, too.
+        # Other processes may write there too.
         return url_to_fs(self._url, use_listings_cache=False)
 
     def names(self) -> list[str]:
@@ -99,7 +99,7 @@ class ObjectStore:
             write: Called with a file, to write the content.
         """
         store, folder = self._opened
-        # Clients send a file in parts, and send a part again if that fails.
+        # Clients send a file in parts, and repeat a part if it fails.
         with tempfile.NamedTemporaryFile(prefix="fastnet-") as file:
             write(file)
             file.flush()
@@ -112,13 +112,13 @@ class ObjectStore:
 
 
 def location_of(path: str | os.PathLike) -> pathlib.Path | str:
-    """Returns a folder's path, or its URL if it is one."""
+    """Returns a folder's path, or its URL."""
     text = os.fspath(path)
     return text.rstrip("/") if "://" in text else pathlib.Path(text)
 
 
-# One thread for all trainings of the process. Unless the process is killed, Python
-# waits for it at the end, so an exception in training does not lose a backup.
+# One thread for the process. Unless the process is killed, Python waits for it at exit,
+# so an exception in training does not lose a backup.
 _THREAD = ThreadPoolExecutor(1, "fastnet-backup")
 _PROBE = f"probe{UNFINISHED}"
 
@@ -131,13 +131,13 @@ def wait_for_backups() -> None:
 class BackupFolder:
     """Writes backups in a thread, and finds the newest intact one.
 
-    There is no lock, which a dead process would leave: files appear when they are
-    complete, and state their training.
+    There is no lock, which a dead process could leave behind: files appear when they
+    are complete, and state their training.
 
     Args:
         location: The folder: a path, or a URL of an object store.
         keep: Number of the newest backups to keep.
-        note: Called in the training thread with lines about backups that fail.
+        note: Called in the training thread with a line about each failed backup.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class BackupFolder:
             names = backup_file.newest_first(self._files.names())
             self._files.write(_PROBE, lambda file: file.write(b"writable"))
             self._files.remove(_PROBE)
-        # Clients of object stores have errors of their own classes.
+        # Clients of object stores raise errors of various classes.
         except Exception as error:
             raise ValueError(
                 "`backup_dir` must be a folder in which files can be written. "
@@ -195,11 +195,11 @@ class BackupFolder:
         arrays: Sequence[tuple[str, str, np.ndarray]],
         about: dict[str, Any],
     ) -> None:
-        """Writes a backup in the thread, when the one before is written.
+        """Writes a backup in the thread, after the previous one.
 
         Args:
-            arrays: As for `backup_file.write`. Nothing may change them.
-            about: What the backup states about itself.
+            arrays: As for `backup_file.write`. They must not change.
+            about: The backup's description.
         """
         self.wait()
         self._writing = _THREAD.submit(self._write, list(arrays), about)
@@ -207,8 +207,8 @@ class BackupFolder:
     def wait(self) -> None:
         """Waits until the last backup is written, or has failed.
 
-        A failure is a warning and no error: earlier backups exist, and training goes
-        on.
+        A failure gives a warning, not an error: earlier backups exist, and training
+        continues.
         """
         writing, self._writing = self._writing, None
         error = None if writing is None else writing.exception()
@@ -232,14 +232,14 @@ class BackupFolder:
         arrays: list[tuple[str, str, np.ndarray]],
         about: dict[str, Any],
     ) -> None:
-        # Space for this one, where an earlier one could not be written.
+        # Frees space for this one if an earlier one could not be written.
         self._remove_old(self._keep)
         name = backup_file.file_name(about["epoch"], about["batch"])
         self._files.write(name, lambda file: backup_file.write(file, arrays, about))
         self._remove_old(self._keep)
 
     def _remove_old(self, keep: int) -> None:
-        """Removes old backups, and what killed processes have left unfinished."""
+        """Removes old backups, and unfinished ones of killed processes."""
         names = self._files.names()
         left = [name for name in names if name.endswith(UNFINISHED)]
         for name in [*left, *backup_file.newest_first(names)[keep:]]:

@@ -1,4 +1,4 @@
-"""Which training a backup belongs to, in named parts."""
+"""The training that a backup belongs to, in named parts."""
 
 import hashlib
 import inspect
@@ -23,7 +23,7 @@ from keras_fastnet.callbacks.progress import updates_of
 
 Parts = dict[str, Any]
 
-# Parts that callbacks may set, and that are compared as they are before any update.
+# Parts that callbacks may set. Their values before any update are compared.
 _SETTINGS = ("learning rate", "accumulation steps")
 _OF_MODEL = (
     "model",
@@ -36,19 +36,19 @@ _OF_MODEL = (
     "weighted metrics",
     *_SETTINGS,
 )
-# Parts that one of the trainings may not know.
+# Parts that may be unknown in one of the trainings.
 _OPTIONAL = (
     *_SETTINGS,
     "batches in an epoch",
     "examples in an epoch",
     "first examples",
 )
-# What may differ, and tells how to compare the others.
+# May differ, and determines how the others are compared.
 _CONDITIONS = ("marks sources", "replicas", "workers", "sharding")
 
 
 def identity_of(model: keras.Model, data: Any, callbacks: Sequence[Any]) -> Parts:
-    """Returns what a backup of a training belongs to; JSON can hold it.
+    """Returns the training that a backup belongs to, as a JSON value.
 
     All workers must call it, before the first step.
 
@@ -81,24 +81,24 @@ def identity_of(model: keras.Model, data: Any, callbacks: Sequence[Any]) -> Part
         "workers": getattr(strategy, "num_workers", 1),
         "sharding": data.elements.sharding,
     }
-    # As it is read from a file.
+    # As read from a file.
     return json.loads(json.dumps(parts))
 
 
 def differing_parts(theirs: Parts, mine: Parts, *, exact_order: bool) -> dict[str, str]:
-    """Returns a text with both values for each part that differs, by its name.
+    """Returns both values of each part that differs, as text, by its name.
 
     Args:
         theirs: The backup's `identity_of`.
         mine: This training's.
-        exact_order: Whether data in another order count as other data, because the
-            backup's position is within them.
+        exact_order: Whether the order of the data must be equal, because the backup's
+            position is within an epoch.
     """
     ignored = set(_CONDITIONS)
     if not exact_order:
         ignored.add("first batch")
         if None in (theirs["batches in an epoch"], mine["batches in an epoch"]):
-            # Sequences of similar lengths, for example, come in batches of all sizes.
+            # Batch sizes may vary, for example of sequences grouped by length.
             ignored.add("batch size")
     if theirs["workers"] != mine["workers"] and OWN in (
         theirs["sharding"],
@@ -115,7 +115,7 @@ def differing_parts(theirs: Parts, mine: Parts, *, exact_order: bool) -> dict[st
             continue
         if (found := first_difference(both)) is not None:
             texts[name] = (
-                "other values, or another order, in this training"
+                "different values, or a different order, in this training"
                 if name.startswith("first")
                 else _text(*found)
             )
@@ -126,7 +126,7 @@ def _same_batch(theirs: Parts, mine: Parts) -> bool:
     """Returns whether two trainings may have the same first batch.
 
     One equal tensor is enough, since the others may be augmented at random. A negative
-    fingerprint tells nothing.
+    fingerprint is ignored.
     """
     one, other = theirs["first batch"], mine["first batch"]
     comparable = theirs["marks sources"] == mine["marks sources"]
@@ -143,13 +143,13 @@ def _arguments(callback: Any) -> dict[str, str]:
 
 def _digest(array: Any) -> str:
     array = np.asarray(array)
-    # Arrays of objects, such as strings, hold addresses.
+    # Arrays of objects, such as strings, contain addresses.
     content = str(array.tolist()).encode() if array.dtype.hasobject else array.tobytes()
     return hashlib.sha256(content).hexdigest()[:16]
 
 
 def _text(keys: list[str], both: Sequence[Any]) -> str:
-    """Returns the two values of a part, and where in it they are."""
+    """Returns the two values of a part, and their place in it."""
     one, other = (json.dumps(value)[:100] for value in both)
     place = f"({' '.join(keys)}) " if keys else ""
     return f"{place}{one} in the backup, {other} in this training"

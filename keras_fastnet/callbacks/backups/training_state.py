@@ -1,4 +1,4 @@
-"""The state of a training: variables, and what Keras's callbacks remember."""
+"""The state of training: variables, and the state of Keras's callbacks."""
 
 import pathlib
 from collections import Counter
@@ -12,41 +12,44 @@ from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet._keras import values
 from keras_fastnet._keras.adapters import models as keras_models
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet.callbacks.batch_growth import BatchGrowth
+from keras_fastnet.callbacks.batch_growth import BatchGrowth, NoiseBatchGrowth
 from keras_fastnet.callbacks.learning_rate_warmup import LearningRateWarmup
+from keras_fastnet.callbacks.monitors import GradientNoise
 from keras_fastnet.callbacks.progress import is_chief
 
-# The attributes in which callbacks keep their state. A file sets no others.
+# The attributes in which callbacks keep their state. A backup sets no others.
 _ATTRIBUTES: dict[type, tuple[str, ...]] = {
     keras.callbacks.EarlyStopping: ("best", "best_epoch", "wait", "stopped_epoch"),
     keras.callbacks.ReduceLROnPlateau: ("best", "wait", "cooldown_counter"),
     keras.callbacks.ModelCheckpoint: ("best",),
     LearningRateWarmup: ("last_rate",),
+    GradientNoise: ("means",),
+    NoiseBatchGrowth: ("doublings",),
 }
 _WEIGHTS = "best_weights"
 CHANGING = (*_ATTRIBUTES, BatchGrowth, keras.callbacks.LearningRateScheduler)
-"""Callbacks whose state, or what they set at the start of an epoch, is backed up."""
+"""Callbacks that have a state in backups, or set values when an epoch begins."""
 Entries = list[tuple[str, str, np.ndarray]]
 
 
 def read_state(
     model: keras.Model, callbacks: Iterable[Any]
 ) -> tuple[Entries, dict[str, Any]]:
-    """Returns the state of a training. All workers must call it.
+    """Returns the state of training. All workers must call it.
 
     Args:
         model: The model that is being trained.
         callbacks: All callbacks of the training.
 
     Returns:
-        The name of each array, the path of its variable, and the array, as
-        `backup_file.write` takes them: on the chief only. Later updates do not change
-        them. And the numbers that each callback remembers, by its name.
+        On the chief only, the name of each array, the path of its variable, and the
+        array, for `backup_file.write`; later updates do not change them. And the
+        numbers of each callback's state, by its name.
     """
     variables = keras_models.whole_state(model)
     if not is_chief(model):
         for name in variables:
-            # Metrics are sums over the workers, which all of them must compute.
+            # Metrics are sums over the workers, which all workers must compute.
             if name.startswith("metrics/"):
                 upstream.value_of(values.tensorflow_variable(variables[name]))
         return [], {}
@@ -56,10 +59,9 @@ def read_state(
     ]
     states = {}
     for name, callback in _by_name(callbacks).items():
-        attributes = vars(callback)
-        known = [n for n in _attributes_of(callback) if n in attributes]
-        states[name] = {n: _plain(attributes[n]) for n in known}
-        for place, array in enumerate(attributes.get(_WEIGHTS) or ()):
+        known = [n for n in _attributes_of(callback) if hasattr(callback, n)]
+        states[name] = {n: _plain(getattr(callback, n)) for n in known}
+        for place, array in enumerate(vars(callback).get(_WEIGHTS) or ()):
             path = f"{name}/{_WEIGHTS}/{place}"
             entries.append((path, path, np.asarray(array)))
     return entries, states
@@ -100,12 +102,12 @@ def set_callbacks(
     arrays: Mapping[str, np.ndarray],
     states: Mapping[str, Any],
 ) -> list[str]:
-    """Sets what callbacks remember.
+    """Sets the state of callbacks.
 
     Args:
         callbacks: All callbacks of the training.
         arrays: The backup's arrays, by name.
-        states: The numbers that each callback remembers, by its name.
+        states: The numbers of each callback's state, by its name.
 
     Returns:
         The names of the callbacks that only the backup or only this training has.
@@ -115,7 +117,8 @@ def set_callbacks(
         state = states.get(name, {})
         for attribute in _attributes_of(callback):
             value = state.get(attribute, "unknown")
-            if value is None or isinstance(value, int | float):
+            numbers = value if isinstance(value, list) else [value]
+            if all(n is None or isinstance(n, int | float) for n in numbers):
                 setattr(callback, attribute, value)
         prefix = f"{name}/{_WEIGHTS}/"
         if weights := [a for n, a in arrays.items() if n.startswith(prefix)]:
@@ -124,7 +127,7 @@ def set_callbacks(
 
 
 def _by_name(callbacks: Iterable[Any]) -> dict[str, Any]:
-    """Returns the callbacks with a state, by class, monitor and place among equals."""
+    """Returns the callbacks with a state, by class, monitor and number."""
     counts: Counter[str] = Counter()
     named = {}
     for callback in callbacks:
@@ -142,6 +145,8 @@ def _attributes_of(callback: Any) -> tuple[str, ...]:
     return next((_ATTRIBUTES[kind] for kind in kinds), ())
 
 
-def _plain(value: Any) -> int | float | None:
-    """Returns a number that JSON can hold, an integer as one."""
+def _plain(value: Any) -> Any:
+    """Returns a number, or a list of them, that JSON can hold, an integer as one."""
+    if isinstance(value, tuple):
+        return list(map(_plain, value))
     return value if value is None or isinstance(value, int) else float(value)

@@ -2,13 +2,12 @@
 
 Python imports this module before the script, because the launcher puts its folder first
 in `PYTHONPATH`. The module undoes that and runs the environment's own `sitecustomize`,
-so that the script finds everything as `python script.py` makes it. It does three
-things: the kernel kills the process with the launcher, training without a strategy
-raises an error, and the exception that ends the program is written to a file, from
-which the launcher shows that of the first failure.
+so that the script starts as with `python script.py`. It has three effects: the kernel
+kills the process when the launcher ends, training without a strategy raises an error,
+and the exception that ends the program is written to a file, from which the launcher
+shows the first failure.
 """
 
-import contextlib
 import ctypes
 import importlib.machinery
 import importlib.util
@@ -29,7 +28,7 @@ def _die_with(launcher: int) -> None:
     """Makes the kernel kill this process when the launcher ends, even by SIGKILL."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != launcher:
-        # It ended before the kernel got the request.
+        # The launcher ended before the kernel got the request.
         os._exit(1)
 
 
@@ -47,7 +46,7 @@ def _refuse_lone_fit() -> None:
     # Loaded by its path, so that the script can import another keras_fastnet, or none.
     path = os.path.join(_FOLDER, "..", "..", "_keras", "lone_fit.py")
     spec = importlib.util.spec_from_file_location("_fastnet_lone_fit", path)
-    _loaded(spec).watch("`fastnet run`")
+    _loaded(spec).watch()
 
 
 def _loaded(spec: Any, name: str | None = None) -> Any:
@@ -63,8 +62,8 @@ def _record_failure(path: str, is_shown: bool) -> None:
 
     Args:
         path: The file.
-        is_shown: Whether the output of this worker is shown. The launcher then shows
-            the exception in its place, after all others.
+        is_shown: Whether the output of this worker is shown. Then only the launcher
+            shows the exception, after all other output.
     """
     hook = sys.excepthook
 
@@ -77,40 +76,18 @@ def _record_failure(path: str, is_shown: bool) -> None:
             "error": f"{kind.__name__}: {error}",
             "traceback": "".join(traceback.format_exception(kind, error, trace)),
             "time": time.time(),
-            "updates": None,
         }
-        _write(path, failure)
-        # Afterwards: a device that hangs must not hide the failure.
-        _write(path, {**failure, "updates": _updates(trace)})
+        with open(f"{path}.new", "w", encoding="utf-8") as file:
+            json.dump(failure, file)
+        os.replace(f"{path}.new", path)
         if not is_shown:
             hook(kind, error, trace)
 
     sys.excepthook = record
 
 
-def _write(path: str, failure: dict) -> None:
-    with open(f"{path}.new", "w", encoding="utf-8") as file:
-        json.dump(failure, file)
-    os.replace(f"{path}.new", path)
-
-
-def _updates(trace: TracebackType | None) -> int | None:
-    """Returns how many updates the model had made whose `fit` raised an exception."""
-    while trace is not None:
-        known = trace.tb_frame.f_locals
-        # Keras hides its own frames, but for a wrapper of `fit(*args)`.
-        args = known.get("args")
-        owners = [known.get("self"), *(args[:1] if isinstance(args, tuple) else ())]
-        # Most objects have no optimizer, and some raise errors of their own.
-        with contextlib.suppress(Exception):
-            (model,) = [owner for owner in owners if hasattr(owner, "optimizer")]
-            return int(model.optimizer.iterations.numpy())
-        trace = trace.tb_next
-    return None
-
-
 _leave_path()
-# Variables of the launcher, which are not for child processes.
+# Variables of the launcher, which child processes must not inherit.
 if "FASTNET_LAUNCHER" in os.environ:
     _die_with(int(os.environ.pop("FASTNET_LAUNCHER")))
 if os.environ.pop("FASTNET_NEEDS_STRATEGY", None):

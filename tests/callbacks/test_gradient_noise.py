@@ -1,0 +1,262 @@
+"""`GradientNoise` against NumPy and closed forms, and growth that follows it."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from keras_fastnet._keras.keras_api import keras
+from keras_fastnet.callbacks import (
+    BackupAndRestore,
+    BatchGrowth,
+    GradientNoise,
+    LearningRateWarmup,
+    NoiseBatchGrowth,
+)
+from keras_fastnet.callbacks.backups.backup_folder import wait_for_backups
+from keras_fastnet.schedules import Constant, Cosine, Polynomial, Steps
+from tests.distributed.step_jobs import fit_with_noise
+from tests.stopping import Stop, StopAfter
+
+MOMENTUM = 0.9
+
+
+def data(count, noise=1.0, features=4):
+    """Returns a linear problem with noise in its targets."""
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(count, features)).astype("float32")
+    y = x[:, :1] + noise * generator.normal(size=(count, 1))
+    return x, y.astype("float32")
+
+
+def in_numpy(x, y, *, batch_size, steps, replicas, rate=0.1, epochs=2):
+    """Trains by SGD; returns the averages after each epoch.
+
+    The noise is the spread of the parts' gradients about their mean.
+    """
+    x, y = x.astype("float64"), y.astype("float64")
+    weight = np.zeros((x.shape[1], 1))
+    averages, history = np.zeros(3), []
+
+    def gradient(rows):
+        return 2 * x[rows].T @ (x[rows] @ weight - y[rows]) / len(rows)
+
+    starts = range(0, len(x), batch_size)
+    micro_batches = [np.arange(len(x))[start : start + batch_size] for start in starts]
+
+    def shares(batch):
+        return np.split(batch, [r * len(batch) // replicas for r in range(1, replicas)])
+
+    for _ in range(epochs):
+        for first in range(0, len(micro_batches), steps):
+            batches = micro_batches[first : first + steps]
+            parts = [part for b in batches for part in shares(b) if len(part)]
+            whole = np.concatenate(parts)
+            mean = gradient(whole)
+            if len(parts) > 1:
+                spread = [len(p) * np.sum((gradient(p) - mean) ** 2) for p in parts]
+                noise = sum(spread) / (len(parts) - 1)
+                update = [noise, np.sum(mean**2) - noise / len(whole), 1.0]
+                averages = MOMENTUM * averages + (1 - MOMENTUM) * np.array(update)
+            weight -= rate * mean
+        noise, signal = averages[:2] / averages[2]
+        history.append((noise / signal, noise, signal))
+    return np.transpose(history)
+
+
+def assert_equal_numpy(logs, **settings):
+    expected = in_numpy(**settings)
+    names = ("critical_batch", "gradient_noise", "gradient_signal")
+    for name, values in zip(names, expected, strict=True):
+        assert_allclose(logs[name], values, rtol=1e-4)
+
+
+# Updates of three micro-batches; the last micro-batch is smaller; one is left over.
+@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("loss_scaling", [False, True])
+@pytest.mark.parametrize("count", [6 * 16, 4 * 16 + 5, 3 * 16 + 3])
+def test_micro_batches_on_one_device_equal_numpy(count, loss_scaling, jit_compile):
+    x, y = data(count)
+    result = fit_with_noise(
+        None,
+        data=(x, y),
+        batch_size=16,
+        accumulation_steps=3,
+        callbacks=[GradientNoise(MOMENTUM)],
+        jit_compile=jit_compile,
+        loss_scaling=loss_scaling,
+    )
+    assert_equal_numpy(result["history"], x=x, y=y, batch_size=16, steps=3, replicas=1)
+
+
+# The last batch has one example: a replica without any is no part.
+@pytest.mark.parametrize(
+    ("pool", "replicas"),
+    [
+        ("two_workers", 2),
+        ("one_by_two", 2),
+        pytest.param("three_workers", 3, marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.parametrize("steps", [1, 2])
+def test_replicas_equal_numpy(request, pool, replicas, steps):
+    x, y = data(3 * 17 + 1)
+    results = request.getfixturevalue(pool).run(
+        "fit_with_noise",
+        data=(x, y),
+        batch_size=17,
+        accumulation_steps=steps,
+        callbacks=[GradientNoise(MOMENTUM)],
+    )
+    for result in results:
+        assert_equal_numpy(
+            result["history"], x=x, y=y, batch_size=17, steps=steps, replicas=replicas
+        )
+
+
+def test_known_noise_scale():
+    """The estimate is the closed form of linear regression.
+
+    With x of independent standard normal features, a residual of variance v, and the
+    weights d from the optimum, the gradient of an example, 2 x (x·d - residual), has
+    the mean 2 d and a covariance of trace 4 ((features + 1) |d|² + features v).
+    """
+    logs = fit_with_noise(
+        None,
+        data=data(40_000, noise=3.0, features=8),
+        batch_size=50,
+        accumulation_steps=4,
+        epochs=1,
+        rate=0.0,
+        callbacks=[GradientNoise(0.999)],
+    )["history"]
+    # The weights stay at 0, at a distance of 1.
+    assert_allclose(logs["gradient_noise"], 4 * (9 + 8 * 9.0), rtol=0.05)
+    assert_allclose(logs["gradient_signal"], 4.0, rtol=0.1)
+    assert_allclose(logs["critical_batch"], 9 + 8 * 9.0, rtol=0.1)
+
+
+def growing(**options):
+    """Returns callbacks under which the batch grows from 32, in batches of 16."""
+    return [GradientNoise(MOMENTUM), NoiseBatchGrowth(32, 128, **options)]
+
+
+SETTINGS = {"data": data(512, noise=3.0), "batch_size": 16, "epochs": 5}
+
+
+def test_the_batch_follows_the_critical_batch(capsys):
+    """Each epoch doubles the batch if twice of it is not above the critical batch."""
+    logs = fit_with_noise(None, **SETTINGS, callbacks=growing())["history"]
+    expected, batch = [], 32
+    for critical in logs["critical_batch"]:
+        expected.append(batch)
+        if critical >= 2 * batch and 2 * batch <= 128:
+            batch *= 2
+    assert logs["global_batch"] == expected
+    assert expected[0] == 32 < expected[-1]
+    rates = [0.1 * (batch / 32) ** 0.5 for batch in expected]
+    assert_allclose(logs["learning_rate"], rates, rtol=1e-6)
+    printed = capsys.readouterr().out
+    assert "doubled where the critical batch is larger, up to 128" in printed
+    assert "global batch 64 = 4 x 16 (global micro-batch), 8 updates" in printed
+
+
+def test_workers_grow_together(two_workers, one_device):
+    (one,) = one_device.run("fit_with_noise", **SETTINGS, callbacks=growing())
+    for result in two_workers.run("fit_with_noise", **SETTINGS, callbacks=growing()):
+        batches = result["history"]["global_batch"]
+        assert batches == one["history"]["global_batch"] != [32] * 5
+        assert_allclose(result["weights"][0], one["weights"][0], rtol=1e-5)
+
+
+# In the second epoch, in the third, and after the second.
+@pytest.mark.parametrize("batches", [45, 74, 64])
+def test_growth_resumes_bit_equal(tmp_path, batches):
+    def train(folder, *others):
+        keras.utils.set_random_seed(3)
+        backup = BackupAndRestore(tmp_path / folder, save_freq=1)
+        return fit_with_noise(None, **SETTINGS, callbacks=[*growing(), backup, *others])
+
+    whole = train("whole")
+    with pytest.raises(Stop):
+        train("stopped", StopAfter(batches))
+    wait_for_backups()
+    resumed = train("stopped")
+    np.testing.assert_array_equal(resumed["weights"], whole["weights"])
+    for name, values in resumed["history"].items():
+        if name != "loss":
+            assert values == whole["history"][name][-len(values) :]
+
+
+def test_growth_takes_the_place_of_a_decay():
+    """The rate is divided by the root of 2 where the schedule would halve it."""
+    growth = BatchGrowth.with_schedule(
+        # From the epoch after the first: 1, 3/4, 1/2, 1/4, 1/8 of the peak.
+        lambda epoch: [1, 0.75, 0.5, 0.25, 0.125][int(epoch)],
+        global_batch=16,
+        max_batch=64,
+        epochs=6,
+        warmup_epochs=1,
+    )
+    assert growth.phases == {0: 16, 3: 32, 4: 64}
+    warmup = LearningRateWarmup(0.1, 1)
+    logs = fit_with_noise(
+        None, data=data(256), batch_size=16, epochs=6, callbacks=[warmup, growth]
+    )["history"]
+    assert logs["global_batch"] == [16, 16, 16, 32, 64, 64]
+    # The last halves the rate, since the batch grows no further.
+    factors = [15 / 16, 1, 1, 2**-0.5, 0.5, 0.25]
+    assert_allclose(logs["learning_rate"], 0.1 * np.array(factors), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "schedule", [Cosine(30), Polynomial(30), Steps({10: 0.5, 20: 0.1})]
+)
+def test_growth_keeps_the_rate_over_the_root_of_the_batch(schedule):
+    growth = BatchGrowth.with_schedule(
+        schedule, global_batch=1, max_batch=2**20, epochs=30
+    )
+    for epoch in range(30):
+        halvings = np.floor(np.log2(1 / schedule(epoch)) + 1e-6)
+        assert growth.global_batch_at(epoch) == 2**halvings
+
+
+def callbacks_refused():
+    schedule = {"global_batch": 16, "max_batch": 32, "epochs": 4}
+    return {
+        "must not increase": lambda: BatchGrowth.with_schedule(
+            lambda epoch: 1.0 + epoch, **schedule
+        ),
+        "Received: 0 at epoch 2": lambda: BatchGrowth.with_schedule(
+            Polynomial(2), **schedule
+        ),
+        "`max_batch` must be an integer >= 32": lambda: BatchGrowth.with_schedule(
+            Constant(), **{**schedule, "max_batch": 31}
+        ),
+        "`max_batch` must be an integer >= 64": lambda: NoiseBatchGrowth(32, 63),
+        "`momentum` must be": lambda: GradientNoise(1.0),
+    }
+
+
+@pytest.mark.parametrize("words", callbacks_refused())
+def test_invalid_arguments_raise(words):
+    with pytest.raises(ValueError, match=words):
+        callbacks_refused()[words]()
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "callbacks", "words"),
+    [
+        ("sgd", lambda: [GradientNoise()], "needs a LargeBatchOptimizer"),
+        (None, lambda: [GradientNoise()], "one replica and accumulation_steps=1"),
+        (None, lambda: growing()[::-1], "without a GradientNoise before"),
+        (None, lambda: [*growing(), *growing()], "one GradientNoise"),
+    ],
+)
+def test_fits_that_cannot_measure_raise(optimizer, callbacks, words):
+    with pytest.raises(ValueError, match=words):
+        if optimizer is None:
+            fit_with_noise(None, **SETTINGS, callbacks=callbacks())
+        else:
+            model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+            model.compile(optimizer, "mse")
+            model.fit(*data(32), verbose=0, callbacks=callbacks())
