@@ -254,6 +254,8 @@ class BatchGrowth(FastnetCallback, keras.callbacks.Callback):
         if self._data.num_batches is not None:
             updates = -(-self._data.num_batches // steps)
             text += f", {count(updates, 'update')} an epoch"
+            if steps > self._data.num_batches:
+                text += ", which has fewer examples"
         factor = self._factor_at(epoch)
         if factor != 1:
             text += f", learning rate times {factor:.4g}"

@@ -49,8 +49,9 @@ def subject_of_script(script: str, arguments: Sequence[str]) -> tuple[Any, Subje
         raise UsageError(
             "A script to check must train in the scope of a strategy of keras_fastnet. "
             f"Received: {script}, whose first `fit` trains {model.name!r} "
-            "without one. Write `strategy = keras_fastnet.TorusStrategy()` at its "
-            "start, and make and compile the model in `with strategy.scope():`."
+            "without one. Write `import keras_fastnet` and `strategy = "
+            "keras_fastnet.TorusStrategy()` at its start, and make and compile the "
+            "model in `with strategy.scope():`."
         )
     known: dict[int, Data] = {}
 

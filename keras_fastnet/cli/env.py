@@ -13,7 +13,7 @@ from keras_fastnet.text import count, fact
 from keras_fastnet.version import __version__
 
 _PACKAGES = (
-    *("tensorflow", "tensorflow-cpu", "keras", "tf-keras", "numpy"),
+    *("tensorflow", "tensorflow-cpu", "keras", "keras-nightly", "tf-keras", "numpy"),
     *("mpi4py", "mpich", "ray", "tf-models-official", "tensorflow-addons"),
 )
 # Known names only: other variables of these prefixes may hold secrets.

@@ -29,9 +29,12 @@ def _epoch(model: keras.Model, data: Any) -> str:
     examples = f"up to {data.num_batches * batch:,} examples"
     if data.examples is not None:
         examples = count(data.examples, "example")
-    updates = -(-data.num_batches // _accumulation(model))
-    steps = count(data.num_batches, "step")
-    return f"{examples}, {steps} and {count(updates, 'update')} an epoch"
+    accumulated = _accumulation(model)
+    updates = count(-(-data.num_batches // accumulated), "update")
+    text = f"{examples}, {count(data.num_batches, 'step')} and {updates} an epoch"
+    if accumulated > data.num_batches:
+        text += ", which has fewer examples than an update takes"
+    return text
 
 
 def _accumulation(model: keras.Model) -> int:

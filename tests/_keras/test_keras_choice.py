@@ -1,12 +1,15 @@
 """The Keras that the package uses, and its errors for the other."""
 
 import importlib.util
+import re
 import subprocess
 import sys
 
 import pytest
 
+from keras_fastnet._keras import keras_api
 from keras_fastnet._keras.keras_api import IS_KERAS_2, keras
+from tests.documentation import ROOT
 
 OTHER = "keras" if keras.__name__ == "tf_keras" else "tf_keras"
 needs_both = pytest.mark.skipif(
@@ -87,3 +90,16 @@ def test_versions_that_do_not_go_together(same_choice, tensorflow, chosen):
     message = run(program, same_choice)
     assert "Install one of these combinations" in message
     assert f"TensorFlow {tensorflow} with {keras.__name__} {chosen}" in message
+
+
+@pytest.mark.parametrize(
+    ("package", "newest"),
+    [
+        ("tensorflow", keras_api._NEWEST_TENSORFLOW),
+        ("keras", keras_api._NEWEST_KERAS_3),
+    ],
+)
+def test_pip_installs_no_newer_version(package, newest):
+    text = (ROOT / "pyproject.toml").read_text()
+    (bound,) = re.findall(rf'^    "{package}>=.*,<([0-9.]+)",$', text, re.M)
+    assert bound == f"{newest[0]}.{newest[1] + 1}"

@@ -47,20 +47,24 @@ def python(environment):
     "words", [(), pytest.param(("import",), marks=pytest.mark.slow)]
 )
 def test_the_first_fit_ends_with_the_lines_to_add(fastnet, tmp_path, words):
-    result = fastnet("--workers", 2, TRAIN, tmp_path, *words)
+    weights, logs = tmp_path / "weights", tmp_path / "logs"
+    weights.mkdir()
+    result = fastnet("--workers", 2, "--log-dir", logs, TRAIN, weights, *words)
     assert result.returncode == 1
-    assert "evaluated" in result.stdout
+    # By the worker that fails first, which ends the other.
+    assert "evaluated" in result.stdout + (logs / "rank-1.log").read_text()
     for word in [
         "ValueError: A script that several workers run must train in the scope",
         "Received: training of 'sequential'",
         "started by `fastnet run`",
+        "    import keras_fastnet\n",
         "    strategy = keras_fastnet.TorusStrategy()",
         "    with strategy.scope():",
         "FASTNET_INDEPENDENT=1",
         "keras_fastnet.train_alone()",
     ]:
         assert word in result.stderr
-    assert not list(tmp_path.iterdir())
+    assert not list(weights.iterdir())
 
 
 @pytest.mark.distributed

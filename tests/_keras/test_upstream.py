@@ -1,13 +1,16 @@
 """The changes to Keras and TensorFlow, and their list."""
 
 import pathlib
+import runpy
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from keras.src.backend.tensorflow import trainer as tf_trainer
 
+from keras_fastnet._keras import keras3, lone_fit, scopes
 from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet._keras.__main__ import markdown
 from keras_fastnet._keras.wrapping import extend
@@ -52,9 +55,30 @@ def test_an_extended_object_keeps_the_methods_of_its_class(kind, names):
     assert isinstance(thing, kind)
 
 
+@pytest.mark.parametrize("name", ["TensorFlowTrainer", "Trainer"])
+def test_the_trainer_is_found_by_both_its_names(monkeypatch, name):
+    """Keras 3.16 renames it."""
+
+    class Own:
+        name = "mine"
+
+        def make_train_function(self):
+            return "made"
+
+    for known in ("TensorFlowTrainer", "Trainer"):
+        monkeypatch.delattr(tf_trainer, known, raising=False)
+    monkeypatch.setattr(tf_trainer, name, Own, raising=False)
+    assert runpy.run_path(keras3.__file__)["TensorFlowTrainer"] is Own
+    monkeypatch.setattr(scopes, "STRATEGIES", set())
+    lone_fit._wrap(tf_trainer)
+    with pytest.raises(ValueError, match="training of 'mine' without"):
+        Own().make_train_function()
+
+
 UNCHANGED = """
 import sys
 import keras, numpy as np
+hooks = list(sys.meta_path)
 import keras_fastnet
 import keras_fastnet._keras.adapters
 from keras_fastnet._keras.wrapping import CHANGES
@@ -62,7 +86,7 @@ from keras_fastnet._keras.wrapping import CHANGES
 def functions():
     return [getattr(change.owner, change.name) for change in CHANGES]
 
-before, hooks = functions(), list(sys.meta_path)
+before = functions()
 import keras_fastnet.callbacks as callbacks
 model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
 model.compile(keras_fastnet.LARS(0.1), "mse")

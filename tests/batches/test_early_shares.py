@@ -335,8 +335,15 @@ def slow(part, number):
     return number
 
 
-def interleaved(deterministic, behind):
-    """The pipeline of TensorFlow's guides, of sources of unequal speed."""
+def interleaved(behind, *, interleave=None, then_map=None, options=None):
+    """The pipeline of TensorFlow's guides, of sources of unequal speed.
+
+    Args:
+        behind: Further stages.
+        interleave: What `interleave` is told about the order.
+        then_map: What the `map` after it is told.
+        options: What the options of the dataset say.
+    """
 
     def read(part):
         return tf.data.Dataset.range(5 * part, 5 * part + 5).map(
@@ -344,19 +351,23 @@ def interleaved(deterministic, behind):
         )
 
     data = tf.data.Dataset.range(4).interleave(
-        read, cycle_length=4, num_parallel_calls=4, deterministic=deterministic
+        read, cycle_length=4, num_parallel_calls=4, deterministic=interleave
     )
-    return behind(data.map(double).shuffle(8, seed=1).batch(7))
+    data = data.map(double, num_parallel_calls=4, deterministic=then_map)
+    data = behind(data.shuffle(8, seed=1).batch(7))
+    if options is not None:
+        told = tf.data.Options()
+        told.deterministic = options
+        data = data.with_options(told)
+    return data
 
 
 @pytest.mark.parametrize(
     "behind", [lambda x: x, lambda x: x.map(double)], ids=["early", "whole batches"]
 )
-def test_examples_in_no_fixed_order_are_put_in_order(behind):
-    def make(deterministic):
-        return interleaved(deterministic, behind)
-
-    free, ordered = make(False), make(True)
+@pytest.mark.parametrize("place", ["interleave", "then_map", "options"])
+def test_examples_in_no_fixed_order_are_put_in_order(place, behind):
+    free, ordered = (interleaved(behind, **told) for told in ({place: False}, {}))
     for _ in range(EPOCHS):
         assert own_rows(free, 2, 1) == own_rows(ordered, 2, 1)
     assert shares_of(free, [1], 2).marks_sources == (behind(free) is free)

@@ -20,6 +20,7 @@ def test_losses_of_two_workers_are_those_of_plain_keras(fastnet, environment, tm
     with subprocess.Popen([sys.executable, SCRIPT, file], env=environment) as plain:
         done = fastnet("run", "--workers", 2, SCRIPT, file, "strategy", **proxy)
     assert done.returncode == 0, done.stderr
+    assert "2 workers on 1 host, started by `fastnet run`" in done.stdout
     assert plain.returncode == 0
     expected = json.loads(file.read_text())
     for rank in range(2):

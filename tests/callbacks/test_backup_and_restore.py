@@ -184,8 +184,10 @@ def growth_and_plateau():
 
 
 def scheduler_and_best_weights():
+    # The second epoch is the best.
+    first = {"min_delta": 1e9, "start_from_epoch": 1}
     best = keras.callbacks.EarlyStopping(
-        "loss", min_delta=1e9, patience=9, restore_best_weights=True, verbose=1
+        "loss", patience=9, restore_best_weights=True, verbose=1, **first
     )
     return keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.5 * rate), best
 

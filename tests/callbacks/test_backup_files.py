@@ -87,6 +87,8 @@ def crafted(array=WEIGHT[2], dtype="float32", **about):
     [
         (crafted(np.array([{}], object)), "allow_pickle=False"),
         (crafted(dtype="object"), "data-type"),
+        (crafted(dtype="f4,O"), "data-type"),
+        (crafted(epoch="1"), "must be integers"),
     ],
 )
 def test_crafted_file_is_refused(content, words):

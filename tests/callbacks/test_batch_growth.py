@@ -98,7 +98,12 @@ def test_fit_line_is_about_the_first_phase(capsys):
     model.fit(*data(640), batch_size=16, verbose=2, callbacks=[growth])
     printed = capsys.readouterr().out
     assert "16 examples a step, 128 in 8 an update; 640 examples, 40 steps" in printed
-    assert "1 update an epoch" in printed
+    assert "from epoch 2: global batch 1,024 = 64 x 16" in printed
+    assert ", 1 update an epoch, which has fewer examples" in printed
+    growth = BatchGrowth({0: 1024})
+    model.fit(*data(640), batch_size=16, verbose=2, callbacks=[growth])
+    printed = capsys.readouterr().out
+    assert "40 steps and 1 update an epoch, which has fewer examples than an" in printed
 
 
 def as_arrays(x, y):
@@ -186,6 +191,12 @@ def scheduler():
         (lambda: LARS(SCHEDULE), as_arrays, warmup, r"LARS\(learning_rate=0.1\)"),
         (lambda: large(SCHEDULE), as_arrays, warmup, r"LARS\(learning_rate=0.1\)"),
         (large, as_arrays, lambda: warmup(*warmup()), "one LearningRateWarmup"),
+        (
+            large,
+            as_arrays,
+            lambda: [*growth({0: 64}), *growth({0: 64})],
+            "one BatchGrowth",
+        ),
         (large, as_arrays, lambda: warmup(scheduler()), "after the warm-up as `then`"),
     ],
 )

@@ -25,6 +25,9 @@ def test_workers_stop_together(request, cluster, when, updates):
         updates = 1  # Workers stop at the end of the epoch.
     results = request.getfixturevalue(cluster).run("fit_and_stop", when=when)
     assert {result["iterations"] for result in results} == {updates}
+    is_told = (cluster, when) == ("two_workers", "unforeseen")
+    for result in results:
+        assert ("stop at the end of the epoch" in result["printed"]) == is_told
 
 
 def test_only_the_chief_writes(two_workers, tmp_path):

@@ -102,7 +102,7 @@ def test_addresses_are_split_into_host_and_port():
     [
         *("", "host", ":1", "host:0", "host:65536", "host:http", "::1:80"),
         *("grpc://host:1", "a host:1", "host:1\n", "host:\u0661", "host:" + "1" * 5000),
-        *("user@host:1", "a,b:1"),
+        *("user@host:1", "a,b:1", "[fe80::1%eth0]:1"),
     ],
 )
 def test_malformed_addresses_raise(address):
@@ -136,6 +136,14 @@ def test_server_of_a_loopback_cluster_is_kept_to_the_loopback_interface(caplog):
         with kept_to_loopback(Cluster((f"127.0.0.1:{port}",), 0)):
             pass
     assert f"no socket of this process listens on port {port}" in caplog.text
+
+
+@pytest.mark.parametrize("cluster", ["two_workers", "two_mpi"])
+def test_workers_of_one_machine_listen_on_the_loopback_interface(request, cluster):
+    first, second = request.getfixturevalue(cluster).run("reachable_from_outside")
+    # `mpiexec` has a port of its own, which its ranks inherit.
+    assert first == second
+    assert len(first) <= (cluster == "two_mpi")
 
 
 # All attempts but the last fail before TensorFlow runs an operation.

@@ -1,5 +1,6 @@
 """Clusters are read from the variables of Slurm and MPI."""
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -12,6 +13,7 @@ from keras_fastnet.cluster.environment import (
     slurm_rank,
     who_started,
 )
+from keras_fastnet.cluster.mpi import MpiWorld
 from keras_fastnet.errors import ClusterError
 
 # As Slurm 22.05 gave them to the last of four tasks.
@@ -135,6 +137,9 @@ def test_inherited_variables_of_slurm_are_ignored():
         (BATCH, None),
         # As in an interactive `srun --pty bash`.
         ({"PMIX_RANK": "0", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, None),
+        ({"PMI_RANK": "0", "PMI_SIZE": "1"}, None),
+        # MPICH's wheel has no PMIx.
+        ({**STEP, "PMIX_RANK": "3"}, "Slurm (job 2, step 0)"),
         ({"TF_CONFIG": "{}"}, "TF_CONFIG"),
         ({"PMI_RANK": "0", "PMI_SIZE": "2"}, "MPI"),
         (STEP, "Slurm (job 2, step 0)"),
@@ -144,6 +149,24 @@ def test_inherited_variables_of_slurm_are_ignored():
 )
 def test_who_started(variables, expected):
     assert who_started(variables) == expected
+
+
+class Buffers:
+    """A communicator of two equal ranks, without the calls that unpickle."""
+
+    def Allgather(self, own, every):
+        every[:] = np.tile(own, 2)
+
+    def Allgatherv(self, own, every):
+        assert every[1].tolist() == [own.size] * 2
+        every[0][:] = np.tile(own, 2)
+
+
+def test_ranks_of_mpi_unpickle_nothing():
+    world = MpiWorld.__new__(MpiWorld)
+    world.size, world.communicator = 2, Buffers()
+    facts = ["hé", None, 2, 20000, 7]
+    assert world._exchange(facts) == [facts, facts]
 
 
 def test_processes_that_train_alone_beside_others_are_told():

@@ -177,16 +177,19 @@ class Peak(keras.metrics.Metric):
 
 
 class Total(keras.layers.Layer):
-    """Adds up its inputs, which is no moving mean."""
+    """Adds up its inputs, which is no moving mean, and counts its calls."""
 
     def __init__(self):
         super().__init__(name="adder")
-        self.total = self.add_weight(
-            shape=(), initializer="zeros", trainable=False, name="total"
-        )
+        options = {"shape": (), "initializer": "zeros", "trainable": False}
+        self.total = self.add_weight(name="total", **options)
+        self.calls = self.add_weight(name="calls", dtype="int32", **options)
+        self.raw = tf.Variable(0.0)
 
     def call(self, x):
         self.total.assign(self.total + keras.ops.sum(x))
+        self.calls.assign(self.calls + 1)
+        self.raw.assign_add(1.0)
         return x
 
 
@@ -780,16 +783,17 @@ def fit_and_stop(strategy: Any, *, when: str) -> dict[str, Any]:
         callbacks = [keras.callbacks.TerminateOnNaN()]
     if when == "early":
         callbacks = [keras.callbacks.EarlyStopping("loss", min_delta=10.0, patience=1)]
-    model.fit(
-        *(x, y),
-        sample_weight=weights,
-        batch_size=32,
-        epochs=5,
-        shuffle=False,
-        verbose=0,
-        callbacks=callbacks,
-    )
-    return state(model)
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        model.fit(
+            *(x, y),
+            sample_weight=weights,
+            batch_size=32,
+            epochs=5,
+            shuffle=False,
+            verbose=0,
+            callbacks=callbacks,
+        )
+    return {**state(model), "printed": printed.getvalue()}
 
 
 def fit_and_write(strategy: Any, *, folder: str) -> dict[str, Any]:

@@ -4,6 +4,9 @@ Functions as in `jobs.py`; and `values`, the tensors that each rank brings, from
 a test works out the sum by itself.
 """
 
+import ipaddress
+import os
+import socket
 from collections.abc import Sequence
 from typing import Any
 from unittest import mock
@@ -188,4 +191,23 @@ def collectives_for_gpus(
             hint = operation.get_attr("communication_hint").decode()
             here = found.setdefault(operation.device, [])
             here.append((operation.type, int(key), int(size), hint))
+    return found
+
+
+def reachable_from_outside(strategy: Any) -> list[Any]:
+    """Returns the addresses at which this process listens for other machines."""
+    found = []
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        try:
+            opened = socket.socket(fileno=descriptor)
+        except OSError:
+            continue  # No socket.
+        if (
+            opened.family in (socket.AF_INET, socket.AF_INET6)
+            and opened.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+            and not opened.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16)
+            and not ipaddress.ip_address(opened.getsockname()[0]).is_loopback
+        ):
+            found.append(opened.getsockname())
+        opened.detach()
     return found

@@ -446,6 +446,30 @@ def fit_by_values(strategy: Any, *, functions: bool) -> dict[str, Any]:
         tf.config.run_functions_eagerly(False)
 
 
+class Bags(keras.Model):
+    """Adds up embeddings; no symbolic build knows its ragged inputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.dense = keras.layers.Embedding(9, 4), keras.layers.Dense(1)
+
+    def call(self, bags):
+        rows = tf.ragged.map_flat_values(self.embedding, bags)
+        return self.dense(tf.reduce_sum(rows, axis=1))
+
+
+def fit_bags(strategy: Any) -> dict[str, Any]:
+    """Trains a subclassed model on batches of ragged rows."""
+    _, y = numbers()
+    bags = tf.RaggedTensor.from_row_lengths(np.arange(63) % 9, np.arange(22) % 7)
+    dataset = tf.data.Dataset.from_tensor_slices((bags, y)).batch(5)
+    with scope(strategy):
+        model = Bags()
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+    results = trained(model, dataset, batch_size=None)
+    return {**results, "predict": model.predict(dataset, verbose=0)}
+
+
 def predict_texts(strategy: Any, *, length: int | None) -> Any:
     """Returns predictions whose length depends on the batch, or the error's text."""
     texts = np.array(["a b c", "a", "b c d", "a b", "c", "d e f g h i", "a", "e"])

@@ -214,6 +214,7 @@ OWN_STEPS = {
     "a contrastive loss, eager": _own("fit_contrasted", run_eagerly=True),
     "state of layers, and metrics": _own("fit_tallies"),
     "losses that look at values": _own("fit_by_values", functions=False),
+    "ragged batches": _own("fit_bags"),
     "functions run eagerly": _own("fit_by_values", functions=True),
     **{
         f"means of gradients, {kind}": _own("fit_own_updates", kind=kind)

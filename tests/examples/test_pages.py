@@ -161,14 +161,24 @@ def text_of(node: ast.AST) -> str:
     return "\0"
 
 
-def test_messages_of_troubleshooting():
-    """Each that the page quotes is one of the code, with `…` for what differs."""
-    strings = [
+def strings_of_the_code() -> list[str]:
+    return [
         text_of(node).replace("`", "")
         for path in sorted((ROOT / "keras_fastnet").rglob("*.py"))
         for node in ast.walk(ast.parse(path.read_text("utf-8")))
         if isinstance(node, ast.JoinedStr | ast.Constant)
     ]
+
+
+def test_nothing_tells_to_install_the_package_from_an_index():
+    """None has it."""
+    told = [*strings_of_the_code(), *(page.read_text("utf-8") for page in PAGES)]
+    assert [t for t in told if re.search(r"pip install \W*keras[-_]fastnet", t)] == []
+
+
+def test_messages_of_troubleshooting():
+    """Each that the page quotes is one of the code, with `…` for what differs."""
+    strings = strings_of_the_code()
 
     def is_in_the_code(message: str) -> bool:
         parts = [re.escape(part.strip()) for part in message.split("…")]

@@ -33,7 +33,7 @@ def failure(folder, *ends):
 
 
 def test_the_cause_is_the_worker_that_the_others_waited_for(tmp_path):
-    waiting = (1, "ClusterError: rank 1 does not answer", 3.0)
+    waiting = (1, "ClusterError: rank 1 does not answer", 1.0)
     cause = (1, "ValueError: bad", 2.0)
     later = (1, "KeyError: 1", 11.0)
     assert failure(tmp_path, waiting, cause, later).rank == 1

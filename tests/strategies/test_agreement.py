@@ -9,6 +9,7 @@ import types
 import numpy as np
 import pytest
 
+from keras_fastnet.cluster.notes import Note, Notes
 from keras_fastnet.errors import MismatchError
 from keras_fastnet.strategies.agreement import compare_calls
 from tests.distributed.differing_jobs import describe_differing, kinds
@@ -145,6 +146,15 @@ def assert_same(weights, expected):
     # Unlike `assert_array_equal`, it takes no NaN for equal.
     assert all(map(np.array_equal, weights, expected))
     assert len(weights) == len(expected)
+
+
+def test_data_that_end_early_on_one_worker_are_named():
+    step = Note("epoch {}, step {}", [2, 5], 0.0, "step")
+    known = {0: step, 1: Note("the end of epoch {}", [2], 0.0, "outside"), 2: step}
+    assert "the data of rank 1 ended after 4 batches" in Notes(3, known).deadlock()
+    # One of them still computes.
+    known[2] = step._replace(waits="")
+    assert Notes(3, known).deadlock() is None
 
 
 SETTINGS = """

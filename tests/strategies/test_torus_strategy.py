@@ -125,9 +125,10 @@ def test_the_chief_prints_a_summary_of_fit(request, cluster, settings, words):
 def test_state_of_other_metrics_and_layers_is_named_once(two_workers):
     """Keras's own, such as moving means and "mae", are known to be right."""
     chief, other = two_workers.run("printed_of_own_state")
-    metric, layer, function = chief.splitlines()
+    metric, layer, raw, function = chief.splitlines()
     assert "metric peak (Peak)" in metric and "added up" in metric
-    assert "layer adder (Total)" in layer and "of total are averaged" in layer
+    assert "layer adder (Total)" in layer and "of total, calls are averaged" in layer
+    assert "own value of the tf.Variable raw" in raw
     assert "a metric function returns a scalar" in function
     assert other == ""
 

@@ -12,6 +12,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
 from typing import Any
 
@@ -446,6 +447,68 @@ def weights_assigned_by_a_step(kit: Any) -> Seen:
     return f"weights {values} on 2 replicas", len(set(values)) == 1
 
 
+def cluster_left_out(kit: Any) -> Seen:
+    """36: TF_CONFIG with a task and no cluster"""
+    task = {"type": "worker", "index": 1}
+    sparse = {"worker": {"1": "127.0.0.1:2"}}
+    os.environ["TF_CONFIG"] = json.dumps({"sparseCluster": sparse, "task": task})
+    try:
+        if isinstance(kit, Ours):
+            keras_fastnet.TorusStrategy(grid="ring")
+        else:
+            tf.distribute.MultiWorkerMirroredStrategy()
+    except RuntimeError as error:
+        return "refused", "TF_CONFIG is malformed" in str(error)
+    finally:
+        del os.environ["TF_CONFIG"]
+    return "worker 1 trains alone", False
+
+
+def best_weights_after_a_restart(kit: Any) -> Seen:
+    """37: `EarlyStopping(restore_best_weights=True)`, resumed after its best epoch"""
+
+    def train(folder: str, *callbacks: Any) -> float:
+        with kit.one_device():
+            # Each update multiplies the weight by -1.1, so the first epoch is the best.
+            model = line(kit.accumulating(lambda **kw: SGD(1.05), 1))
+        best = keras.callbacks.EarlyStopping(
+            "loss", patience=9, restore_best_weights=True
+        )
+        callbacks = (best, kit.backup(folder), *callbacks)
+        model.fit(column(1), column(0), epochs=4, verbose=0, callbacks=callbacks)
+        return float(model.get_weights()[0].item())
+
+    keras.utils.set_random_seed(1)
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            train(folder + "/backup", StopAfter(3))
+        except Stop:
+            weight = train(folder + "/backup")
+    return f"best weight {weight:.4g}, of -1.1", bool(np.isclose(weight, -1.1))
+
+
+def added_by_example(kit: Any) -> Seen:
+    """38: `add_loss` with a value for each example"""
+
+    class Penalty(keras.layers.Layer):
+        def call(self, x: Any) -> Any:
+            self.add_loss(x[:, 0] ** 2)
+            return x
+
+    moved = []
+    for scope in (kit.strategy.scope(), kit.one_device()):
+        with scope:
+            inner = line(SGD(0.01))
+            model = keras.Sequential([inner, Penalty()])
+            model.compile(SGD(0.01), "mse")
+        x = column(1, 1, 1, 1, 2)
+        model.fit(x, 0 * x, batch_size=4, shuffle=False, verbose=0)
+        moved.append(1.0 - float(model.get_weights()[0].item()))
+    several, one = moved
+    text = f"update {several:.4g}; {one:.4g} on one device"
+    return text, bool(np.isclose(several, one, rtol=1e-4))
+
+
 ALL = (
     clipping,
     overflow,
@@ -467,6 +530,9 @@ ALL = (
     py_dataset_workers,
     state_that_is_no_sum,
     weights_assigned_by_a_step,
+    cluster_left_out,
+    best_weights_after_a_restart,
+    added_by_example,
 )
 
 
@@ -557,6 +623,28 @@ def classes_from_a_set(kit: Any, folder: str) -> list[Any]:
     return labels.ravel().tolist()
 
 
+def no_fixed_order(kit: Any, folder: str) -> list[Any]:
+    """35: `interleave(..., deterministic=False)` under DATA sharding"""
+    # Each worker waits for another source.
+    slow = kit.strategy.cluster_resolver.task_id
+
+    def waited(part: Any, number: Any) -> Any:
+        time.sleep(0.05 * (part == slow))
+        return number
+
+    def read(part: tf.Tensor) -> tf.data.Dataset:
+        return tf.data.Dataset.range(4 * part, 4 * part + 4).map(
+            lambda n: tf.ensure_shape(
+                tf.numpy_function(waited, [part, n], tf.int64), []
+            )
+        )
+
+    dataset = tf.data.Dataset.range(4).interleave(
+        read, cycle_length=4, num_parallel_calls=4, deterministic=False
+    )
+    return kit.batches(sharded(dataset.batch(4), "DATA"))
+
+
 def sharded(dataset: tf.data.Dataset, policy: str) -> tf.data.Dataset:
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = getattr(
@@ -587,7 +675,7 @@ def judged(name: str, by_worker: list[list[Any]]) -> Seen:
         return f"{bad} of {len(by_worker[0])} files damaged", bad == 0
     ids = [i for worker in by_worker for own, _ in worker for i in own]
     times = {i: ids.count(i) for i in range(16)}
-    if name == "unseeded_shuffle":
+    if name in ("unseeded_shuffle", "no_fixed_order"):
         twice, never = ([i for i in times if times[i] == n] for n in (2, 0))
         return f"twice: {len(twice)}, never: {len(never)} of 16", not (twice or never)
     if name == "unequal_shards":
@@ -608,6 +696,7 @@ ON_TWO_WORKERS = (
     loop_outside_of_scope,
     weights_on_the_chief,
     classes_from_a_set,
+    no_fixed_order,
 )
 
 

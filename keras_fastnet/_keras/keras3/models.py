@@ -96,6 +96,12 @@ def describe_own_state(model: keras.Model, *, trains: bool) -> list[str]:
                 "and integers keep each replica's value. For a total or a counter use "
                 "add_weight(..., aggregation='sum')"
             )
+        if raw := _raw_variables(layer):
+            texts.append(
+                f"layer {layer.name} ({type(layer).__name__}): each replica keeps its "
+                f"own value of the tf.Variable {', '.join(raw)}. Make it by "
+                "add_weight, or assign the same value on all replicas"
+            )
     return texts
 
 
@@ -104,6 +110,18 @@ def _own_layers(model: keras.Model) -> Iterator[keras.Layer]:
     for layer in model._flatten_layers():
         if is_own(type(layer)) and not isinstance(layer, keras.metrics.Metric):
             yield layer
+
+
+def _raw_variables(layer: keras.Layer) -> list[str]:
+    """Returns the attributes of a layer that hold variables of TensorFlow alone."""
+    return [
+        name
+        for name, value in vars(layer).items()
+        if any(
+            isinstance(part, tf.Variable)
+            for part in (value if isinstance(value, list | tuple) else [value])
+        )
+    ]
 
 
 def _parts_of(metrics: Iterable[keras.Metric]) -> Iterator[keras.Metric]:

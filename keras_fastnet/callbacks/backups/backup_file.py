@@ -60,6 +60,8 @@ def read(content: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         # Reading an entry to its end verifies its CRC-32.
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
             about = json.loads(str(file[_ABOUT]))
+            if not all(type(about[name]) is int for name in ("epoch", "batch")):
+                raise TypeError("`epoch` and `batch` must be integers")
             arrays = {
                 name: file[entry].view(dtype)
                 for name, (entry, dtype) in about["entries"].items()
