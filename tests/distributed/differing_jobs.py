@@ -15,7 +15,7 @@ from keras_fastnet._keras.description import (
     described_model,
 )
 from keras_fastnet.errors import ClusterError, MismatchError, ShardingError
-from tests.distributed.jobs import scope
+from tests.distributed.jobs import scope, with_policy
 
 _EXAMPLES = 24
 
@@ -119,14 +119,6 @@ def _dataset(change: Callable[[Any], Any], **fit: Any) -> Callable[[Plan], None]
     return replace
 
 
-def _of_policy(name: str) -> Callable[[Any], Any]:
-    options = tf.data.Options()
-    options.experimental_distribute.auto_shard_policy = (
-        tf.data.experimental.AutoShardPolicy[name]
-    )
-    return lambda data: data.with_options(options)
-
-
 def _calls(*calls: Callable[[Any], Any] | None) -> Callable[[Plan], None]:
     def change(plan: Plan) -> None:
         plan.calls = list(calls)
@@ -228,15 +220,18 @@ _PAIRS: dict[str, tuple[Callable[[Plan], None], Callable[[Plan], None]]] = {
         _dataset(lambda data: data.map(lambda x, y: (x[:, :4], y))),
         _dataset(lambda data: data),
     ),
-    "sharding policy": (_dataset(lambda data: data), _dataset(_of_policy("OFF"))),
+    "sharding policy": (
+        _dataset(lambda data: data),
+        _dataset(lambda data: with_policy(data, "OFF")),
+    ),
     "trust coefficient": (
         _optimizer(lambda: fastnet.LARS(0.05)),
         _optimizer(lambda: fastnet.LARS(0.05, trust_coefficient=0.01)),
     ),
     "examples of evaluate": (_calls(_evaluate()), _calls(_evaluate(16))),
     "own data of unequal length": (
-        _dataset(_of_policy("OFF")),
-        _dataset(lambda data: _of_policy("OFF")(data.take(2))),
+        _dataset(lambda data: with_policy(data, "OFF")),
+        _dataset(lambda data: with_policy(data.take(2), "OFF")),
     ),
 }
 

@@ -9,7 +9,9 @@ import ctypes
 import functools
 import gc
 import io
+import pathlib
 import resource
+import tempfile
 from typing import Any
 from unittest import mock
 
@@ -25,8 +27,6 @@ from keras_fastnet.callbacks import ThroughputMonitor, TrustRatioMonitor
 from keras_fastnet.checks import Subject, check
 from keras_fastnet.checks.script import subject_of_script
 from keras_fastnet.strategies import fit_steps
-from tests.traps import scenarios
-from tests.traps.kits import Ours
 
 OPTIMIZERS = {
     "plain": lambda **kw: keras.optimizers.SGD(0.1, **kw),
@@ -95,6 +95,15 @@ def large_batch(*args: Any, **options: Any) -> Any:
     if not STRATEGIES:
         keras_fastnet.TorusStrategy()
     return keras_fastnet.LargeBatchOptimizer(*args, **options)
+
+
+def with_policy(dataset: tf.data.Dataset, name: str) -> tf.data.Dataset:
+    """Returns the dataset with one of TensorFlow's ways to share it among workers."""
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = (
+        tf.data.experimental.AutoShardPolicy[name]
+    )
+    return dataset.with_options(options)
 
 
 def state(model: keras.Model) -> dict[str, Any]:
@@ -271,7 +280,7 @@ def shares_seen(
     else:
         dataset = tf.data.Dataset.from_tensor_slices((x, y))
         if data == "shuffled":
-            dataset = dataset.shuffle(count)
+            dataset = with_policy(dataset.shuffle(count), "DATA")
         if data == "augmented":
             # One after another: otherwise the seed does not say whose number is which.
             dataset = dataset.map(
@@ -486,7 +495,13 @@ def overflow(strategy: Any, *, accumulation_steps: int | None = None) -> dict[st
 
 
 def fit_own_data(strategy: Any, *, through: str) -> dict[str, Any]:
-    """Each worker brings its own examples: 40 and 24 of 64, in batches of 16."""
+    """Each worker brings its own examples: 40 and 24 of 64, in batches of 16.
+
+    Args:
+        strategy: The worker's.
+        through: A function, the option that nothing is shared, or files of which
+            TensorFlow gives each worker one.
+    """
     x, y = examples(64)
     parts = [(x[:40], y[:40]), (x[40:], y[40:])]
     model = compiled_network(strategy)
@@ -500,15 +515,20 @@ def fit_own_data(strategy: Any, *, through: str) -> dict[str, Any]:
             model.train_on_batch(*batch)
         return state(model)
     mine = tf.data.Dataset.from_tensor_slices(parts[strategy.rank])
-    if through == "function":
-        data = strategy.distribute_datasets_from_function(lambda _: mine.batch(16))
-    else:
-        options = tf.data.Options()
-        options.experimental_distribute.auto_shard_policy = (
-            tf.data.experimental.AutoShardPolicy.OFF
-        )
-        data = mine.batch(32).with_options(options)
-    history = model.fit(data, verbose=0)
+    with tempfile.TemporaryDirectory() as folder:
+        if through == "function":
+            data = strategy.distribute_datasets_from_function(lambda _: mine.batch(16))
+        elif through == "option":
+            data = with_policy(mine.batch(32), "OFF")
+        else:
+            names = [f"{folder}/{name}" for name in "ab"]
+            for name, numbers in zip(names, (range(40), range(40, 64)), strict=True):
+                pathlib.Path(name).write_text("".join(f"{i}\n" for i in numbers))
+            lines = tf.data.TextLineDataset(names)
+            numbered = lines.map(lambda line: tf.strings.to_number(line, tf.int32))
+            data = numbered.map(lambda i: (tf.gather(x, i), tf.gather(y, i)))
+            data = with_policy(data.batch(32), "FILE")
+        history = model.fit(data, verbose=0)
     return {**state(model), "accuracy": history.history["accuracy"][0]}
 
 
@@ -888,12 +908,6 @@ def checked_script(strategy: Any, *, words: list[str]) -> list[tuple[str, str, s
     found, subject = subject_of_script(words[0], words[1:])
     assert found is strategy
     return list(map(tuple, check(strategy, subject)))
-
-
-def trapped(strategy: Any, *, scenario: str, folder: str) -> list[Any]:
-    """Returns what a worker gets in a scenario of `tests.traps`, without a seed."""
-    tf.random.set_seed(None)
-    return getattr(scenarios, scenario)(Ours(strategy), folder)
 
 
 def fit_records(strategy: Any, *, folder: str, classes: int) -> dict[str, Any]:
