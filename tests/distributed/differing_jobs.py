@@ -147,11 +147,9 @@ _CHANGES: dict[str, Callable[[Plan], None]] = {
         0, lambda: keras.layers.Dense(5, "relu", kernel_regularizer="l2")
     ),
     "frozen layer": _layer(0, lambda: keras.layers.Dense(5, "relu", trainable=False)),
-    "a layer more": lambda plan: plan.layers.append(lambda: keras.layers.Dense(1)),
     # The optimizer.
     "optimizer": _optimizer(lambda: keras.optimizers.Adam(0.05)),
     "learning_rate": _sgd(learning_rate=0.06),
-    "schedule": _sgd(learning_rate=keras.optimizers.schedules.CosineDecay(0.05, 9)),
     "LargeBatchOptimizer": _optimizer(
         lambda: fastnet.LargeBatchOptimizer(
             keras.optimizers.SGD(0.05, momentum=0.9), accumulation_steps=3
@@ -173,16 +171,10 @@ _CHANGES: dict[str, Callable[[Plan], None]] = {
         {name: array[:-4] for name, array in _examples().items()}
     ),
     "dtype of data": lambda plan: plan.fit.update(x=plan.fit["x"].astype("float64")),
-    "order of data": lambda plan: plan.fit.update(
-        {name: array[::-1] for name, array in _examples().items()}
-    ),
     "a dataset": _dataset(lambda data: data),
     # Callbacks.
     "BackupAndRestore": _callback(
         lambda: fastnet.callbacks.BackupAndRestore("never made")
-    ),
-    "LearningRateWarmup": _callback(
-        lambda: fastnet.callbacks.LearningRateWarmup(0.05, 1)
     ),
     "EarlyStopping": _callback(lambda: keras.callbacks.EarlyStopping("loss")),
     # Calls.

@@ -150,9 +150,10 @@ def fit(
         options.setdefault("shuffle", False)
         history = model.fit(x, y, batch_size=batch_size, **options)
     else:
-        dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(
-            batch_size, drop_remainder=data == "dropped"
-        )
+        dataset = tf.data.Dataset.from_tensor_slices((x, y))
+        if data == "mapped":
+            dataset = dataset.map(lambda image, label: (image, label))
+        dataset = dataset.batch(batch_size, drop_remainder=data == "dropped")
         if data == "unknown":
             dataset = dataset.filter(lambda *_: True)
         history = model.fit(dataset, **options)
@@ -164,11 +165,16 @@ def fit(
     }
 
 
-def printed_by_fit(strategy: Any, **settings: Any) -> str:
-    """Returns what `fit` prints."""
-    output = io.StringIO()
-    with contextlib.redirect_stdout(output):
-        fit(strategy, **settings, epochs=1)
+def printed(strategy: Any, *, by: str, **settings: Any) -> str:
+    """Returns what another of these jobs prints.
+
+    Args:
+        strategy: The worker's.
+        by: The job's name.
+        **settings: Its arguments.
+    """
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        globals()[by](strategy, **settings)
     return output.getvalue()
 
 
@@ -200,34 +206,28 @@ class Total(keras.layers.Layer):
         return x
 
 
-def printed_of_own_state(strategy: Any) -> str:
-    """Returns what two `fit`s and an `evaluate` print about state of the program's."""
+def use_own_state(strategy: Any) -> None:
+    """Calls `fit` twice, and `evaluate`, with state of the program's own."""
     x, y = np.ones((8, 3)), np.ones((8, 1))
-    output = io.StringIO()
     with strategy.scope():
         layers = [Total(), keras.layers.BatchNormalization(), keras.layers.Dense(1)]
         model = keras.Sequential([keras.Input((3,)), *layers])
         root = lambda y, p: keras.ops.sqrt(keras.ops.mean((y - p) ** 2))  # noqa: E731
         model.compile("sgd", "mse", metrics=[Peak(), "mae", root])
-    with contextlib.redirect_stdout(output):
-        for _ in range(2):
-            model.fit(x, y, verbose=0)
-        model.evaluate(x, y, verbose=0)
-    return output.getvalue()
+    for _ in range(2):
+        model.fit(x, y, verbose=0)
+    model.evaluate(x, y, verbose=0)
 
 
 class Recorder(keras.layers.Layer):
-    """Notes the examples that it is given in training."""
+    """Notes the examples that it is given."""
 
     def __init__(self):
         super().__init__()
         self.seen: list[list[list[float]]] = []
 
-    def call(self, x, training=False):
-        if training:
-            tf.py_function(
-                lambda rows: self.seen.append(rows.numpy().tolist()), [x], []
-            )
+    def call(self, x):
+        tf.py_function(lambda rows: self.seen.append(rows.numpy().tolist()), [x], [])
         return x
 
 
@@ -257,12 +257,8 @@ def shares_seen(
     count: int = 22,
     batch_size: int = 8,
     epochs: int = 3,
-) -> dict[str, Any]:
-    """Trains on examples that are their own numbers; says which a worker got.
-
-    Returns:
-        By epoch and step the worker's examples; and the weights.
-    """
+) -> list[Any]:
+    """Returns by epoch and step a worker's examples, which are their own numbers."""
     keras.utils.set_random_seed(seed or 0)
     if seed is None:
         # As in a program that sets none.
@@ -271,8 +267,7 @@ def shares_seen(
     y = np.sin(np.arange(count)).astype("float32")[:, None]
     with scope(strategy):
         recorder = Recorder()
-        head = keras.layers.Dense(1, kernel_initializer="ones")
-        model = keras.Sequential([keras.Input((2,)), recorder, head])
+        model = keras.Sequential([keras.Input((2,)), recorder, keras.layers.Dense(1)])
         model.compile(optimizer=keras.optimizers.SGD(1e-4), loss="mse")
     options: dict[str, Any] = {"epochs": epochs, "verbose": 0}
     if data == "arrays":
@@ -288,24 +283,7 @@ def shares_seen(
             )
         model.fit(dataset.batch(batch_size), **options)
     steps = len(recorder.seen) // epochs
-    seen = [recorder.seen[e * steps : (e + 1) * steps] for e in range(epochs)]
-    return {**state(model), "seen": seen}
-
-
-def fit_in_order(
-    strategy: Any, *, orders: list[list[list[float]]], count: int = 22
-) -> dict[str, Any]:
-    """The training of `shares_seen` with given global batches, step by step."""
-    y = np.sin(np.arange(count)).astype("float32")[:, None]
-    with scope(strategy):
-        head = keras.layers.Dense(1, kernel_initializer="ones")
-        model = keras.Sequential([keras.Input((2,)), head])
-        model.compile(optimizer=keras.optimizers.SGD(1e-4), loss="mse")
-    for step in (step for epoch in orders for step in epoch):
-        ids = np.array(step, "int64")
-        x = np.stack([ids, np.ones(len(ids))], axis=1).astype("float32")
-        model.train_on_batch(x, y[ids])
-    return state(model)
+    return [recorder.seen[e * steps : (e + 1) * steps] for e in range(epochs)]
 
 
 def fit_structures(strategy: Any, *, count: int) -> dict[str, Any]:
@@ -746,13 +724,6 @@ def fit_loss(strategy: Any, *, kind: str, count: int = 33) -> dict[str, Any]:
     return {**state(model), "history": history.history}
 
 
-def printed_of_loss(strategy: Any, *, kind: str) -> str:
-    """Returns what is printed beside the progress of `fit_loss`."""
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        fit_loss(strategy, kind=kind)
-    return printed.getvalue()
-
-
 class StopOnOneWorker(keras.callbacks.Callback):
     """Asks to stop, in an epoch's midst or at its end, on the last worker only."""
 
@@ -937,25 +908,6 @@ def fit_records(strategy: Any, *, folder: str, classes: int) -> dict[str, Any]:
         "evaluate": model.evaluate(tested, verbose=0),
         "predict": model.predict(tested, verbose=0),
     }
-
-
-class OwnStep(keras.Sequential):
-    """Logs, beside Keras's, the mean of its inputs."""
-
-    def train_step(self, data):
-        x, _ = data
-        return {**super().train_step(data), "mean": tf.reduce_mean(x)}
-
-
-def fit_own_step(strategy: Any) -> list[float]:
-    """Returns what a training step of the user's own has logged, by epoch."""
-    x, y = examples(32)
-    with scope(strategy):
-        model = OwnStep([keras.layers.Flatten(), keras.layers.Dense(2)])
-        model.compile(
-            "sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        )
-    return model.fit(x, y, batch_size=32, verbose=0).history["mean"]
 
 
 def fit_by_recipe(strategy: Any) -> dict[str, Any]:

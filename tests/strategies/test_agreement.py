@@ -18,18 +18,14 @@ from tests.distributed.worker_pool import POOLS
 NAMES = {
     "regularizer": "kernel_regularizer",
     "frozen layer": "trainable",
-    "a layer more": "Dense on rank 1",
-    "schedule": "optimizer",
     "learning_rate": "learning rate",
     "LargeBatchOptimizer": "optimizer",
     "loss_weights": "loss weights",
     "jit_compile": "jit compile",
     "number of examples": "shape",
     "dtype of data": "float64",
-    "order of data": "different first batches",
     "a dataset": "batch_size",
     "BackupAndRestore": "callbacks",
-    "LearningRateWarmup": "callbacks",
     "EarlyStopping": "callbacks",
     "evaluate first": "`evaluate`",
     "validation_data": "`fit` or `evaluate`",
@@ -55,7 +51,6 @@ ALLOWED = {
 # With real workers: those that no description shows, and one that a description does.
 TRAINED = (
     "units",
-    "order of data",
     "evaluate first",
     "predict of other batches",
     "validation_data",
