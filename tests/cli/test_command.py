@@ -1,8 +1,5 @@
 """The `fastnet` command: `fastnet env` and `fastnet recipe`."""
 
-import subprocess
-import sys
-
 import keras
 import pytest
 import tensorflow as tf
@@ -32,13 +29,13 @@ def test_env_tells_versions_and_the_cluster_and_no_secret(monkeypatch, capsys):
         "recipe sony2018",
     ],
 )
-def test_nothing_heavy_is_imported_for_an_answer(words):
+def test_nothing_heavy_is_imported_for_an_answer(python, words):
     code = (
         "import sys; from keras_fastnet.cli import main; "
         f"main('{words}'.split()); "
         "print(sorted({'tensorflow', 'keras', 'numpy'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = python("-c", code)
     assert done.stdout.endswith("[]\n"), done.stderr
 
 
