@@ -23,6 +23,7 @@ import keras_fastnet as fastnet
 from keras_fastnet._keras.adapters import optimizers
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.cluster.ports import reserved_ports
+from tests.distributed.jobs import with_policy
 
 MICRO_BATCH, EPOCHS = 16, 3
 DROPOUT = 0.3
@@ -80,11 +81,7 @@ def data(kind: str, count: int) -> dict[str, Any]:
         dataset = dataset.filter(lambda *_: True)
     if kind == "own":
         # Each worker's own.
-        options = tf.data.Options()
-        options.experimental_distribute.auto_shard_policy = (
-            tf.data.experimental.AutoShardPolicy.OFF
-        )
-        dataset = dataset.with_options(options)
+        dataset = with_policy(dataset, "OFF")
     return {"x": dataset, "shuffle": False}
 
 

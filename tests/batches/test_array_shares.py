@@ -85,18 +85,3 @@ def test_the_union_of_the_shares_is_the_batch_of_keras(shuffle, size, options):
                 if step == 0:
                     for share in shares:
                         assert_same(share.fingerprint, fingerprint(batch))
-
-
-@pytest.mark.parametrize(
-    "array",
-    [
-        lambda: tf.ragged.constant([[1, 2], [3], [], [4, 5, 6]]),
-        lambda: tf.sparse.from_dense(np.eye(4)),
-    ],
-    ids=["ragged", "sparse"],
-)
-def test_ragged_and_sparse_arrays_stay_whole(array):
-    adapter = ArrayDataAdapter(array(), batch_size=2)
-    dataset = dataset_of_rows(ArrayDataAdapter.get_tf_dataset, adapter)
-    assert shares_of(dataset, [0], 2).sharding.startswith("every worker reads all")
-    assert [int(share.own) for (share,) in shares_of(dataset, [0], 2).dataset] == [1, 1]

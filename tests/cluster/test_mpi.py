@@ -28,7 +28,6 @@ def test_mpiexec_needs_no_other_description(python, tmp_path, transport, carrier
 
 REFUSED = {
     "no MPI": ({}, "mpi", "several processes that MPI started"),
-    "unknown": ({}, "tcp", "Received: transport='tcp'"),
     "other library": (
         {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4"},
         "auto",

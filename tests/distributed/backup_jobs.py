@@ -13,7 +13,7 @@ from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.callbacks import BackupAndRestore
 from keras_fastnet.callbacks.backups.backup_folder import wait_for_backups
 from keras_fastnet.callbacks.backups.training_state import set_variables
-from tests.distributed.jobs import OPTIMIZERS, examples, network, scope, state
+from tests.distributed.jobs import compiled_network, examples, state
 from tests.stopping import Stop, StopAfter
 
 
@@ -31,10 +31,7 @@ def fit_with_backups(
     """
     keras.utils.set_random_seed(seed)
     x, y = examples(96)
-    with scope(strategy):
-        model = network("synchronized")
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile(OPTIMIZERS["sgd"](), loss, metrics=["accuracy"])
+    model = compiled_network(strategy, normalization="synchronized")
     callbacks: list[Any] = [BackupAndRestore(folder, save_freq=1)]
     if stop_after is not None:
         callbacks.append(StopAfter(stop_after))

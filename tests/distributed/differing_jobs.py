@@ -180,7 +180,6 @@ _CHANGES: dict[str, Callable[[Plan], None]] = {
     # Calls.
     "evaluate first": _calls(_evaluate(), None),
     "predict of other batches": _calls(_predict(4), None),
-    "evaluate in a callback": _at_epoch_end(_evaluate()),
     # State.
     "random seed": lambda plan: setattr(plan, "seed", 8),
     "learning rate in a callback": _at_epoch_end(
@@ -188,7 +187,6 @@ _CHANGES: dict[str, Callable[[Plan], None]] = {
     ),
     "weights in a callback": _at_epoch_end(_ones),
     "weights after a fit": _calls(None, _ones, None),
-    "weights before evaluate": _calls(None, _ones, _evaluate()),
     # What may differ.
     "verbose": _with(verbose=2),
     "names of layers": _layer(0, lambda: keras.layers.Dense(5, "relu", name="own")),
@@ -200,7 +198,6 @@ _CHANGES: dict[str, Callable[[Plan], None]] = {
 # What all workers do where the last one differs.
 _COMMON: dict[str, Callable[[Plan], None]] = {
     "weights after a fit": _calls(None, lambda model: None, None),
-    "weights before evaluate": _calls(None, lambda model: None, _evaluate()),
     "predict of other batches": _calls(_predict(), None),
 }
 _PAIRS: dict[str, tuple[Callable[[Plan], None], Callable[[Plan], None]]] = {

@@ -12,6 +12,7 @@ import io
 import pathlib
 import resource
 import tempfile
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -78,14 +79,20 @@ def scope(strategy: Any) -> Any:
     return strategy.scope() if strategy else contextlib.nullcontext()
 
 
-def compiled_network(strategy: Any) -> keras.Model:
-    """Returns the small network, compiled with momentum."""
+def compiled_network(
+    strategy: Any,
+    optimizer: Callable[[], Any] = OPTIMIZERS["sgd"],
+    normalization: str | None = None,
+    **options: Any,
+) -> keras.Model:
+    """Returns the small network, compiled."""
     with scope(strategy):
-        model = network()
+        model = network(normalization)
         model.compile(
-            optimizer=OPTIMIZERS["sgd"](),
+            optimizer=optimizer(),
             loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
             metrics=["accuracy"],
+            **options,
         )
     return model
 
@@ -132,19 +139,17 @@ def fit(
 ) -> dict[str, Any]:
     """Trains the small network and says what came out."""
     x, y = examples(count)
-    with scope(strategy):
-        model = network(normalization)
+
+    def make() -> Any:
         made = OPTIMIZERS[optimizer](**(optimizer_options or {}))
-        if accumulation_steps is not None:
-            made = large_batch(made, accumulation_steps)
-        model.compile(
-            optimizer=made,
-            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            metrics=["accuracy"],
-            **(compile_options or {}),
-        )
-        if build:
-            made.build(model.trainable_variables)
+        if accumulation_steps is None:
+            return made
+        return large_batch(made, accumulation_steps)
+
+    model = compiled_network(strategy, make, normalization, **(compile_options or {}))
+    if build:
+        with scope(strategy):
+            model.optimizer.build(model.trainable_variables)
     options = {"epochs": epochs, "verbose": 0, **(fit_options or {})}
     if data == "arrays":
         options.setdefault("shuffle", False)
@@ -377,12 +382,7 @@ def fit_iterables(strategy: Any, *, kind: str, count: int = 70) -> dict[str, Any
             for index in range(3):
                 yield batches[index]
 
-    with scope(strategy):
-        model = network()
-        model.compile(
-            optimizer=OPTIMIZERS["sgd"](),
-            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        )
+    model = compiled_network(strategy)
     options = {"steps_per_epoch": 3} if kind == "generator" else {"shuffle": False}
     history = model.fit(
         generator() if kind == "generator" else Batches(),
@@ -588,12 +588,8 @@ def refusal(strategy: Any, *, case: str) -> str:
 def save_and_go_on(strategy: Any, *, folder: str) -> dict[str, Any]:
     """The chief saves; everybody loads and trains on, beside the first model."""
     x, y = examples(70)
-    with scope(strategy):
-        model = network("synchronized")
-        model.compile(
-            optimizer=OPTIMIZERS["lars"](exclude_from_adaptation=["conv2d"]),
-            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        )
+    make = functools.partial(OPTIMIZERS["lars"], exclude_from_adaptation=["conv2d"])
+    model = compiled_network(strategy, make, "synchronized")
     options = {"batch_size": 32, "shuffle": False, "verbose": 0}
     model.fit(
         x,
@@ -628,12 +624,7 @@ def fit_growing(strategy: Any) -> dict[str, Any]:
     """Grows the batch from one micro-batch to four, with warm-up and decay."""
     # The last batch of the data has one example, so that some replicas have none.
     x, y = examples(4 * 32 + 1)
-    with scope(strategy):
-        model = network()
-        model.compile(
-            optimizer=large_batch(keras_fastnet.LARS(1.0)),
-            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        )
+    model = compiled_network(strategy, lambda: large_batch(keras_fastnet.LARS(1.0)))
     callbacks = [
         keras_fastnet.callbacks.LearningRateWarmup(
             2.0, 1, keras_fastnet.schedules.Cosine(2), start=0.5
@@ -929,17 +920,6 @@ def fit_by_recipe(strategy: Any) -> dict[str, Any]:
     fit = {"batch_size": recipe.micro_batch, **recipe.fit_arguments}
     history = model.fit(x, one_hot, shuffle=False, verbose=0, **fit).history
     return {**state(model), "history": history}
-
-
-def tpu_of_two_hosts(strategy: Any) -> str:
-    """Returns what is said to a TPU system of two hosts."""
-    from tests.distributed.tpu_of_cpus import Resolver
-
-    try:
-        keras_fastnet.TPUStrategy(Resolver(4, hosts=2))
-    except keras_fastnet.errors.ClusterError as error:
-        return str(error)
-    return ""
 
 
 def tpu_programs(strategy: Any) -> list[dict[str, Any]]:
