@@ -901,27 +901,6 @@ def fit_records(strategy: Any, *, folder: str, classes: int) -> dict[str, Any]:
     }
 
 
-def fit_by_recipe(strategy: Any) -> dict[str, Any]:
-    """Trains in one call of a recipe, with a batch that grows."""
-    # Whole micro-batches of every cluster: rates depend on the share of batches done.
-    x, y = examples(4 * 32)
-    strategy = strategy or keras_fastnet.TorusStrategy()
-    recipe = keras_fastnet.recipes.Recipe(
-        *("sony2018", strategy, len(x)),
-        epochs=3,
-        global_batch=32,
-        device_batch=8,
-        precision="float32",
-    )
-    with recipe.scope():
-        model = network()
-        recipe.compile(model, from_logits=True, metrics=["accuracy"])
-    one_hot = keras.utils.to_categorical(y)
-    fit = {"batch_size": recipe.micro_batch, **recipe.fit_arguments}
-    history = model.fit(x, one_hot, shuffle=False, verbose=0, **fit).history
-    return {**state(model), "history": history}
-
-
 def tpu_programs(strategy: Any) -> list[dict[str, Any]]:
     """Trains a ResNet with LARS, micro-batches and growth; says what cores would run.
 

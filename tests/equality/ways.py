@@ -222,10 +222,6 @@ OWN_STEPS = {
     "an optimizer for each layer": _own("fit_several_optimizers"),
 }
 
-RECIPES = {
-    "a recipe": Way("fit_by_recipe", apart=("optimizer",)),
-}
-
 QUICK = {
     "two_workers": [
         "arrays that do not divide",
@@ -281,7 +277,7 @@ _MORE_CLUSTERS = {
     ],
 }
 
-WAYS = {**DATA, **OPTIMIZERS, **LOSSES, **MICRO_BATCHES, **OWN_STEPS, **RECIPES}
+WAYS = {**DATA, **OPTIMIZERS, **LOSSES, **MICRO_BATCHES, **OWN_STEPS}
 for _cluster, _names in _MORE_CLUSTERS.items():
     for _name in _names:
         _way = WAYS[_name]
