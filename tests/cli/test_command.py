@@ -40,7 +40,7 @@ def test_nothing_heavy_is_imported_for_an_answer(python, words):
 
 
 def test_recipe_refuses_sizes_that_do_not_fit(capsys):
-    assert main("recipe sony2018 --workers 8 --global-batch 33".split()) == 2
+    assert main(["recipe", "sony2018", "--workers", "8", "--global-batch", "33"]) == 2
     error = capsys.readouterr().err
     assert "Pass, for example, 128." in error
     assert len(error.splitlines()) == 1

@@ -83,11 +83,12 @@ def compiled_network(
     strategy: Any,
     optimizer: Callable[[], Any] = OPTIMIZERS["sgd"],
     normalization: str | None = None,
+    dropout: float = 0.0,
     **options: Any,
 ) -> keras.Model:
     """Returns the small network, compiled."""
     with scope(strategy):
-        model = network(normalization)
+        model = network(normalization, dropout)
         model.compile(
             optimizer=optimizer(),
             loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
@@ -146,7 +147,8 @@ def fit(
             return made
         return large_batch(made, accumulation_steps)
 
-    model = compiled_network(strategy, make, normalization, **(compile_options or {}))
+    options = compile_options or {}
+    model = compiled_network(strategy, make, normalization, **options)
     if build:
         with scope(strategy):
             model.optimizer.build(model.trainable_variables)
@@ -364,20 +366,26 @@ def fit_structures(strategy: Any, *, count: int) -> dict[str, Any]:
     }
 
 
+class Batches(getattr(keras.utils, "PyDataset", keras.utils.Sequence)):
+    """Batches of arrays, which Keras may shuffle."""
+
+    def __init__(self, x: np.ndarray, y: np.ndarray, size: int):
+        super().__init__()
+        self.parts, self.size = (x, y), size
+
+    def __len__(self) -> int:
+        return -(-len(self.parts[0]) // self.size)
+
+    def __getitem__(self, index: int) -> Any:
+        rows = slice(index * self.size, (index + 1) * self.size)
+        return tuple(part[rows] for part in self.parts)
+
+
 def fit_iterables(strategy: Any, *, kind: str, count: int = 70) -> dict[str, Any]:
     """Trains from a Python generator or a `PyDataset` of global batches."""
-    x, y = examples(count)
-
-    class Batches(getattr(keras.utils, "PyDataset", keras.utils.Sequence)):
-        def __len__(self) -> int:
-            return 3
-
-        def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-            part = slice(32 * index, 32 * (index + 1))
-            return x[part], y[part]
+    batches = Batches(*examples(count), 32)
 
     def generator() -> Any:
-        batches = Batches()
         while True:
             for index in range(3):
                 yield batches[index]
@@ -385,7 +393,7 @@ def fit_iterables(strategy: Any, *, kind: str, count: int = 70) -> dict[str, Any
     model = compiled_network(strategy)
     options = {"steps_per_epoch": 3} if kind == "generator" else {"shuffle": False}
     history = model.fit(
-        generator() if kind == "generator" else Batches(),
+        generator() if kind == "generator" else batches,
         epochs=2,
         verbose=0,
         **options,
