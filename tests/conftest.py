@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.cluster.processes import MPIEXEC, PATIENCE, QUIET
 from tests.distributed.worker_pool import POOLS, WorkerPool
 
 
@@ -108,6 +109,25 @@ def fastnet(environment) -> Callable[..., subprocess.CompletedProcess]:
             capture_output=True,
             text=True,
             timeout=240,
+        )
+
+    return run
+
+
+@pytest.fixture
+def python(environment) -> Callable[..., subprocess.CompletedProcess]:
+    """Runs Python on its own, or under `mpiexec`, until it ends."""
+
+    def run(
+        *words: object, ranks: int | None = None, **variables: str
+    ) -> subprocess.CompletedProcess:
+        mpi = [] if ranks is None else [MPIEXEC, "-n", str(ranks)]
+        return subprocess.run(
+            [*mpi, sys.executable, *map(str, words)],
+            env={**environment, **QUIET, **variables},
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
         )
 
     return run

@@ -1,6 +1,9 @@
-"""Runs the scenarios of tests/traps with stock Keras and with keras_fastnet.
+"""Runs the scenarios with stock Keras and TensorFlow, for docs/traps.md.
 
-python -m benchmarks.traps.run
+    python -m benchmarks.traps.run
+
+Writes `result.json` beside this script, and prints a table. The tests prove what
+keras_fastnet does instead.
 """
 
 import datetime
@@ -13,16 +16,17 @@ import subprocess
 import sys
 import tempfile
 
+from benchmarks.traps import scenarios
 from keras_fastnet.launcher import launcher
 
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parents[1]
 
 
-def on_two_devices(kit):
+def on_two_devices():
     """Returns the observation of each scenario, and whether it is right."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.traps", kit],
+        [sys.executable, "-m", "benchmarks.traps.two_devices"],
         capture_output=True,
         text=True,
         check=True,
@@ -31,14 +35,12 @@ def on_two_devices(kit):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def on_two_workers_of_stock():
-    """Returns the same for stock Keras in the scenarios on two workers."""
-    from tests.traps import scenarios
-
+def on_two_workers():
+    """Returns the same of the scenarios on two workers."""
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         scenarios.write_shards(folder)
-        if launcher.run(2, ["-m", "tests.traps.stock_workers", name]):
+        if launcher.run(2, ["-m", "benchmarks.traps.worker", name]):
             raise SystemExit("The two workers failed; their last lines are above.")
         ranks = [json.loads((folder / f"rank-{r}.json").read_text()) for r in (0, 1)]
     return {
@@ -49,30 +51,22 @@ def on_two_workers_of_stock():
     }
 
 
-def launched(independent):
+def launched():
     """Returns the same for a script without a strategy.
 
-    Args:
-        independent: Whether the launcher lets it train, as other launchers do.
+    The launcher lets it train, as other launchers do.
     """
-    from tests.traps import scenarios
-
     with tempfile.TemporaryDirectory() as name:
         command = [scenarios.LONE_SCRIPT, name]
-        allowed = {"FASTNET_INDEPENDENT": "1"} if independent else {}
-        code = launcher.run(2, command, environment={**os.environ, **allowed})
+        environment = {**os.environ, "FASTNET_INDEPENDENT": "1"}
+        code = launcher.run(2, command, environment=environment)
         seen = scenarios.without_strategy(code, pathlib.Path(name))
     return {scenarios.without_strategy.__name__: seen}
 
 
 def main():
     """Writes `result.json` beside this script, and prints a table."""
-    stock = {
-        **on_two_devices("stock"),
-        **on_two_workers_of_stock(),
-        **launched(independent=True),
-    }
-    ours = {**on_two_devices("ours"), **launched(independent=False)}
+    stock = {**on_two_devices(), **on_two_workers(), **launched()}
     result = {
         "conditions": {
             "date": datetime.date.today().isoformat(),
@@ -80,15 +74,14 @@ def main():
             "python": platform.python_version(),
             "versions": {
                 name: importlib.metadata.version(name)
-                for name in ("tensorflow", "keras", "keras-fastnet")
+                for name in ("tensorflow", "keras")
             },
         },
         "stock": stock,
-        "keras_fastnet": ours,
     }
     (HERE / "result.json").write_text(json.dumps(result, indent=2) + "\n")
     for name, (seen, right) in stock.items():
-        print(f"| {name} | {seen}{'' if right else ': wrong'} | {ours.get(name)} |")
+        print(f"| {name} | {seen}{'' if right else ': wrong'} |")
 
 
 if __name__ == "__main__":

@@ -2,8 +2,6 @@
 
 import importlib.util
 import re
-import subprocess
-import sys
 
 import pytest
 
@@ -25,47 +23,38 @@ model = other.Sequential([other.layers.Input((2,)), other.layers.Dense(1)])
 """
 
 
-def run(program, environment, **variables):
-    return subprocess.run(
-        [sys.executable, "-c", program],
-        env={**environment, **variables},
-        capture_output=True,
-        text=True,
-    ).stderr
-
-
 @pytest.fixture
-def same_choice(environment):
-    """The environment of this process's Keras."""
+def errors_of(python):
+    """Runs a program with this process's Keras; returns what it writes to stderr."""
     asked = "1" if keras.__name__ == "tf_keras" else ""
-    return {**environment, "TF_USE_LEGACY_KERAS": asked}
+    return lambda program: python("-c", program, TF_USE_LEGACY_KERAS=asked).stderr
 
 
-def test_it_is_that_of_tensorflow(same_choice):
+def test_it_is_that_of_tensorflow(errors_of):
     program = (
         "import tensorflow as tf, keras_fastnet\n"
         "assert tf.keras.layers.Dense is keras_fastnet.keras.layers.Dense"
     )
-    assert "Error" not in run(program, same_choice)
+    assert "Error" not in errors_of(program)
 
 
 @pytest.mark.skipif(IS_KERAS_2, reason="Keras 2 has no other backend")
-def test_another_backend_is_an_error(environment):
+def test_another_backend_is_an_error(python):
     program = "import keras_fastnet; keras_fastnet.LARS"
-    message = run(program, environment, KERAS_BACKEND="jax")
+    message = python("-c", program, KERAS_BACKEND="jax").stderr
     assert "needs Keras's TensorFlow backend. Received: the backend jax. Set" in message
 
 
 @pytest.mark.slow
 @needs_both
-def test_a_strategy_refuses_to_train_it(same_choice):
+def test_a_strategy_refuses_to_train_it(errors_of):
     program = MODEL.replace("model =", "with fastnet.TorusStrategy().scope(): model =")
     program += (
         "    model.compile('sgd', 'mse')\n"
         "import numpy as np\n"
         "model.fit(np.ones((4, 2)), np.ones((4, 1)))\n"
     )
-    message = run(program.replace("\n    model", "\nmodel"), same_choice)
+    message = errors_of(program.replace("\n    model", "\nmodel"))
     assert f"a model of {OTHER}" in message
     assert "trains models of one Keras" in message
 
@@ -79,7 +68,7 @@ def test_a_strategy_refuses_to_train_it(same_choice):
         ("2.21.0", "3.17.0"),
     ],
 )
-def test_versions_that_do_not_go_together(same_choice, tensorflow, chosen):
+def test_versions_that_do_not_go_together(errors_of, tensorflow, chosen):
     program = (
         f"import tensorflow, {keras.__name__} as chosen\n"
         f"tensorflow.__version__ = '{tensorflow}'\n"
@@ -87,7 +76,7 @@ def test_versions_that_do_not_go_together(same_choice, tensorflow, chosen):
         "import keras_fastnet\n"
         "keras_fastnet.LARS\n"
     )
-    message = run(program, same_choice)
+    message = errors_of(program)
     assert "Install one of these combinations" in message
     assert f"TensorFlow {tensorflow} with {keras.__name__} {chosen}" in message
 

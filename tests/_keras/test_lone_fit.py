@@ -3,7 +3,6 @@
 import functools
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -24,22 +23,6 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 @pytest.fixture
 def fastnet(fastnet):
     return functools.partial(fastnet, "run")
-
-
-@pytest.fixture
-def python(environment):
-    """Runs the script without the launcher."""
-
-    def run(*words, **variables):
-        return subprocess.run(
-            [sys.executable, TRAIN, *map(str, words)],
-            env={**environment, **variables},
-            capture_output=True,
-            text=True,
-            timeout=240,
-        )
-
-    return run
 
 
 @pytest.mark.distributed
@@ -89,7 +72,7 @@ def test_allowed(fastnet, tmp_path, workers, words, variables):
 @pytest.mark.landing
 def test_without_the_launcher_nothing_is_refused(python, tmp_path):
     """A sweep of independent trainings that imports the package for LARS."""
-    assert python(tmp_path, "import", TF_CONFIG=TF_CONFIG).returncode == 0
+    assert python(TRAIN, tmp_path, "import", TF_CONFIG=TF_CONFIG).returncode == 0
 
 
 @pytest.mark.parametrize("path", [None, "extra"])

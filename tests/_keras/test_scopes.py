@@ -1,10 +1,13 @@
 """What is made outside of a strategy's scope, and what trains outside of its `run`."""
 
+import json
+
 import keras
 import numpy as np
 import pytest
 
 from keras_fastnet import TorusStrategy
+from keras_fastnet.errors import ClusterError
 
 pytestmark = pytest.mark.distributed
 
@@ -50,6 +53,17 @@ def test_a_model_of_no_strategy_compiles_as_ever(strategy):
     model.compile(optimizer, "mse")
     model.fit(np.ones((4, 1)), np.ones((4, 1)), verbose=0)
     assert optimizer.iterations.value is own
+
+
+def test_a_cluster_described_after_the_strategy_is_refused(strategy, monkeypatch):
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    cluster = {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}
+    task = {"type": "worker", "index": 0}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
+    with pytest.raises(ClusterError, match="after the strategy was made"):
+        model.fit(np.ones((4, 1)), np.ones((4, 1)), verbose=0)
 
 
 def test_a_predict_function_of_the_models_own_stays(strategy):

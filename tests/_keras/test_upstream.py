@@ -2,8 +2,6 @@
 
 import pathlib
 import runpy
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -111,13 +109,8 @@ assert all(map(lambda new, old: new is not old, functions(), before))
 
 
 @pytest.mark.landing
-def test_nothing_is_changed_before_a_strategy_exists(environment):
-    done = subprocess.run(
-        [sys.executable, "-c", UNCHANGED],
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
+def test_nothing_is_changed_before_a_strategy_exists(python):
+    done = python("-c", UNCHANGED)
     assert done.returncode == 0, done.stderr
 
 

@@ -1,7 +1,6 @@
 """Arrays of which each worker gathers the rows of its shares, without replicas."""
 
 import importlib.util
-import random
 
 import keras
 import numpy as np
@@ -9,7 +8,6 @@ import pytest
 import tensorflow as tf
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 
-from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet._keras.keras3.arrays import dataset_of_rows
 from keras_fastnet.batches.fingerprints import fingerprint
 from keras_fastnet.batches.shares import shares_of
@@ -87,37 +85,3 @@ def test_the_union_of_the_shares_is_the_batch_of_keras(shuffle, size, options):
                 if step == 0:
                     for share in shares:
                         assert_same(share.fingerprint, fingerprint(batch))
-
-
-def test_without_a_seed_workers_agree_on_an_order_for_each_epoch(monkeypatch):
-    def epochs():
-        monkeypatch.setattr(upstream, "_seeds", random.Random(5))
-        tf.random.set_seed(None)
-        adapter = ArrayDataAdapter(np.arange(ROWS), batch_size=8, shuffle="batch")
-        dataset = dataset_of_rows(ArrayDataAdapter.get_tf_dataset, adapter)
-        return [
-            [batch.tolist() for batch in dataset.as_numpy_iterator()] for _ in range(3)
-        ]
-
-    one = epochs()
-    assert one == epochs()
-    assert len({str(epoch) for epoch in one}) == 3
-    for epoch in one:
-        # Whole batches stay in place; the rows of each are in another order.
-        assert [len(batch) for batch in epoch] == [8, 8, 8, 8, 5]
-        assert [row for batch in epoch for row in sorted(batch)] == list(range(ROWS))
-
-
-@pytest.mark.parametrize(
-    "array",
-    [
-        lambda: tf.ragged.constant([[1, 2], [3], [], [4, 5, 6]]),
-        lambda: tf.sparse.from_dense(np.eye(4)),
-    ],
-    ids=["ragged", "sparse"],
-)
-def test_ragged_and_sparse_arrays_stay_whole(array):
-    adapter = ArrayDataAdapter(array(), batch_size=2)
-    dataset = dataset_of_rows(ArrayDataAdapter.get_tf_dataset, adapter)
-    assert shares_of(dataset, [0], 2).sharding.startswith("every worker reads all")
-    assert [int(share.own) for (share,) in shares_of(dataset, [0], 2).dataset] == [1, 1]

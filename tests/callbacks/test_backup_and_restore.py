@@ -1,11 +1,7 @@
 """An interrupted training ends like an uninterrupted one."""
 
-import json
 import os
-import random
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -22,106 +18,7 @@ from tests.callbacks.backup_trainings import (
     fit,
     network,
 )
-
-
-@pytest.fixture(scope="module")
-def run():
-    """Runs trainings in `tests.killed_training`; returns the exit statuses."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "tests.killed_training"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as process:
-
-        def run(folder, rank=None, step=None, **settings):
-            command = {"folder": str(folder), "rank": rank, "step": step, **settings}
-            print(json.dumps(command), file=process.stdin, flush=True)
-            return json.loads(process.stdout.readline())
-
-        yield run
-
-
-@pytest.fixture
-def folders(tmp_path):
-    """Folders of an uninterrupted training, and of another one."""
-    folders = tmp_path / "whole", tmp_path / "ended"
-    for folder in folders:
-        folder.mkdir()
-    return folders
-
-
-def assert_resumed(ended, whole, workers, exactly=True):
-    assert "resuming at" in (ended / "rank0.log").read_text()
-    for rank in range(workers):
-        mine, theirs = (np.load(each / f"rank{rank}.npz") for each in (ended, whole))
-        assert mine.files == theirs.files
-        for name in mine:
-            # Restored metrics are divided among the replicas.
-            rtol, atol = (0, 0) if exactly and name != "logs" else (1e-4, 1e-5)
-            np.testing.assert_allclose(mine[name], theirs[name], rtol, atol)
-
-
-def slow(*case):
-    return pytest.param(*case, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])
-
-
-# 30 steps with 2 x 10 + 4 updates of growing batches. A count that 16 does not divide
-# gives smaller last batches.
-@pytest.mark.distributed
-@pytest.mark.parametrize(
-    ("kind", "count", "workers", "kills", "most_steps"),
-    [
-        slow("arrays", 160, 2, 30, 4),
-        ("arrays", 160, 2, 1, 12),
-        slow("own", 160, 2, 2, 12),
-        slow("dataset", 160, 1, 2, 12),
-        slow("dataset", 150, 2, 2, 12),
-        slow("pydataset", 160, 1, 3, 8),
-        slow("endless", 160, 1, 2, 12),
-        slow("unknown", 160, 1, 3, 8),
-    ],
-)
-def test_killed_at_random(run, folders, kind, count, workers, kills, most_steps):
-    whole, killed = folders
-    settings = {"kind": kind, "count": count, "workers": workers}
-    assert run(whole, **settings) == [0] * workers
-    generator = random.Random(kills)
-    for _ in range(kills):
-        rank, step = generator.randrange(workers), generator.randrange(most_steps)
-        statuses = run(killed, rank, step, **settings)
-        assert statuses[rank] == -signal.SIGKILL
-    assert run(killed, **settings) == [0] * workers
-    assert_resumed(killed, whole, workers, exactly=count % 16 == 0)
-    assert not os.listdir(killed / "backups")
-
-
-@pytest.mark.distributed
-@pytest.mark.slow
-def test_sigterm_to_one_worker(run, folders):
-    """All workers leave after the same update, with a backup of it."""
-    whole, told = folders
-    settings = {"kind": "arrays", "count": 160, "workers": 2, "save_freq": "epoch"}
-    assert run(whole, **settings) == [0, 0]
-    statuses = run(told, rank=1, step=5, signal=signal.SIGTERM, **settings)
-    assert statuses == [128 + signal.SIGTERM] * 2
-    assert "run the same command to resume" in (told / "rank0.log").read_text()
-    assert not (told / "rank0.npz").exists()
-    assert run(told, **settings) == [0, 0]
-    assert_resumed(told, whole, workers=2)
-
-
-class Terminate(keras.callbacks.Callback):
-    """Sends its process SIGTERM after an update."""
-
-    def __init__(self, update):
-        super().__init__()
-        self.update = update
-
-    def on_train_batch_end(self, batch, logs=None):
-        if self.model.optimizer.iterations == self.update:
-            os.kill(os.getpid(), signal.SIGTERM)
+from tests.stopping import Terminate
 
 
 @pytest.fixture

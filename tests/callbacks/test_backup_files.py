@@ -3,8 +3,6 @@
 import io
 import json
 import os
-import subprocess
-import sys
 import threading
 
 import numpy as np
@@ -165,7 +163,7 @@ def test_unusable_folder_raises(tmp_path):
 
 
 @pytest.mark.landing
-def test_exception_leaves_the_backup_that_is_being_written(tmp_path):
+def test_exception_leaves_the_backup_that_is_being_written(tmp_path, python):
     program = """
 import os, pathlib, sys, threading
 import numpy as np
@@ -178,8 +176,7 @@ about = {"epoch": 1, "batch": 0, "callbacks": {}, "parts": {}}
 folder.start_writing([("model/0", "weight", np.ones(9))], about)
 raise RuntimeError("out of data")
 """
-    command = [sys.executable, "-c", program, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = python("-c", program, tmp_path)
     assert done.returncode == 1
     assert done.stderr.endswith("RuntimeError: out of data\n")
     (path,) = backups_in(tmp_path)

@@ -1,5 +1,6 @@
-"""Backups of several workers: refused on all, and resumed with another number."""
+"""Backups of several workers: resumed, also with another number, or refused on all."""
 
+import random
 import shutil
 
 import numpy as np
@@ -12,11 +13,23 @@ from tests.distributed import backup_jobs
 
 pytestmark = pytest.mark.distributed
 
-THREE = pytest.param("three_workers", marks=pytest.mark.slow)
+
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+THREE = slow("three_workers")
 
 
 def in_this_process(job, **kwargs):
     return [getattr(backup_jobs, job)(TorusStrategy(), **kwargs)]
+
+
+def assert_same(mine, theirs, exactly, names=("weights", "optimizer")):
+    for name in names:
+        for one, other in zip(mine[name], theirs[name], strict=True):
+            tolerance = (0, 0) if exactly else (1e-4, 1e-5)
+            np.testing.assert_allclose(one, other, *tolerance)
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +39,8 @@ def interrupted(two_workers, tmp_path_factory):
     for result in two_workers.run("fit_with_backups", folder=str(folder), stop_after=9):
         assert result["error"] == "Stop: "
     names = [path.name for path in backups_in(folder)]
-    assert names[0] == backup_file.file_name(1, 3)
+    # Of two updates of two batches the second is not complete.
+    assert names[0] == backup_file.file_name(1, 2)
     return folder
 
 
@@ -37,28 +51,67 @@ def whole(two_workers, tmp_path_factory):
     return two_workers.run("fit_with_backups", folder=str(folder))
 
 
-@pytest.mark.parametrize("pool", ["two_workers", "in_this_process", THREE])
-def test_any_number_of_workers_resumes(request, pool, interrupted, whole, tmp_path):
+@pytest.fixture(params=["two_workers", slow("in_this_process")])
+def run(request):
+    """Runs a job on the workers of a pool, or in this process."""
+    if request.param == "in_this_process":
+        return in_this_process
+    return request.getfixturevalue(request.param).run
+
+
+@pytest.mark.parametrize(
+    ("kind", "count"),
+    [
+        ("arrays", 96),
+        *(slow(kind, 96) for kind in ("own", "pydataset", "endless", "unknown")),
+        # The second has smaller last batches.
+        *(slow("dataset", count) for count in (96, 90)),
+    ],
+)
+def test_an_interrupted_training_ends_as_a_whole_one(run, tmp_path, kind, count):
+    settings = {"kind": kind, "count": count, "dropout": 0.3}
+    whole = run("fit_with_backups", folder=str(tmp_path / "whole"), **settings)
+    settings["folder"] = str(tmp_path / "ended")
+    generator = random.Random(0)
+    for _ in range(3):
+        steps = generator.randint(1, 4)
+        for result in run("fit_with_backups", stop_after=steps, **settings):
+            assert result["error"] == "Stop: "
+    ended = run("fit_with_backups", **settings)
+    assert "resuming at" in ended[0]["printed"]
+    for mine, theirs in zip(ended, whole, strict=True):
+        assert_same(mine, theirs, exactly=count % 16 == 0)
+        for name, value in theirs["logs"].items():
+            # Restored metrics are divided among the replicas.
+            assert mine["logs"][name] == pytest.approx(value, 1e-4)
+    assert not backups_in(tmp_path / "ended")
+
+
+def test_sigterm_to_one_worker_ends_all(two_workers, whole, tmp_path):
+    """After the same update, with a backup of it."""
+    settings = {"folder": str(tmp_path), "save_freq": "epoch"}
+    told = two_workers.run("fit_with_backups", sigterm_after=2, **settings)
+    assert {result["error"] for result in told} == {"SystemExit: 143"}
+    assert len({result["iterations"] for result in told}) == 1
+    assert "run the same command to resume" in told[0]["printed"]
+    results = two_workers.run("fit_with_backups", **settings)
+    after = f"after {told[0]['iterations']} updates"
+    assert after in results[0]["printed"]
+    assert_same(results[0], whole[0], exactly=True)
+
+
+@pytest.mark.parametrize("run", ["in_this_process", THREE], indirect=True)
+def test_another_number_of_workers_resumes(run, interrupted, whole, tmp_path):
     folder = tmp_path / "backups"
     shutil.copytree(interrupted, folder)
-    if pool == "in_this_process":
-        results = in_this_process("fit_with_backups", folder=str(folder))
-    else:
-        workers = request.getfixturevalue(pool)
-        results = workers.run("fit_with_backups", folder=str(folder))
-    assert "resuming at epoch 2, batch 4, after 9 updates" in results[0]["printed"]
-    replicas = {"in_this_process": 1, "three_workers": 3}.get(pool, 2)
-    assert ("sums are rounded differently" in results[0]["printed"]) == (replicas != 2)
+    results = run("fit_with_backups", folder=str(folder))
+    assert "resuming at epoch 2, batch 3, after 7 updates" in results[0]["printed"]
+    assert "sums are rounded differently" in results[0]["printed"]
     for result in results:
         assert result["error"] == ""
-        assert result["iterations"] == 18
-        for name in ("weights", "optimizer"):
-            for mine, theirs in zip(result[name], whole[0][name], strict=True):
-                if pool == "two_workers":
-                    np.testing.assert_array_equal(mine, theirs)
-                else:
-                    np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-5)
-    assert not backups_in(folder)
+        assert result["iterations"] == 11
+        # The optimizer's sums of micro-batches are those of each replica.
+        assert_same(result, whole[0], exactly=False, names=["weights"])
 
 
 @pytest.mark.parametrize(

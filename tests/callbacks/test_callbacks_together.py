@@ -13,19 +13,17 @@ pytestmark = pytest.mark.distributed
     [
         ("batch", 2),
         ("lambda", 2),
+        # At the end of the epoch.
         ("unforeseen", 3),
         ("epoch", 6),
         ("nan", 2),
         ("early", 6),
     ],
 )
-@pytest.mark.parametrize("cluster", ["one_device", "two_workers"])
-def test_workers_stop_together(request, cluster, when, updates):
-    if (cluster, when) == ("one_device", "unforeseen"):
-        updates = 1  # Workers stop at the end of the epoch.
-    results = request.getfixturevalue(cluster).run("fit_and_stop", when=when)
+def test_workers_stop_together(two_workers, when, updates):
+    results = two_workers.run("fit_and_stop", when=when)
     assert {result["iterations"] for result in results} == {updates}
-    is_told = (cluster, when) == ("two_workers", "unforeseen")
+    is_told = when == "unforeseen"
     for result in results:
         assert ("stop at the end of the epoch" in result["printed"]) == is_told
 

@@ -162,32 +162,11 @@ model.fit(np.random.default_rng(0).random((50, 8, 8, 1), "float32"), epochs=2)
 STATEFUL = """
 import keras, keras_fastnet
 import numpy as np
-
-class Total(keras.layers.Layer):
-    def build(self, shape):
-        self.total = self.add_weight(
-            shape=(), initializer="zeros", trainable=False, name="total"
-        )
-
-    def call(self, x, training=False):
-        if training:
-            self.total.assign_add(keras.ops.sum(x))
-        return x
-
-class Highest(keras.metrics.Metric):
-    def __init__(self):
-        super().__init__(name="highest")
-        self.value = self.add_variable((), "zeros", name="value")
-
-    def update_state(self, y_true, y_pred, sample_weight=None):
-        self.value.assign(keras.ops.maximum(self.value, keras.ops.max(y_true)))
-
-    def result(self):
-        return self.value
+from tests.distributed.jobs import Peak, Total
 
 with keras_fastnet.TorusStrategy().scope():
     model = keras.Sequential([keras.Input((3,)), Total(), keras.layers.Dense(1)])
-    model.compile(keras.optimizers.SGD(0.1), "mse", metrics=[Highest()])
+    model.compile(keras.optimizers.SGD(0.1), "mse", metrics=[Peak()])
 x = np.random.default_rng(0).uniform(1.0, 2.0, (100, 3))
 model.fit(x, x[:, :1])
 """
@@ -227,7 +206,7 @@ def test_state_and_metrics_that_workers_cannot_add_up_are_named(verdicts_on):
     result, details = found["the state of layers of one device"]
     assert result == "fail" and "total" in details
     result, details = found["the logged loss and metrics of one device"]
-    assert result == "fail" and details.startswith("highest "), details
+    assert result == "fail" and details.startswith("peak "), details
     assert "loss " not in details.partition(":")[0]
 
 

@@ -1,6 +1,7 @@
 """The `fastnet` command: `fastnet env`."""
 
 import keras
+import pytest
 import tensorflow as tf
 
 from keras_fastnet.cli import main
@@ -25,3 +26,20 @@ def test_env_tells_versions_and_the_cluster_and_no_secret(
     assert "described by TF_CONFIG" in shown
     assert "keras-nightly 3.17.0.dev1" in shown
     assert "secret" not in shown
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "run --workers 1 missing.py",
+        "plan --ranks 4 --parameters 9 --compute-ms 1",
+    ],
+)
+def test_nothing_heavy_is_imported_for_an_answer(python, words):
+    code = (
+        "import sys; from keras_fastnet.cli import main; "
+        f"main('{words}'.split()); "
+        "print(sorted({'tensorflow', 'keras', 'numpy'} & set(sys.modules)))"
+    )
+    done = python("-c", code)
+    assert done.stdout.endswith("[]\n"), done.stderr

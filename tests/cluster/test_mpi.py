@@ -28,7 +28,6 @@ def test_mpiexec_needs_no_other_description(python, tmp_path, transport, carrier
 
 REFUSED = {
     "no MPI": ({}, "mpi", "several processes that MPI started"),
-    "unknown": ({}, "tcp", "Received: transport='tcp'"),
     "other library": (
         {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4"},
         "auto",
@@ -49,22 +48,6 @@ def test_wrong_starts_raise(python, tmp_path, case):
     done = python(TRAIN, tmp_path, "1", "0", transport, **variables)
     assert done.returncode != 0
     assert words in done.stderr
-
-
-@pytest.mark.slow
-def test_tf_config_that_contradicts_mpi_raises(python, tmp_path):
-    cluster = '{"cluster": {"worker": ["127.0.0.1:1"]}, "task": %s}'
-    task = '{"type": "worker", "index": 0}'
-    done = python(TRAIN, tmp_path, "1", "0", ranks=2, TF_CONFIG=cluster % task)
-    assert "rank 0 of 2 from MPI, and rank 0 of 1 from TF_CONFIG" in done.stderr
-
-
-@pytest.mark.slow
-def test_fastnet_run_starts_mpi_ranks(fastnet, tmp_path):
-    done = fastnet("run", "--workers", 2, TRAIN, tmp_path, "2", "0")
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"over MPI", done.stdout)
-    check_weights(*weights_of(tmp_path))
 
 
 def test_output_of_a_failed_mpiexec_is_shown(fastnet, tmp_path):

@@ -166,8 +166,3 @@ def test_training_equals_one_device(request, one_device, cluster, algorithm):
     settings = {"grid": (2, 2), "algorithms": (algorithm,), "optimizer": "lars"}
     one = one_device.run("fit_on_grid", **settings)
     assert_equal(one, workers.run("fit_on_grid", **settings))
-
-
-def test_sparse_gradients(one_device, four):
-    one = one_device.run("fit_embedding", grid=(2, 2))
-    assert_equal(one, four.run("fit_embedding", grid=(2, 2)))

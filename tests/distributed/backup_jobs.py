@@ -5,49 +5,102 @@ import io
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
+from keras_fastnet import LARS
 from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet._keras import values
 from keras_fastnet._keras.adapters import models
 from keras_fastnet._keras.keras_api import keras
-from keras_fastnet.callbacks import BackupAndRestore
+from keras_fastnet.callbacks import BackupAndRestore, BatchGrowth, LearningRateWarmup
 from keras_fastnet.callbacks.backups.backup_folder import wait_for_backups
 from keras_fastnet.callbacks.backups.training_state import set_variables
-from tests.distributed.jobs import OPTIMIZERS, examples, network, scope, state
-from tests.stopping import Stop, StopAfter
+from keras_fastnet.schedules import Cosine
+from tests.distributed.jobs import (
+    Batches,
+    compiled_network,
+    examples,
+    large_batch,
+    state,
+    with_policy,
+)
+from tests.stopping import Stop, StopAfter, Terminate
+
+
+def _data(kind: str, count: int) -> dict[str, Any]:
+    x, y = examples(count)
+    if kind == "arrays":
+        return {"x": x, "y": y, "batch_size": 16}
+    if kind == "pydataset":
+        return {"x": Batches(x, y, 16), "shuffle": True}
+    dataset = tf.data.Dataset.from_tensor_slices((x, y))
+    if kind == "endless":
+        dataset = dataset.batch(16).repeat()
+        return {"x": dataset, "steps_per_epoch": 5, "shuffle": False}
+    # Twice: only reading begins the inner one.
+    dataset = dataset.shuffle(count).shuffle(count).batch(16)
+    if kind == "unknown":
+        dataset = dataset.filter(lambda *_: True)
+    if kind == "own":
+        # Each worker's own.
+        dataset = with_policy(dataset, "OFF")
+    return {"x": dataset, "shuffle": False}
 
 
 def fit_with_backups(
     strategy: Any,
     *,
     folder: str,
-    stop_after: int | None = None,
+    kind: str = "arrays",
+    count: int = 96,
+    dropout: float = 0.0,
+    save_freq: Any = 1,
     seed: int = 7,
+    stop_after: int | None = None,
+    sigterm_after: int | None = None,
 ) -> dict[str, Any]:
-    """Trains three epochs of six batches, until the end or a number of batches.
+    """Trains three epochs, of batches of 16, 32 and 64 examples.
+
+    Args:
+        strategy: The worker's.
+        folder: Of the backups.
+        kind: Of the data.
+        count: Number of examples.
+        dropout: Of the network.
+        save_freq: Of the backups.
+        seed: For `keras.utils.set_random_seed`.
+        stop_after: Number of steps after which an exception ends it, on all workers.
+        sigterm_after: Number of updates after which the last worker gets SIGTERM.
 
     Returns:
         What training left behind, what was printed, and the error that ended it.
     """
     keras.utils.set_random_seed(seed)
-    x, y = examples(96)
-    with scope(strategy):
-        model = network("synchronized")
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile(OPTIMIZERS["sgd"](), loss, metrics=["accuracy"])
-    callbacks: list[Any] = [BackupAndRestore(folder, save_freq=1)]
+    model = compiled_network(
+        strategy, lambda: large_batch(LARS(1.0)), "synchronized", dropout
+    )
+    callbacks: list[Any] = [
+        BatchGrowth({0: 16, 1: 32, 2: 64}),
+        BackupAndRestore(folder, save_freq),
+    ]
+    if kind not in ("own", "unknown"):
+        # A warm-up needs the number of batches.
+        callbacks.insert(0, LearningRateWarmup(2.0, 1, Cosine(2)))
     if stop_after is not None:
         callbacks.append(StopAfter(stop_after))
-    error = ""
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
+    if sigterm_after is not None and strategy.rank == strategy.num_workers - 1:
+        callbacks.append(Terminate(sigterm_after))
+    error, logs = "", {}
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
         try:
-            options = {"batch_size": 16, "epochs": 3, "verbose": 0}
-            model.fit(x, y, callbacks=callbacks, **options)
-        except (Stop, ValueError) as ended:
+            options = {"epochs": 3, "verbose": 0, "callbacks": callbacks}
+            history = model.fit(**_data(kind, count), **options).history
+            logs = {name: values[-1] for name, values in history.items()}
+        except (Stop, ValueError, SystemExit) as ended:
             error = f"{type(ended).__name__}: {ended}"
             wait_for_backups()
-    return {**state(model), "printed": printed.getvalue(), "error": error}
+    results = {"logs": logs, "printed": printed.getvalue(), "error": error}
+    return {**state(model), **results}
 
 
 def restored_counts(strategy: Any) -> list[list[int]]:

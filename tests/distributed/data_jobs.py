@@ -1,7 +1,5 @@
 """Trainings on `tf.data` pipelines of which each worker maps its share."""
 
-import contextlib
-import io
 import pathlib
 import tempfile
 from typing import Any
@@ -9,18 +7,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-import keras_fastnet
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.batches.early_shares import EarlyShares, early_shares
 from keras_fastnet.errors import ShardingError
-from tests.distributed.jobs import (
-    compiled_network,
-    examples,
-    large_batch,
-    network,
-    scope,
-    state,
-)
+from tests.distributed.jobs import compiled_network, examples, state
 
 
 def fit_pipeline(strategy: Any, *, kind: str, count: int = 70) -> dict[str, Any]:
@@ -91,24 +81,6 @@ def _records(folder: pathlib.Path, count: int) -> tf.data.Dataset:
 _PIPELINES = {"image files": _image_files, "records": _records}
 
 
-def fit_growing_pipeline(strategy: Any) -> dict[str, Any]:
-    """Grows the batch on a pipeline whose last batch has one example."""
-    x, y = examples(4 * 32 + 1)
-    dataset = tf.data.Dataset.from_tensor_slices((x / 2, y))
-    dataset = dataset.map(lambda image, label: (2 * image, label)).batch(32)
-    with scope(strategy):
-        model = network()
-        model.compile(
-            large_batch(keras_fastnet.LARS(1.0)),
-            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        )
-    growth = keras_fastnet.callbacks.BatchGrowth({0: 32, 1: 64, 2: 128})
-    history = model.fit(
-        dataset, validation_data=dataset, epochs=3, verbose=0, callbacks=[growth]
-    )
-    return {**state(model), "history": history.history}
-
-
 def fit_unlike_sources(
     strategy: Any, *, order: bool = False, labelled: bool = True, mapped: bool = True
 ) -> str:
@@ -141,17 +113,6 @@ def fit_unlike_sources(
     except ShardingError as error:
         return str(error)
     return ""
-
-
-def printed_about_data(strategy: Any) -> str:
-    """Returns what `fit` prints about a pipeline."""
-    output = io.StringIO()
-    with tempfile.TemporaryDirectory() as folder:
-        training = _records(pathlib.Path(folder), 70)
-        model = compiled_network(strategy)
-        with contextlib.redirect_stdout(output):
-            model.fit(training, verbose=2)
-    return output.getvalue()
 
 
 def refused_graphs(strategy: Any) -> str:

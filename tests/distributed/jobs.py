@@ -9,7 +9,10 @@ import ctypes
 import functools
 import gc
 import io
+import pathlib
 import resource
+import tempfile
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -24,8 +27,6 @@ from keras_fastnet.callbacks import ThroughputMonitor, TrustRatioMonitor
 from keras_fastnet.checks import Subject, check
 from keras_fastnet.checks.script import subject_of_script
 from keras_fastnet.strategies import fit_steps
-from tests.traps import scenarios
-from tests.traps.kits import Ours
 
 OPTIMIZERS = {
     "plain": lambda **kw: keras.optimizers.SGD(0.1, **kw),
@@ -77,14 +78,21 @@ def scope(strategy: Any) -> Any:
     return strategy.scope() if strategy else contextlib.nullcontext()
 
 
-def compiled_network(strategy: Any) -> keras.Model:
-    """Returns the small network, compiled with momentum."""
+def compiled_network(
+    strategy: Any,
+    optimizer: Callable[[], Any] = OPTIMIZERS["sgd"],
+    normalization: str | None = None,
+    dropout: float = 0.0,
+    **options: Any,
+) -> keras.Model:
+    """Returns the small network, compiled."""
     with scope(strategy):
-        model = network()
+        model = network(normalization, dropout)
         model.compile(
-            optimizer=OPTIMIZERS["sgd"](),
+            optimizer=optimizer(),
             loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
             metrics=["accuracy"],
+            **options,
         )
     return model
 
@@ -94,6 +102,15 @@ def large_batch(*args: Any, **options: Any) -> Any:
     if not STRATEGIES:
         keras_fastnet.TorusStrategy()
     return keras_fastnet.LargeBatchOptimizer(*args, **options)
+
+
+def with_policy(dataset: tf.data.Dataset, name: str) -> tf.data.Dataset:
+    """Returns the dataset with one of TensorFlow's ways to share it among workers."""
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = (
+        tf.data.experimental.AutoShardPolicy[name]
+    )
+    return dataset.with_options(options)
 
 
 def state(model: keras.Model) -> dict[str, Any]:
@@ -122,27 +139,27 @@ def fit(
 ) -> dict[str, Any]:
     """Trains the small network and says what came out."""
     x, y = examples(count)
-    with scope(strategy):
-        model = network(normalization)
+
+    def make() -> Any:
         made = OPTIMIZERS[optimizer](**(optimizer_options or {}))
-        if accumulation_steps is not None:
-            made = large_batch(made, accumulation_steps)
-        model.compile(
-            optimizer=made,
-            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            metrics=["accuracy"],
-            **(compile_options or {}),
-        )
-        if build:
-            made.build(model.trainable_variables)
+        if accumulation_steps is None:
+            return made
+        return large_batch(made, accumulation_steps)
+
+    options = compile_options or {}
+    model = compiled_network(strategy, make, normalization, **options)
+    if build:
+        with scope(strategy):
+            model.optimizer.build(model.trainable_variables)
     options = {"epochs": epochs, "verbose": 0, **(fit_options or {})}
     if data == "arrays":
         options.setdefault("shuffle", False)
         history = model.fit(x, y, batch_size=batch_size, **options)
     else:
-        dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(
-            batch_size, drop_remainder=data == "dropped"
-        )
+        dataset = tf.data.Dataset.from_tensor_slices((x, y))
+        if data == "mapped":
+            dataset = dataset.map(lambda image, label: (image, label))
+        dataset = dataset.batch(batch_size, drop_remainder=data == "dropped")
         if data == "unknown":
             dataset = dataset.filter(lambda *_: True)
         history = model.fit(dataset, **options)
@@ -154,11 +171,16 @@ def fit(
     }
 
 
-def printed_by_fit(strategy: Any, **settings: Any) -> str:
-    """Returns what `fit` prints."""
-    output = io.StringIO()
-    with contextlib.redirect_stdout(output):
-        fit(strategy, **settings, epochs=1)
+def printed(strategy: Any, *, by: str, **settings: Any) -> str:
+    """Returns what another of these jobs prints.
+
+    Args:
+        strategy: The worker's.
+        by: The job's name.
+        **settings: Its arguments.
+    """
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        globals()[by](strategy, **settings)
     return output.getvalue()
 
 
@@ -193,34 +215,28 @@ class Total(keras.layers.Layer):
         return x
 
 
-def printed_of_own_state(strategy: Any) -> str:
-    """Returns what two `fit`s and an `evaluate` print about state of the program's."""
+def use_own_state(strategy: Any) -> None:
+    """Calls `fit` twice, and `evaluate`, with state of the program's own."""
     x, y = np.ones((8, 3)), np.ones((8, 1))
-    output = io.StringIO()
     with strategy.scope():
         layers = [Total(), keras.layers.BatchNormalization(), keras.layers.Dense(1)]
         model = keras.Sequential([keras.Input((3,)), *layers])
         root = lambda y, p: keras.ops.sqrt(keras.ops.mean((y - p) ** 2))  # noqa: E731
         model.compile("sgd", "mse", metrics=[Peak(), "mae", root])
-    with contextlib.redirect_stdout(output):
-        for _ in range(2):
-            model.fit(x, y, verbose=0)
-        model.evaluate(x, y, verbose=0)
-    return output.getvalue()
+    for _ in range(2):
+        model.fit(x, y, verbose=0)
+    model.evaluate(x, y, verbose=0)
 
 
 class Recorder(keras.layers.Layer):
-    """Notes the examples that it is given in training."""
+    """Notes the examples that it is given."""
 
     def __init__(self):
         super().__init__()
         self.seen: list[list[list[float]]] = []
 
-    def call(self, x, training=False):
-        if training:
-            tf.py_function(
-                lambda rows: self.seen.append(rows.numpy().tolist()), [x], []
-            )
+    def call(self, x):
+        tf.py_function(lambda rows: self.seen.append(rows.numpy().tolist()), [x], [])
         return x
 
 
@@ -250,12 +266,8 @@ def shares_seen(
     count: int = 22,
     batch_size: int = 8,
     epochs: int = 3,
-) -> dict[str, Any]:
-    """Trains on examples that are their own numbers; says which a worker got.
-
-    Returns:
-        By epoch and step the worker's examples; and the weights.
-    """
+) -> list[Any]:
+    """Returns by epoch and step a worker's examples, which are their own numbers."""
     keras.utils.set_random_seed(seed or 0)
     if seed is None:
         # As in a program that sets none.
@@ -264,8 +276,7 @@ def shares_seen(
     y = np.sin(np.arange(count)).astype("float32")[:, None]
     with scope(strategy):
         recorder = Recorder()
-        head = keras.layers.Dense(1, kernel_initializer="ones")
-        model = keras.Sequential([keras.Input((2,)), recorder, head])
+        model = keras.Sequential([keras.Input((2,)), recorder, keras.layers.Dense(1)])
         model.compile(optimizer=keras.optimizers.SGD(1e-4), loss="mse")
     options: dict[str, Any] = {"epochs": epochs, "verbose": 0}
     if data == "arrays":
@@ -273,7 +284,7 @@ def shares_seen(
     else:
         dataset = tf.data.Dataset.from_tensor_slices((x, y))
         if data == "shuffled":
-            dataset = dataset.shuffle(count)
+            dataset = with_policy(dataset.shuffle(count), "DATA")
         if data == "augmented":
             # One after another: otherwise the seed does not say whose number is which.
             dataset = dataset.map(
@@ -281,24 +292,7 @@ def shares_seen(
             )
         model.fit(dataset.batch(batch_size), **options)
     steps = len(recorder.seen) // epochs
-    seen = [recorder.seen[e * steps : (e + 1) * steps] for e in range(epochs)]
-    return {**state(model), "seen": seen}
-
-
-def fit_in_order(
-    strategy: Any, *, orders: list[list[list[float]]], count: int = 22
-) -> dict[str, Any]:
-    """The training of `shares_seen` with given global batches, step by step."""
-    y = np.sin(np.arange(count)).astype("float32")[:, None]
-    with scope(strategy):
-        head = keras.layers.Dense(1, kernel_initializer="ones")
-        model = keras.Sequential([keras.Input((2,)), head])
-        model.compile(optimizer=keras.optimizers.SGD(1e-4), loss="mse")
-    for step in (step for epoch in orders for step in epoch):
-        ids = np.array(step, "int64")
-        x = np.stack([ids, np.ones(len(ids))], axis=1).astype("float32")
-        model.train_on_batch(x, y[ids])
-    return state(model)
+    return [recorder.seen[e * steps : (e + 1) * steps] for e in range(epochs)]
 
 
 def fit_structures(strategy: Any, *, count: int) -> dict[str, Any]:
@@ -374,33 +368,34 @@ def fit_structures(strategy: Any, *, count: int) -> dict[str, Any]:
     }
 
 
+class Batches(getattr(keras.utils, "PyDataset", keras.utils.Sequence)):
+    """Batches of arrays, which Keras may shuffle."""
+
+    def __init__(self, x: np.ndarray, y: np.ndarray, size: int):
+        super().__init__()
+        self.parts, self.size = (x, y), size
+
+    def __len__(self) -> int:
+        return -(-len(self.parts[0]) // self.size)
+
+    def __getitem__(self, index: int) -> Any:
+        rows = slice(index * self.size, (index + 1) * self.size)
+        return tuple(part[rows] for part in self.parts)
+
+
 def fit_iterables(strategy: Any, *, kind: str, count: int = 70) -> dict[str, Any]:
     """Trains from a Python generator or a `PyDataset` of global batches."""
-    x, y = examples(count)
-
-    class Batches(getattr(keras.utils, "PyDataset", keras.utils.Sequence)):
-        def __len__(self) -> int:
-            return 3
-
-        def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-            part = slice(32 * index, 32 * (index + 1))
-            return x[part], y[part]
+    batches = Batches(*examples(count), 32)
 
     def generator() -> Any:
-        batches = Batches()
         while True:
             for index in range(3):
                 yield batches[index]
 
-    with scope(strategy):
-        model = network()
-        model.compile(
-            optimizer=OPTIMIZERS["sgd"](),
-            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        )
+    model = compiled_network(strategy)
     options = {"steps_per_epoch": 3} if kind == "generator" else {"shuffle": False}
     history = model.fit(
-        generator() if kind == "generator" else Batches(),
+        generator() if kind == "generator" else batches,
         epochs=2,
         verbose=0,
         **options,
@@ -488,7 +483,13 @@ def overflow(strategy: Any, *, accumulation_steps: int | None = None) -> dict[st
 
 
 def fit_own_data(strategy: Any, *, through: str) -> dict[str, Any]:
-    """Each worker brings its own examples: 40 and 24 of 64, in batches of 16."""
+    """Each worker brings its own examples: 40 and 24 of 64, in batches of 16.
+
+    Args:
+        strategy: The worker's.
+        through: A function, the option that nothing is shared, or files of which
+            TensorFlow gives each worker one.
+    """
     x, y = examples(64)
     parts = [(x[:40], y[:40]), (x[40:], y[40:])]
     model = compiled_network(strategy)
@@ -502,15 +503,20 @@ def fit_own_data(strategy: Any, *, through: str) -> dict[str, Any]:
             model.train_on_batch(*batch)
         return state(model)
     mine = tf.data.Dataset.from_tensor_slices(parts[strategy.rank])
-    if through == "function":
-        data = strategy.distribute_datasets_from_function(lambda _: mine.batch(16))
-    else:
-        options = tf.data.Options()
-        options.experimental_distribute.auto_shard_policy = (
-            tf.data.experimental.AutoShardPolicy.OFF
-        )
-        data = mine.batch(32).with_options(options)
-    history = model.fit(data, verbose=0)
+    with tempfile.TemporaryDirectory() as folder:
+        if through == "function":
+            data = strategy.distribute_datasets_from_function(lambda _: mine.batch(16))
+        elif through == "option":
+            data = with_policy(mine.batch(32), "OFF")
+        else:
+            names = [f"{folder}/{name}" for name in "ab"]
+            for name, numbers in zip(names, (range(40), range(40, 64)), strict=True):
+                pathlib.Path(name).write_text("".join(f"{i}\n" for i in numbers))
+            lines = tf.data.TextLineDataset(names)
+            numbered = lines.map(lambda line: tf.strings.to_number(line, tf.int32))
+            data = numbered.map(lambda i: (tf.gather(x, i), tf.gather(y, i)))
+            data = with_policy(data.batch(32), "FILE")
+        history = model.fit(data, verbose=0)
     return {**state(model), "accuracy": history.history["accuracy"][0]}
 
 
@@ -592,12 +598,8 @@ def refusal(strategy: Any, *, case: str) -> str:
 def save_and_go_on(strategy: Any, *, folder: str) -> dict[str, Any]:
     """The chief saves; everybody loads and trains on, beside the first model."""
     x, y = examples(70)
-    with scope(strategy):
-        model = network("synchronized")
-        model.compile(
-            optimizer=OPTIMIZERS["lars"](exclude_from_adaptation=["conv2d"]),
-            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        )
+    make = functools.partial(OPTIMIZERS["lars"], exclude_from_adaptation=["conv2d"])
+    model = compiled_network(strategy, make, "synchronized")
     options = {"batch_size": 32, "shuffle": False, "verbose": 0}
     model.fit(
         x,
@@ -632,12 +634,7 @@ def fit_growing(strategy: Any) -> dict[str, Any]:
     """Grows the batch from one micro-batch to four, with warm-up and decay."""
     # The last batch of the data has one example, so that some replicas have none.
     x, y = examples(4 * 32 + 1)
-    with scope(strategy):
-        model = network()
-        model.compile(
-            optimizer=large_batch(keras_fastnet.LARS(1.0)),
-            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        )
+    model = compiled_network(strategy, lambda: large_batch(keras_fastnet.LARS(1.0)))
     callbacks = [
         keras_fastnet.callbacks.LearningRateWarmup(
             2.0, 1, keras_fastnet.schedules.Cosine(2), start=0.5
@@ -726,13 +723,6 @@ def fit_loss(strategy: Any, *, kind: str, count: int = 33) -> dict[str, Any]:
         verbose=0,
     )
     return {**state(model), "history": history.history}
-
-
-def printed_of_loss(strategy: Any, *, kind: str) -> str:
-    """Returns what is printed beside the progress of `fit_loss`."""
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        fit_loss(strategy, kind=kind)
-    return printed.getvalue()
 
 
 class StopOnOneWorker(keras.callbacks.Callback):
@@ -893,12 +883,6 @@ def checked_script(strategy: Any, *, words: list[str]) -> list[tuple[str, str, s
     return list(map(tuple, check(strategy, subject)))
 
 
-def trapped(strategy: Any, *, scenario: str, folder: str) -> list[Any]:
-    """Returns what a worker gets in a scenario of `tests.traps`, without a seed."""
-    tf.random.set_seed(None)
-    return getattr(scenarios, scenario)(Ours(strategy), folder)
-
-
 def fit_records(strategy: Any, *, folder: str, classes: int) -> dict[str, Any]:
     """Trains on, and evaluates, the records of a folder."""
     records = keras_fastnet.datasets.ImageRecords(folder, "train", classes=classes)
@@ -926,57 +910,6 @@ def fit_records(strategy: Any, *, folder: str, classes: int) -> dict[str, Any]:
         "evaluate": model.evaluate(tested, verbose=0),
         "predict": model.predict(tested, verbose=0),
     }
-
-
-class OwnStep(keras.Sequential):
-    """Logs, beside Keras's, the mean of its inputs."""
-
-    def train_step(self, data):
-        x, _ = data
-        return {**super().train_step(data), "mean": tf.reduce_mean(x)}
-
-
-def fit_own_step(strategy: Any) -> list[float]:
-    """Returns what a training step of the user's own has logged, by epoch."""
-    x, y = examples(32)
-    with scope(strategy):
-        model = OwnStep([keras.layers.Flatten(), keras.layers.Dense(2)])
-        model.compile(
-            "sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        )
-    return model.fit(x, y, batch_size=32, verbose=0).history["mean"]
-
-
-def fit_by_recipe(strategy: Any) -> dict[str, Any]:
-    """Trains in one call of a recipe, with a batch that grows."""
-    # Whole micro-batches of every cluster: rates depend on the share of batches done.
-    x, y = examples(4 * 32)
-    strategy = strategy or keras_fastnet.TorusStrategy()
-    recipe = keras_fastnet.recipes.Recipe(
-        *("sony2018", strategy, len(x)),
-        epochs=3,
-        global_batch=32,
-        device_batch=8,
-        precision="float32",
-    )
-    with recipe.scope():
-        model = network()
-        recipe.compile(model, from_logits=True, metrics=["accuracy"])
-    one_hot = keras.utils.to_categorical(y)
-    fit = {"batch_size": recipe.micro_batch, **recipe.fit_arguments}
-    history = model.fit(x, one_hot, shuffle=False, verbose=0, **fit).history
-    return {**state(model), "history": history}
-
-
-def tpu_of_two_hosts(strategy: Any) -> str:
-    """Returns what is said to a TPU system of two hosts."""
-    from tests.distributed.tpu_of_cpus import Resolver
-
-    try:
-        keras_fastnet.TPUStrategy(Resolver(4, hosts=2))
-    except keras_fastnet.errors.ClusterError as error:
-        return str(error)
-    return ""
 
 
 def tpu_programs(strategy: Any) -> list[dict[str, Any]]:

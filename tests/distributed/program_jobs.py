@@ -36,7 +36,6 @@ def program(strategy: Any, *, name: str, folder: str) -> dict[str, Any]:
         "seconds": time.perf_counter() - begun,
         "published": module.PUBLISHED,
         "changed": module.CHANGED,
-        "tolerance": module.TOLERANCE,
     }
 
 

@@ -137,30 +137,6 @@ def fit_on_grid(
     return jobs.fit(strategy, **settings)
 
 
-def fit_embedding(
-    strategy: Any, *, grid: tuple[int, int], **settings: Any
-) -> dict[str, Any]:
-    """Trains a model whose gradients are partly sparse."""
-    import keras
-
-    if strategy:
-        rearrange(strategy, grid, ("torus",))
-    words = np.random.default_rng(3).integers(0, 20, size=(72, 5))
-    targets = words.sum(axis=1, keepdims=True) / 50.0
-    with jobs.scope(strategy):
-        model = keras.Sequential(
-            [
-                keras.Input((5,)),
-                keras.layers.Embedding(20, 3),
-                keras.layers.Flatten(),
-                keras.layers.Dense(1),
-            ]
-        )
-        model.compile(optimizer=jobs.OPTIMIZERS["sgd"](), loss="mse")
-    model.fit(words, targets, batch_size=24, epochs=3, shuffle=False, verbose=0)
-    return jobs.state(model)
-
-
 def collectives_for_gpus(
     strategy: Any, *, grid: tuple[int, int], dtype: str = "float32"
 ) -> dict[str, list[tuple[str, int, int, str]]]:

@@ -79,44 +79,6 @@ def _number(value: Any) -> float:
     return float(keras.ops.convert_to_numpy(value))
 
 
-class Pair(keras.Model):
-    """Two optimizers and a metric, as in a GAN, given to a `compile` of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.left, self.right = network(), network()
-
-    def compile(self, optimizers: Any) -> None:
-        super().compile(loss="mse")
-        self.both = dict(zip("lr", optimizers, strict=True))
-        self.seen = keras.metrics.Mean(name="seen")
-
-    def call(self, x: Any) -> Any:
-        return self.left(x) + self.right(x)
-
-    def train_step(self, pair: Any) -> dict[str, Any]:
-        x, y = pair
-        for name, net in (("l", self.left), ("r", self.right)):
-            with tf.GradientTape() as tape:
-                loss = self.compute_loss(x=x, y=y, y_pred=net(x))
-            gradients = tape.gradient(loss, net.trainable_variables)
-            self.both[name].apply(gradients, net.trainable_variables)
-        self.seen.update_state(y)
-        return {"seen": self.seen.result()}
-
-
-def own_compile_outside(strategy: Any) -> dict[str, Any]:
-    """Trains a model whose own `compile` makes things outside of the scope."""
-    with scope(strategy):
-        model = Pair()
-    model.compile([keras.optimizers.SGD(0.1), keras.optimizers.SGD(0.2, momentum=0.9)])
-    model.fit(*data(16), batch_size=8, shuffle=False, epochs=2, verbose=0)
-    return {
-        "weights": model.get_weights(),
-        "seen": _number(model.seen.result()),
-    }
-
-
 def refused_in_compile(strategy: Any, *, case: str) -> str:
     optimizer = keras.optimizers.Adam(name="mine")
     model = network()

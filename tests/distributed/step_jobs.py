@@ -37,8 +37,6 @@ class Adversaries(keras.Model):
         super().__init__()
         self.generator = keras.Sequential([keras.layers.Dense(4)])
         self.critic = keras.Sequential([keras.layers.Dense(1)])
-        self.generated = keras.metrics.Mean(name="generated")
-        self.told = keras.metrics.Mean(name="told apart")
 
     @property
     def metrics(self):
@@ -47,6 +45,8 @@ class Adversaries(keras.Model):
     def compile(self, of_critic: Any, of_generator: Any) -> None:
         super().compile()
         self.of_critic, self.of_generator = of_critic, of_generator
+        self.generated = keras.metrics.Mean(name="generated")
+        self.told = keras.metrics.Mean(name="told apart")
 
     def train_step(self, data):
         rows = tf.shape(data)[0]
@@ -78,10 +78,16 @@ def _apply(optimizer: Any, tape: Any, loss: Any, model: Any) -> None:
     )
 
 
-def fit_adversaries(strategy: Any) -> dict[str, Any]:
-    """Trains a GAN that nothing has built."""
+def fit_adversaries(strategy: Any, *, outside: bool = False) -> dict[str, Any]:
+    """Trains a GAN that nothing has built.
+
+    Args:
+        strategy: The worker's.
+        outside: Whether its own `compile` makes metrics outside of the scope.
+    """
     with scope(strategy):
         model = Adversaries()
+    with scope(None if outside else strategy):
         model.compile(keras.optimizers.Adam(0.01), keras.optimizers.SGD(0.1))
     x, _ = numbers()
     results = trained(model, x)

@@ -63,7 +63,7 @@ def test_equals_one_device(request, one_device, name, cluster):
     assert_equal(one, several, way.rtol, apart=way.apart)
 
 
-@pytest.mark.parametrize("through", ["option", "function"])
+@pytest.mark.parametrize("through", ["option", "function", "files"])
 def test_own_data_on_every_worker(one_device, two_workers, through):
     one = one_device.run("fit_own_data", through=through)
     two = two_workers.run("fit_own_data", through=through)

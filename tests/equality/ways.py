@@ -109,11 +109,6 @@ DATA = {
     # A worker alone takes no share early.
     "image files": _pipeline("image files"),
     "records in a cache": _pipeline("records"),
-    "a pipeline whose batch grows": Way(
-        "fit_growing_pipeline",
-        apart=("optimizer",),
-        clusters=("two_workers", "two_by_two"),
-    ),
     "train_on_batch": Way("on_batch"),
     "a custom loop": Way("custom_loop"),
 }
@@ -224,12 +219,8 @@ OWN_STEPS = {
         f"{kind} made outside of the scope": _own("optimizer_outside", kind=kind)
         for kind in ("plain", "large batch")
     },
-    "own compile outside of the scope": _own("own_compile_outside"),
+    "own compile outside of the scope": _own("fit_adversaries", outside=True),
     "an optimizer for each layer": _own("fit_several_optimizers"),
-}
-
-RECIPES = {
-    "a recipe": Way("fit_by_recipe", apart=("optimizer",)),
 }
 
 QUICK = {
@@ -287,7 +278,7 @@ _MORE_CLUSTERS = {
     ],
 }
 
-WAYS = {**DATA, **OPTIMIZERS, **LOSSES, **MICRO_BATCHES, **OWN_STEPS, **RECIPES}
+WAYS = {**DATA, **OPTIMIZERS, **LOSSES, **MICRO_BATCHES, **OWN_STEPS}
 for _cluster, _names in _MORE_CLUSTERS.items():
     for _name in _names:
         _way = WAYS[_name]

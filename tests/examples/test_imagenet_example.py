@@ -3,8 +3,6 @@
 import colorsys
 import re
 import runpy
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -58,13 +56,8 @@ def test_batch_grows_on_two_workers(fastnet, data_dir):
     assert "epoch 2: global batch 64 = 4 x 16 (global micro-batch)" in done.stdout
 
 
-def run(*arguments):
-    command = [sys.executable, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
-
-
-def test_show_prints_the_recipe_without_training(data_dir):
-    done = run(*words(data_dir, "--recipe", "mlperf", "--show"))
+def test_show_prints_the_recipe_without_training(python, data_dir):
+    done = python(*words(data_dir, "--recipe", "mlperf", "--show"))
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("Recipe mlperf. Published: 75.9 % top-1")
     assert "For 160 examples, 1 replica " in done.stdout
@@ -78,8 +71,8 @@ def test_show_prints_the_recipe_without_training(data_dir):
         (("--global-batch", 33), "for example, 32 and 64."),
     ],
 )
-def test_invalid_arguments_print_one_line(data_dir, arguments, message):
-    done = run(*words(data_dir, *arguments))
+def test_invalid_arguments_print_one_line(python, data_dir, arguments, message):
+    done = python(*words(data_dir, *arguments))
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     last = done.stderr.splitlines()[-1]

@@ -1,8 +1,5 @@
 """The changes to Keras 2 and TensorFlow."""
 
-import subprocess
-import sys
-
 import pytest
 
 from keras_fastnet._keras.wrapping import CHANGES
@@ -31,15 +28,9 @@ print(sum(changed()) >= len(CHANGES) - 1)
 """
 
 
-def test_nothing_is_changed_before_a_strategy_exists(environment):
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.split()[-2:] == ["False", "True"]
+def test_nothing_is_changed_before_a_strategy_exists(python):
+    done = python("-c", PROGRAM)
+    assert done.stdout.split()[-2:] == ["False", "True"], done.stderr
 
 
 def test_the_changes_are_few():

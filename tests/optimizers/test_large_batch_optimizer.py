@@ -12,14 +12,6 @@ from tests.stopping import Stop, StopAfter
 from tests.variables import new_variable
 
 
-@pytest.mark.distributed
-def test_overflow_of_one_replica_skips_the_update_on_all(two_workers):
-    for result in two_workers.run("overflow", accumulation_steps=3):
-        for before, after in zip(result["before"], result["after"], strict=True):
-            np.testing.assert_array_equal(before, after)
-        assert (result["scale"], result["updates"]) == (2.0**14, 0)
-
-
 def small(optimizer, **options):
     keras.utils.set_random_seed(3)
     model = jobs.network()

@@ -110,20 +110,6 @@ def test_invalid_arguments_raise(arguments, error, message):
 
 
 @pytest.mark.parametrize(
-    "how", [{"run_eagerly": True}, {"jit_compile": True}, {"steps_per_execution": 4}]
-)
-def test_eager_xla_and_several_steps_per_execution_agree(how):
-    weights = []
-    for options in ({"jit_compile": False}, how):
-        optimizer = LARS(schedule(), weight_decay=0.01, nesterov=True)
-        model = compiled(optimizer, **options)
-        model.fit(TOKENS, LABELS, batch_size=8, epochs=2, shuffle=False, verbose=0)
-        weights.append(model.get_weights())
-    for plain, other in zip(*weights, strict=True):
-        np.testing.assert_allclose(other, plain, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize(
     "options",
     [
         {"learning_rate": schedule(), "exclude_from_adaptation": ["dense"]},

@@ -9,7 +9,6 @@ PUBLISHED = (
     "keras.io/examples/structured_data/structured_data_classification_from_scratch"
 )
 CHANGED = "no dropout"
-TOLERANCE = 1e-9
 
 
 def table(count, seed):

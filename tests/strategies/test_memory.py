@@ -2,8 +2,6 @@
 
 import platform
 import resource
-import subprocess
-import sys
 
 import pytest
 
@@ -20,7 +18,7 @@ PAGES = BLOCK["nbytes"] // resource.getpagesize()
 
 @pytest.mark.distributed
 @pytest.mark.smoke
-def test_workers_use_the_same_memory_again(two_workers):
+def test_workers_use_the_same_memory_again(two_workers, python):
     for faults in two_workers.run("page_faults", **BLOCK):
         assert faults < 2 * PAGES
     # Without a strategy the system clears all pages each time.
@@ -28,9 +26,7 @@ def test_workers_use_the_same_memory_again(two_workers):
         "from tests.distributed.jobs import page_faults\n"
         f"print(page_faults(None, **{BLOCK}))"
     )
-    run = [sys.executable, "-c", command]
-    done = subprocess.run(run, capture_output=True, text=True, check=True)
-    assert int(done.stdout) >= BLOCK["times"] * PAGES
+    assert int(python("-c", command).stdout) >= BLOCK["times"] * PAGES
 
 
 @pytest.mark.parametrize("name", ["MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"])

@@ -41,8 +41,9 @@ def test_moving_statistics_are_weighed_by_examples(two_workers):
 
 
 @pytest.mark.smoke
-def test_overflow_on_one_replica_skips_the_update_on_all(two_workers):
-    for result in two_workers.run("overflow"):
+@pytest.mark.parametrize("steps", [None, 3])
+def test_overflow_on_one_replica_skips_the_update_on_all(two_workers, steps):
+    for result in two_workers.run("overflow", accumulation_steps=steps):
         for before, after in zip(result["before"], result["after"], strict=True):
             np.testing.assert_array_equal(before, after)
         assert result["scale"] == 2.0**14  # Keras starts at 2**15.
@@ -101,6 +102,11 @@ def test_a_saved_model_continues_training_identically(two_workers, tmp_path):
             {"count": 70, "data": "known"},
             ["2 workers, grid", "up to 96 examples, 3 steps and 3 updates an epoch"],
         ),
+        (
+            "two_workers",
+            {"data": "mapped"},
+            ["; each worker maps 1/2 of each batch (source read whole)"],
+        ),
         pytest.param(
             "two_workers",
             {"data": "unknown"},
@@ -108,23 +114,23 @@ def test_a_saved_model_continues_training_identically(two_workers, tmp_path):
             marks=pytest.mark.slow,
         ),
     ],
-    ids=["arrays", "dataset", "unknown length"],
+    ids=["arrays", "dataset", "pipeline", "unknown length"],
 )
 def test_the_chief_prints_a_summary_of_fit(request, cluster, settings, words):
     workers = request.getfixturevalue(cluster)
-    options = {"verbose": 2}
-    chief, other = workers.run("printed_by_fit", fit_options=options, **settings)
+    settings = {"by": "fit", "epochs": 1, **settings}
+    chief, other = workers.run("printed", fit_options={"verbose": 2}, **settings)
     (line,) = [line for line in chief.splitlines() if line.startswith("fastnet: ")]
     for word in words:
         assert word in line
     assert "fastnet" not in other
-    silent, _ = workers.run("printed_by_fit", fit_options={"verbose": 0}, **settings)
+    silent, _ = workers.run("printed", fit_options={"verbose": 0}, **settings)
     assert "fastnet" not in silent
 
 
 def test_state_of_other_metrics_and_layers_is_named_once(two_workers):
     """Keras's own, such as moving means and "mae", are known to be right."""
-    chief, other = two_workers.run("printed_of_own_state")
+    chief, other = two_workers.run("printed", by="use_own_state")
     metric, layer, raw, function = chief.splitlines()
     assert "metric peak (Peak)" in metric and "added up" in metric
     assert "layer adder (Total)" in layer and "of total, calls are averaged" in layer
@@ -135,16 +141,10 @@ def test_state_of_other_metrics_and_layers_is_named_once(two_workers):
 
 @pytest.mark.parametrize(("verbose", "shown"), [("auto", False), (2, True)])
 def test_other_ranks_show_progress_on_request_only(two_workers, verbose, shown):
-    options = {"verbose": verbose}
-    chief, other = two_workers.run("printed_by_fit", count=20, fit_options=options)
+    settings = {"by": "fit", "count": 20, "fit_options": {"verbose": verbose}}
+    chief, other = two_workers.run("printed", **settings)
     assert "loss: " in chief
     assert ("loss: " in other) is shown
-
-
-def test_the_chief_says_which_part_of_a_pipeline_is_shared(two_workers):
-    chief, other = two_workers.run("printed_about_data")
-    assert "; each worker maps 1/2 of each batch (source read whole)" in chief
-    assert "each worker" not in other
 
 
 def test_batches_of_graphs_raise(two_workers):

@@ -34,7 +34,7 @@ def test_gradients_in_variables_are_named(two_workers):
     ],
 )
 def test_losses_that_may_mean_two_things_are_named(two_workers, kind, words):
-    chief, other = two_workers.run("printed_of_loss", kind=kind)
+    chief, other = two_workers.run("printed", by="fit_loss", kind=kind)
     assert chief.count(words or "fastnet") == (words is not None)
     assert "fastnet" not in other
 

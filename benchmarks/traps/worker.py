@@ -1,6 +1,6 @@
 """Runs the scenarios on one of two workers of MultiWorkerMirroredStrategy.
 
-    fastnet run --workers 2 -m tests.traps.stock_workers FOLDER
+    fastnet run --workers 2 -m benchmarks.traps.worker FOLDER
 
 Writes its observations to `rank-R.json` in the folder.
 """
@@ -15,13 +15,12 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 import tensorflow as tf
 
-from tests.traps import scenarios
-from tests.traps.kits import Stock
+from benchmarks.traps import scenarios
 
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 folder = pathlib.Path(sys.argv[1])
 found = {
-    scenario.__name__: scenario(Stock(strategy), str(folder))
+    scenario.__name__: scenario(strategy, str(folder))
     for scenario in scenarios.ON_TWO_WORKERS
 }
 rank = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
