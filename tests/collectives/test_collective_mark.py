@@ -1,7 +1,4 @@
-"""Marks around collectives tell how long the present one has run.
-
-tests/cluster/test_late_workers.py has those that wait.
-"""
+"""Marks around collectives tell how long the present one has run."""
 
 import threading
 import time
@@ -28,4 +25,31 @@ def test_collectives_that_end_between_two_looks_are_no_waits():
     running.join()
     # A machine that is on for longer would be told that one has run since it started.
     assert max(waits) < min(60.0, time.monotonic())
+    assert mark.waited() == 0.0
+
+
+def test_the_present_collective_is_timed():
+    mark = CollectiveMark("CPU:0")
+    ended = threading.Event()
+
+    def wait(value):
+        ended.wait(60)
+        return value
+
+    one = tf.constant(1.0)
+    function = tf.function(
+        lambda: mark.around(one, lambda: tf.numpy_function(wait, [one], tf.float32))
+    )
+    running = threading.Thread(target=function)
+    running.start()
+    try:
+        begun = time.monotonic()
+        while not mark.waited():
+            assert time.monotonic() < begun + 60
+        first = mark.waited()
+        time.sleep(0.1)
+        assert mark.waited() >= first + 0.1
+    finally:
+        ended.set()
+        running.join()
     assert mark.waited() == 0.0
