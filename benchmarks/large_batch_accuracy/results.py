@@ -39,6 +39,7 @@ CELLS = (
     ("lars", 256, "noise"),
     ("lars", 1_280, "noise"),
     ("lars", 1_280, "seesaw"),
+    ("lars", 256, "seesaw"),
     ("sgd-warmup", 1_280, "before-decay"),
     ("nesterov", 1_280, "none"),
     ("lamb", 1_280, "none"),
