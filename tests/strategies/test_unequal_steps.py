@@ -27,8 +27,6 @@ def test_gradients_in_variables_are_named(two_workers):
     [
         ("scalar", "treated as the mean over each replica's examples"),
         ("added_by_example", "treated as a sum over the examples if it is as long"),
-        # The target of the gradient.
-        ("unreduced", "treated as a sum over the examples if it is as long"),
         ("added", None),
         ("sum", None),
     ],
