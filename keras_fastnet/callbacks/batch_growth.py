@@ -339,6 +339,14 @@ class NoiseBatchGrowth(BatchGrowth):
         self._noise = found[0]
         self.doublings = 0
         super().on_train_begin(logs)
+        replicas = self.model.distribute_strategy.num_replicas_in_sync
+        if replicas == self.model.optimizer.accumulation_steps == 1:
+            raise ValueError(
+                "GradientNoise compares the gradients of several parts of an update. "
+                f"Received: one replica, and a global batch of {self.global_batch:,} "
+                "that is one micro-batch. Pass a smaller `batch_size`, or a larger "
+                "`global_batch`."
+            )
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Decides on the next epoch's batch, after the logs of this one."""

@@ -249,6 +249,11 @@ def test_invalid_arguments_raise(words):
         ("sgd", lambda: [GradientNoise()], "needs a LargeBatchOptimizer"),
         (None, lambda: [GradientNoise()], "one replica and accumulation_steps=1"),
         (None, lambda: growing()[::-1], "without a GradientNoise before"),
+        (
+            None,
+            lambda: [GradientNoise(), NoiseBatchGrowth(16, 64)],
+            "a global batch of 16 that is one micro-batch",
+        ),
         (None, lambda: [*growing(), *growing()], "one GradientNoise"),
     ],
 )

@@ -86,6 +86,7 @@ DISTRIBUTED = PLAIN.replace(
 ).replace(_MAKING, "    with strategy.scope():\n" + textwrap.indent(_MAKING, "    "))
 
 
+@pytest.mark.slow
 def test_three_lines_distribute_a_plain_script(fastnet, tmp_path):
     assert len([line for line in PLAIN.splitlines() if line.strip()]) <= 30
     added = [line for line in DISTRIBUTED.splitlines() if line.strip() not in PLAIN]

@@ -62,6 +62,10 @@ SMOKE = (
 # replicas, and tests/equality has eager fits.
 _SMOKE_CHOICE = ("-k", "not _eager and (not _jit or _non_jit) or predict")
 
+# Each group runs in two parts, as the trainer's tests take longer than all others of a
+# run with `--smoke`.
+_PARTS = 2
+
 # Seconds after which a process is ended and a new one runs the remaining tests.
 _PROCESS_LIMIT = 1800
 
@@ -159,16 +163,24 @@ class _Run:
         outcomes = {mode: Outcomes() for mode in modes}
         with ThreadPoolExecutor(self._processes) as pool:
             runs = [
-                (mode, pool.submit(self.tests, f"{mode}-{number}", mode, group))
+                (
+                    mode,
+                    pool.submit(
+                        self.tests, f"{mode}-{number}-{part}", mode, group, part
+                    ),
+                )
                 for number, group in enumerate(files.values())
                 if group
+                for part in range(_PARTS)
                 for mode in modes
             ]
             for mode, run in runs:
                 outcomes[mode].update(run.result())
         return outcomes
 
-    def tests(self, name: str, mode: str, tests: list[str]) -> Outcomes:
+    def tests(
+        self, name: str, mode: str, tests: list[str], part: int | None = None
+    ) -> Outcomes:
         """Runs files or tests; if a test ends its process, a new one continues."""
         results = self.folder / f"{name}.jsonl"
         results.unlink(missing_ok=True)
@@ -179,6 +191,8 @@ class _Run:
             began = len(outcomes.texts)
             words = ["--keras-mode", mode, "--keras-results", results]
             words += ["--keras-skip", done, *self._choice]
+            if part is not None:
+                words += [f"--keras-part={part}", f"--keras-parts={_PARTS}"]
             words += [self._source / test for test in tests]
             ended = self._pytest(name, words)
             records = results.read_text().splitlines() if results.exists() else []

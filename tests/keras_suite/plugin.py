@@ -28,6 +28,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--keras-mode", choices=MODES, default="plain")
     group.addoption("--keras-results", type=pathlib.Path, help="file to append to")
     group.addoption("--keras-skip", type=pathlib.Path, help="file of test ids to skip")
+    group.addoption("--keras-part", type=int, default=0, help="which tests, from 0")
+    group.addoption("--keras-parts", type=int, default=1, help="number of parts")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -42,10 +44,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list) -> None:
-    """Omits tests that ran before, and puts those with their own strategies last.
+    """Keeps a part, omits tests that ran, puts those with their own strategies last.
 
     These reset TensorFlow's devices, which invalidates everything on them.
     """
+    items[:] = items[
+        config.getoption("--keras-part") :: config.getoption("--keras-parts")
+    ]
     skip = config.getoption("--keras-skip")
     if skip is not None:
         ran = set(skip.read_text().split("\n"))
