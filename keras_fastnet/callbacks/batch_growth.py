@@ -45,8 +45,8 @@ class BatchGrowth(FastnetCallback, keras.callbacks.Callback):
         rate_exponent: The learning rate is multiplied by `(global batch / first global
             batch) ** rate_exponent`, on top of any schedule. 1 is linear scaling (Goyal
             et al. 2017, arXiv 1706.02677, section 2.1), 0.5 the square root that suits
-            Adam (Malladi et al. 2022, arXiv 2205.10287, section 5). Defaults to `0.0`:
-            the rate follows the schedule alone.
+            Adam (Malladi et al. 2022, arXiv 2205.10287). Defaults to `0.0`: the rate
+            follows the schedule alone.
         momentum_correction: Whether to rescale momentum when the batch changes the rate
             (Goyal et al., section 3.1, remark 3); with `LearningRateWarmup`, set it for
             both. For SGD and LARS. Defaults to `False`, as in Keras.
@@ -267,7 +267,7 @@ class NoiseBatchGrowth(BatchGrowth):
 
     After an epoch the batch is doubled if the critical batch is at least twice as
     large. A batch below the critical one costs few additional examples (McCandlish et
-    al. 2018, arXiv 1812.06162, section 2.2), and the critical one grows while the loss
+    al. 2018, arXiv 1812.06162, section 2.3), and the critical one grows while the loss
     falls. Merrill et al. 2025 (arXiv 2505.23971) double the batch in this way; they
     measure the critical batch by branches of the training, as the noise scale is only
     an estimate of it. The batch never shrinks. All workers follow the chief's decision,
