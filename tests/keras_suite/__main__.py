@@ -59,12 +59,14 @@ SMOKE = (
 """The files of a run with `--smoke`."""
 
 # One of three variants of most tests: `jit_compile=True` has no effect on several
-# replicas, and tests/equality has eager fits.
-_SMOKE_CHOICE = ("-k", "not _eager and (not _jit or _non_jit) or predict")
+# replicas, and tests/equality has eager fits and data of unknown size.
+_SMOKE_CHOICE = (
+    "-k",
+    "not _eager and not unknown_data and (not _jit or _non_jit) or predict",
+)
 
-# Each group runs in two parts, as the trainer's tests take longer than all others of a
-# run with `--smoke`.
-_PARTS = 2
+# The trainer's tests take longer than all others of a run with `--smoke`.
+_PARTS = {"trainer": 2}
 
 # Seconds after which a process is ended and a new one runs the remaining tests.
 _PROCESS_LIMIT = 1800
@@ -160,6 +162,12 @@ class _Run:
         self, files: dict[str, list[str]], modes: tuple[str, ...]
     ) -> dict[str, Outcomes]:
         """Runs the files of each group; returns the outcomes by mode."""
+        parts = [
+            (group, (f"--keras-part={part}", f"--keras-parts={_PARTS.get(name, 1)}"))
+            for name, group in files.items()
+            if group
+            for part in range(_PARTS.get(name, 1))
+        ]
         outcomes = {mode: Outcomes() for mode in modes}
         with ThreadPoolExecutor(self._processes) as pool:
             runs = [
@@ -179,7 +187,7 @@ class _Run:
         return outcomes
 
     def tests(
-        self, name: str, mode: str, tests: list[str], part: int | None = None
+        self, name: str, mode: str, tests: list[str], part: tuple[str, ...] = ()
     ) -> Outcomes:
         """Runs files or tests; if a test ends its process, a new one continues."""
         results = self.folder / f"{name}.jsonl"
@@ -190,9 +198,7 @@ class _Run:
             done.write_text("\n".join(outcomes.texts))
             began = len(outcomes.texts)
             words = ["--keras-mode", mode, "--keras-results", results]
-            words += ["--keras-skip", done, *self._choice]
-            if part is not None:
-                words += [f"--keras-part={part}", f"--keras-parts={_PARTS}"]
+            words += ["--keras-skip", done, *self._choice, *part]
             words += [self._source / test for test in tests]
             ended = self._pytest(name, words)
             records = results.read_text().splitlines() if results.exists() else []
