@@ -171,15 +171,8 @@ class _Run:
         outcomes = {mode: Outcomes() for mode in modes}
         with ThreadPoolExecutor(self._processes) as pool:
             runs = [
-                (
-                    mode,
-                    pool.submit(
-                        self.tests, f"{mode}-{number}-{part}", mode, group, part
-                    ),
-                )
-                for number, group in enumerate(files.values())
-                if group
-                for part in range(_PARTS)
+                (mode, pool.submit(self.tests, f"{mode}-{number}", mode, group, words))
+                for number, (group, words) in enumerate(parts)
                 for mode in modes
             ]
             for mode, run in runs:
