@@ -133,10 +133,11 @@ def test_state_goes_to_the_callback_of_its_class_and_monitor(tmp_path, capsys):
     assert f"{name} is not in both backup and training" in capsys.readouterr().out
 
 
-def test_a_file_sets_known_numbers_only():
+@pytest.mark.parametrize("best", ["text", [1, 2]])
+def test_a_file_sets_known_numbers_only(best):
     stopping = keras.callbacks.EarlyStopping("loss", patience=3)
     stopping.best = 1.0
-    state = {"best": "text", "wait": 2, "patience": 0, "model": None, "on_epoch_end": 1}
+    state = {"best": best, "wait": 2, "patience": 0, "model": None, "on_epoch_end": 1}
     set_callbacks([stopping], {}, {"EarlyStopping(monitor='loss')": state})
     assert (stopping.wait, stopping.best, stopping.patience) == (2, 1.0, 3)
     assert "on_epoch_end" not in vars(stopping)

@@ -117,8 +117,7 @@ def set_callbacks(
         state = states.get(name, {})
         for attribute in _attributes_of(callback):
             value = state.get(attribute, "unknown")
-            numbers = value if isinstance(value, list) else [value]
-            if all(n is None or isinstance(n, int | float) for n in numbers):
+            if _is_like(value, getattr(callback, attribute, None)):
                 setattr(callback, attribute, value)
         prefix = f"{name}/{_WEIGHTS}/"
         if weights := [a for n, a in arrays.items() if n.startswith(prefix)]:
@@ -143,6 +142,22 @@ def _by_name(callbacks: Iterable[Any]) -> dict[str, Any]:
 def _attributes_of(callback: Any) -> tuple[str, ...]:
     kinds = (kind for kind in _ATTRIBUTES if isinstance(callback, kind))
     return next((_ATTRIBUTES[kind] for kind in kinds), ())
+
+
+def _is_like(value: Any, own: Any) -> bool:
+    """Returns whether a backup's value is a number, or numbers if it replaces a tuple.
+
+    Args:
+        value: The value.
+        own: The callback's present one.
+    """
+    if isinstance(own, tuple):
+        return (
+            isinstance(value, list)
+            and len(value) == len(own)
+            and all(isinstance(number, int | float) for number in value)
+        )
+    return value is None or isinstance(value, int | float)
 
 
 def _plain(value: Any) -> Any:
