@@ -19,8 +19,12 @@ from keras_fastnet.callbacks.learning_rate_warmup import (
     set_learning_rate,
 )
 from keras_fastnet.callbacks.monitors import GradientNoise
-from keras_fastnet.callbacks.progress import print_on_chief, refuse_second
-from keras_fastnet.optimizers import LargeBatchOptimizer
+from keras_fastnet.callbacks.progress import (
+    has_one_part,
+    large_batch_optimizer_of,
+    print_on_chief,
+    refuse_second,
+)
 from keras_fastnet.schedules import Decay
 from keras_fastnet.text import count
 
@@ -88,6 +92,7 @@ class BatchGrowth(FastnetCallback, keras.callbacks.Callback):
                 "`rate_exponent=1.0` too, or pass `momentum_correction=True` to "
                 "`LearningRateWarmup`."
             )
+        # Of epochs in which the rate does not follow the batch alone.
         self._factors: dict[int, float] = {}
         self._micro_batch = 1
         self._data: Any = None
@@ -158,9 +163,8 @@ class BatchGrowth(FastnetCallback, keras.callbacks.Callback):
             last = decayed
             # The tolerance is for halves that are rounded.
             doublings = min(int(-math.log2(decayed) + 1e-6), most)
-            factors[epoch] = 2.0 ** (doublings * rate_exponent)
             if doublings == most:
-                factors[epoch] *= decayed * 2**doublings
+                factors[epoch] = decayed * 2.0 ** (most * (1 + rate_exponent))
             phases[epoch] = global_batch * 2**doublings
         changes = {e: b for e, b in phases.items() if b != phases.get(e - 1)}
         growth = cls(
@@ -182,13 +186,7 @@ class BatchGrowth(FastnetCallback, keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Checks the phases against the optimizer and the data, and prints them."""
         refuse_second(self)
-        optimizer = self.model.optimizer
-        if not isinstance(optimizer, LargeBatchOptimizer):
-            raise ValueError(
-                f"{type(self).__name__} needs a LargeBatchOptimizer, which makes one "
-                f"update of several micro-batches. Received: {type(optimizer).__name__}"
-                ". Compile with `LargeBatchOptimizer(optimizer)`."
-            )
+        optimizer = large_batch_optimizer_of(self)
         if self.momentum_correction:
             self._correction = MomentumCorrection(optimizer)
         # Read now, since validation replaces the model's data.
@@ -339,8 +337,7 @@ class NoiseBatchGrowth(BatchGrowth):
         self._noise = found[0]
         self.doublings = 0
         super().on_train_begin(logs)
-        replicas = self.model.distribute_strategy.num_replicas_in_sync
-        if replicas == self.model.optimizer.accumulation_steps == 1:
+        if has_one_part(self.model):
             raise ValueError(
                 "GradientNoise compares the gradients of several parts of an update. "
                 f"Received: one replica, and a global batch of {self.global_batch:,} "

@@ -10,8 +10,12 @@ from keras_fastnet._keras.keras_api import keras
 from keras_fastnet._keras.training import FastnetCallback
 from keras_fastnet.arguments import checked_number
 from keras_fastnet.batches.epoch_data import INPUT_METER
-from keras_fastnet.callbacks.progress import refuse_second, updates_of
-from keras_fastnet.optimizers import LargeBatchOptimizer
+from keras_fastnet.callbacks.progress import (
+    has_one_part,
+    large_batch_optimizer_of,
+    refuse_second,
+    updates_of,
+)
 from keras_fastnet.optimizers.gradient_noise import NoiseMeans, NoiseRecord
 from keras_fastnet.optimizers.lars import LARS
 from keras_fastnet.optimizers.trust_ratio import TrustRatioRecord
@@ -221,16 +225,10 @@ class GradientNoise(FastnetCallback, keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Checks the optimizer, and starts recording."""
         refuse_second(self)
-        optimizer = self.model.optimizer
-        if not isinstance(optimizer, LargeBatchOptimizer):
-            raise ValueError(
-                "GradientNoise needs a LargeBatchOptimizer, which sums micro-batches' "
-                f"gradients. Received: {type(optimizer).__name__}. Compile with "
-                "`LargeBatchOptimizer(optimizer)`."
-            )
-        replicas = self.model.distribute_strategy.num_replicas_in_sync
+        optimizer = large_batch_optimizer_of(self)
+        # A batch that grows may have several parts later.
         grows = any(hasattr(callback, "phases") for callback in self.siblings)
-        if replicas == optimizer.accumulation_steps == 1 and not grows:
+        if has_one_part(self.model) and not grows:
             raise ValueError(
                 "GradientNoise compares the gradients of several parts of an update. "
                 "Received: one replica and accumulation_steps=1. Divide the batch into "

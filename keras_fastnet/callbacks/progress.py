@@ -24,6 +24,32 @@ def batches_per_update(optimizer: Any, data: Any) -> int:
     return optimizer.accumulation_steps
 
 
+def large_batch_optimizer_of(callback: keras.callbacks.Callback) -> LargeBatchOptimizer:
+    """Returns the model's optimizer, for a callback that needs micro-batches.
+
+    Raises:
+        ValueError: If it is not a `LargeBatchOptimizer`.
+    """
+    optimizer = callback.model.optimizer
+    if not isinstance(optimizer, LargeBatchOptimizer):
+        raise ValueError(
+            f"{type(callback).__name__} needs a LargeBatchOptimizer, which makes one "
+            f"update of several micro-batches. Received: {type(optimizer).__name__}. "
+            "Compile with `LargeBatchOptimizer(optimizer)`."
+        )
+    return optimizer
+
+
+def has_one_part(model: keras.Model) -> bool:
+    """Returns whether an update is made of one replica's single micro-batch.
+
+    Args:
+        model: A model with a `LargeBatchOptimizer`.
+    """
+    replicas = model.distribute_strategy.num_replicas_in_sync
+    return replicas == model.optimizer.accumulation_steps == 1
+
+
 def refuse_second(callback: keras.callbacks.Callback) -> None:
     """Raises an error if `fit` was given two callbacks of one class.
 

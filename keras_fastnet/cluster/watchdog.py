@@ -61,7 +61,7 @@ def killed_after(
 
     Args:
         seconds: How long it may take.
-        text: The message to write to stderr before.
+        text: The message to write to stderr before it.
         addresses: Workers to ask, by rank; the message ends with those that do not
             answer. Defaults to none.
         own: This worker's rank. Defaults to `0`.

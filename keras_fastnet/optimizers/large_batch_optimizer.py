@@ -356,18 +356,15 @@ class LargeBatchOptimizer(MicroBatchOptimizer, optimizers.LossScaleOptimizer):
             parts: This replica's, for the record of the noise.
         """
         variables = [self._trainable_variables[index] for index in self._used]
-        recorded = [] if parts is None else [parts]
-        with summed_gradients([*gradients, *recorded], weighed=True) as everything:
-            sums = everything[: len(gradients)]
+        # `summed_gradients` passes `None` through.
+        with summed_gradients([*gradients, parts], weighed=True) as (*sums, all_parts):
             if self._noise is not None:
                 scale = self.dynamic_scale if self.loss_scaling else tf.ones([])
-                self._noise.add(
-                    everything[-1], sums, examples, tf.cast(scale, tf.float32)
-                )
+                self._noise.add(all_parts, sums, examples, tf.cast(scale, tf.float32))
             if self.loss_scaling:
                 super().apply(sums, variables)
             else:
-                optimizers.apply_update(self.inner_optimizer, list(sums), variables)
+                optimizers.apply_update(self.inner_optimizer, sums, variables)
         self._begin_update()
 
     def _begin_update(self) -> None:

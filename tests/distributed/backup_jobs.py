@@ -99,7 +99,12 @@ def fit_with_backups(
         except (Stop, ValueError, SystemExit) as ended:
             error = f"{type(ended).__name__}: {ended}"
             wait_for_backups()
+    optimizer = model.optimizer
     results = {"logs": logs, "printed": printed.getvalue(), "error": error}
+    # The others are sums of micro-batches, which are each replica's.
+    results["inner optimizer"] = list(
+        map(np.array, optimizer.inner_optimizer.variables)
+    )
     return {**state(model), **results}
 
 
