@@ -152,33 +152,35 @@ def schedule(args: argparse.Namespace, updates: int) -> tuple:
     if args.method == "sgd":
         return keras.optimizers.schedules.PolynomialDecay(args.rate, updates, 0.0), []
     warm_up = WARM_UP * args.epochs
-    if args.growth == "seesaw":
-        growth = fastnet.callbacks.BatchGrowth.with_schedule(
-            fastnet.schedules.Polynomial(args.epochs - warm_up, power=1.0),
-            global_batch=args.global_batch,
-            max_batch=LARGEST,
-            epochs=args.epochs,
-            warmup_epochs=warm_up,
-        )
-        rises = fastnet.callbacks.LearningRateWarmup(
-            args.rate, warmup_epochs=warm_up, start=args.rate / 10
-        )
-        return args.rate, [rises, growth]
     phases = {
         round(part * args.epochs): batch
         for part, batch in GROWTH.get(args.global_batch, {}).items()
     }
     held = max(phases) - warm_up if args.growth == "before-decay" else 0.0
     decay = fastnet.schedules.Polynomial(args.epochs - warm_up - held, power=1.0)
-    rises = fastnet.callbacks.LearningRateWarmup(
-        args.rate, warmup_epochs=warm_up, then=Held(held, decay), start=args.rate / 10
+    callbacks = fastnet.callbacks
+    rises = callbacks.LearningRateWarmup(
+        args.rate,
+        warmup_epochs=warm_up,
+        # Otherwise the growth is the decay.
+        then=Held(held, decay) if args.growth != "seesaw" else None,
+        start=args.rate / 10,
     )
     if args.growth == "none":
         return args.rate, [rises]
     if args.growth == "noise":
-        growth = fastnet.callbacks.NoiseBatchGrowth(args.global_batch, LARGEST)
-        return args.rate, [rises, fastnet.callbacks.GradientNoise(), growth]
-    return args.rate, [rises, fastnet.callbacks.BatchGrowth(phases)]
+        growth = callbacks.NoiseBatchGrowth(args.global_batch, LARGEST)
+        return args.rate, [rises, callbacks.GradientNoise(), growth]
+    if args.growth == "seesaw":
+        growth = callbacks.BatchGrowth.with_schedule(
+            decay,
+            global_batch=args.global_batch,
+            max_batch=LARGEST,
+            epochs=args.epochs,
+            warmup_epochs=warm_up,
+        )
+        return args.rate, [rises, growth]
+    return args.rate, [rises, callbacks.BatchGrowth(phases)]
 
 
 def main() -> None:

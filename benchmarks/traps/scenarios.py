@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -39,6 +39,16 @@ def weight_of(model: keras.Model) -> float:
 
 def column(*values: float) -> np.ndarray:
     return np.array(values, "float32")[:, None]
+
+
+@contextlib.contextmanager
+def described(**parts: Any) -> Iterator[None]:
+    """A context in which TF_CONFIG has these parts."""
+    os.environ["TF_CONFIG"] = json.dumps(parts)
+    try:
+        yield
+    finally:
+        del os.environ["TF_CONFIG"]
 
 
 def compared(strategy: Strategy, make: Callable[[], keras.Model], x: Any) -> Seen:
@@ -267,14 +277,11 @@ def described_too_late(strategy: Strategy) -> Seen:
     with strategy.scope():
         model = line(SGD(0.1))
     cluster = {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}
-    task = {"type": "worker", "index": 0}
-    os.environ["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task})
-    try:
-        model.fit(column(1, 1), column(0, 0), verbose=0)
-    except RuntimeError:
-        return "refused", True
-    finally:
-        del os.environ["TF_CONFIG"]
+    with described(cluster=cluster, task={"type": "worker", "index": 0}):
+        try:
+            model.fit(column(1, 1), column(0, 0), verbose=0)
+        except RuntimeError:
+            return "refused", True
     return "1 worker of 2 trains alone", False
 
 
@@ -423,15 +430,12 @@ def weights_assigned_by_a_step(strategy: Strategy) -> Seen:
 
 def cluster_left_out(strategy: Strategy) -> Seen:
     """36: TF_CONFIG with a task and no cluster"""
-    task = {"type": "worker", "index": 1}
     sparse = {"worker": {"1": "127.0.0.1:2"}}
-    os.environ["TF_CONFIG"] = json.dumps({"sparseCluster": sparse, "task": task})
-    try:
-        tf.distribute.MultiWorkerMirroredStrategy()
-    except RuntimeError:
-        return "refused", True
-    finally:
-        del os.environ["TF_CONFIG"]
+    with described(sparseCluster=sparse, task={"type": "worker", "index": 1}):
+        try:
+            tf.distribute.MultiWorkerMirroredStrategy()
+        except RuntimeError:
+            return "refused", True
     return "worker 1 trains alone", False
 
 
@@ -661,7 +665,7 @@ def judged(name: str, by_worker: list[list[Any]]) -> Seen:
         return f"{empty} steps without an example, {len(ids)} of 12 seen", (
             empty == 0 and len(ids) == 12
         )
-    return f"16 examples seen {len(ids)} times, counted by nobody", len(ids) == 16
+    return f"16 examples seen {len(ids)} times, without a count", len(ids) == 16
 
 
 def without_strategy(exit_code: int, folder: pathlib.Path) -> Seen:
