@@ -59,6 +59,7 @@ def run(request):
     return request.getfixturevalue(request.param).run
 
 
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
 @pytest.mark.parametrize(
     ("kind", "count"),
     [
