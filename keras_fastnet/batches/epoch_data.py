@@ -313,7 +313,7 @@ def _let_go(iterators: list[Any]) -> None:
         iterators: The only references to them.
     """
     if iterators:
-        threading.Thread(target=iterators.clear, daemon=True).start()
+        threading.Thread(target=iterators.clear).start()
 
 
 def examples_of(element: Any) -> Any:

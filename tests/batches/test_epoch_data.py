@@ -1,5 +1,7 @@
 """The iterators behind Keras's loops: where they end."""
 
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -45,6 +47,38 @@ def test_the_end_of_an_iterator_does_not_block_the_loop(batches):
         del epoch
     assert let_go.wait(60)
     assert threads != [threading.main_thread()]
+
+
+TRAINING = """
+import time
+import keras
+import tensorflow as tf
+from keras_fastnet import TorusStrategy
+
+def batches():
+    try:
+        while True:
+            yield tf.ones([8, 4]), tf.ones([8, 1])
+    finally:
+        time.sleep(1)
+        print("closed")
+
+types = tf.TensorSpec([8, 4]), tf.TensorSpec([8, 1])
+with TorusStrategy().scope():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+data = tf.data.Dataset.from_generator(batches, output_signature=types)
+model.fit(data, steps_per_epoch=2, verbose=0)
+"""
+
+
+@pytest.mark.landing
+def test_a_program_ends_after_its_iterators():
+    """A thread that returns from TensorFlow later aborts the process (SIGABRT)."""
+    command = [sys.executable, "-c", TRAINING]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "closed" in done.stdout
 
 
 def test_an_ended_iterator_stays_ended():
