@@ -25,7 +25,7 @@ examples:
       train on four local workers, as `python train.py --epochs 10` would on one
   fastnet check --workers 2 train.py
       check that the model of `train.py` trains on two workers as on one device
-  fastnet plan --ranks 64 --hosts 8 --model ResNet50 --compute-ms 160
+  fastnet plan --ranks 64 --hosts 8 --parameters 25583592 --compute-ms 160
       predict the efficiency of a cluster
 """
 

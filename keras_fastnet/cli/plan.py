@@ -1,7 +1,6 @@
 """`fastnet plan`: predicts the efficiency of a cluster."""
 
 import argparse
-import dataclasses
 
 from keras_fastnet.cli.option_types import integer, positive
 from keras_fastnet.collectives.cost_model import WIRE_BYTES, Topology
@@ -10,14 +9,12 @@ from keras_fastnet.collectives.grid_choice import (
     NCCL_BUCKET_BYTES,
 )
 from keras_fastnet.errors import UsageError
-from keras_fastnet.scaling import memory
-from keras_fastnet.scaling.memory import application
 from keras_fastnet.scaling.plan import Gradients, Nccl, as_text, make_plan
 
 _DESCRIPTION = """\
 Predict how long a cluster takes to sum the gradients, the grid that TorusStrategy would
-choose, the time of a step and the memory of a replica. Nothing is run. Costs come from
-`fastnet bench` or from options.
+choose and the time of a step. Nothing is run. Costs come from `fastnet bench` or from
+options.
 """
 
 
@@ -26,7 +23,7 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
     parser = subparsers.add_parser(
         "plan",
         help="predict the efficiency of a cluster and the grid to choose",
-        usage="fastnet plan --ranks N (--model NAME | --parameters P) [options]",
+        usage="fastnet plan --ranks N --parameters P [options]",
         description=_DESCRIPTION,
     )
     count = integer(at_least=1)
@@ -46,17 +43,12 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
             f"--{flag}", type=count, default=default, metavar=letter, help=meaning
         )
     model = parser.add_argument_group("model")
-    size = model.add_mutually_exclusive_group(required=True)
-    size.add_argument(
-        "--model",
-        metavar="NAME",
-        help="one of Keras's applications, such as ResNet50",
-    )
-    size.add_argument(
+    model.add_argument(
         "--parameters",
         type=count,
+        required=True,
         metavar="P",
-        help="number of trainable parameters, instead of --model",
+        help="trainable parameters of the model; model.summary() shows them",
     )
     model.add_argument(
         "--wire-dtype",
@@ -69,24 +61,6 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
         type=positive,
         metavar="MS",
         help="milliseconds of one step on one rank alone, for the efficiency",
-    )
-    model.add_argument(
-        "--device-batch",
-        type=count,
-        metavar="B",
-        help="examples of one replica in one step, to show the memory of --model",
-    )
-    model.add_argument(
-        "--optimizer",
-        choices=memory.SLOTS,
-        default="lars",
-        help="for the memory (default: %(default)s)",
-    )
-    model.add_argument(
-        "--precision",
-        choices=("float32", "mixed_float16", "mixed_bfloat16"),
-        default="float32",
-        help="dtype policy, for the memory (default: %(default)s)",
     )
     costs = parser.add_argument_group("costs")
     costs.add_argument(
@@ -133,9 +107,8 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.network is not None:
         latency, bandwidth = arguments.network
         stated = {"network_round": latency * 1e-6, "network_byte": 1e-9 / bandwidth}
-    gradients, needed = _model(arguments)
-    gradients = dataclasses.replace(
-        gradients,
+    gradients = Gradients(
+        arguments.parameters,
         bucket_bytes=DEFAULT_BUCKET_BYTES if nccl is None else NCCL_BUCKET_BYTES,
         wire_dtype=arguments.wire_dtype,
     )
@@ -152,24 +125,5 @@ def execute(arguments: argparse.Namespace) -> int:
     except ValueError as error:
         # A file of --bench cannot be read, or its measurements are too few.
         raise UsageError(str(error)) from error
-    print(as_text(plan, needed))
+    print(as_text(plan))
     return 0
-
-
-def _model(arguments: argparse.Namespace) -> tuple[Gradients, memory.Memory | None]:
-    """Returns the gradients to send, and the memory of a replica if it is known."""
-    name, batch = arguments.model, arguments.device_batch
-    if name is None:
-        if batch is not None:
-            raise UsageError(
-                "--device-batch needs a model. Received: no --model. Write, for "
-                "example, `--model ResNet50`."
-            )
-        return Gradients(arguments.parameters), None
-    spelling, model = application(name, arguments.precision)
-    gradients = Gradients(memory.trained(model), spelling)
-    if batch is None:
-        return gradients, None
-    return gradients, memory.memory_of(
-        model, batch, arguments.optimizer, arguments.precision
-    )

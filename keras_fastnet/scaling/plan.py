@@ -18,7 +18,6 @@ from keras_fastnet.collectives.cost_model import (
 from keras_fastnet.collectives.grid import Grid, grids_of
 from keras_fastnet.collectives.grid_choice import DEFAULT_BUCKET_BYTES
 from keras_fastnet.scaling.bench_results import read_measurements
-from keras_fastnet.scaling.memory import Memory
 from keras_fastnet.text import count, fact, table
 
 DEFAULT_COSTS = UnitCosts(
@@ -53,13 +52,11 @@ class Gradients:
 
     Attributes:
         parameters: The number of gradients.
-        model: Name of the model. Defaults to `None`.
         wire_dtype: The dtype that gradients are sent as. Defaults to `"float32"`.
         bucket_bytes: Bytes of a bucket, as sent. Defaults to 16 MiB.
     """
 
     parameters: int
-    model: str | None = None
     wire_dtype: str = "float32"
     bucket_bytes: int = DEFAULT_BUCKET_BYTES
 
@@ -215,15 +212,9 @@ def _over_nccl(gradients: Gradients, nccl: Nccl) -> list[Candidate]:
     return found
 
 
-def as_text(plan: Plan, memory: Memory | None = None) -> str:
-    """Returns a plan's predictions as text.
-
-    Args:
-        plan: The plan.
-        memory: The memory of a replica. Defaults to `None`.
-    """
+def as_text(plan: Plan) -> str:
+    """Returns a plan's predictions as text."""
     topology, gradients = plan.topology, plan.gradients
-    model = f"{gradients.model}, " if gradients.model else ""
     cores = topology.cores
     lines = [
         fact(
@@ -234,7 +225,7 @@ def as_text(plan: Plan, memory: Memory | None = None) -> str:
         ),
         fact(
             "gradients",
-            f"{model}{gradients.parameters:,} in {gradients.wire_dtype}, "
+            f"{gradients.parameters:,} in {gradients.wire_dtype}, "
             f"{gradients.nbytes / 1e6:,.3f} MB in {count(gradients.buckets, 'bucket')}",
         ),
         *_costs(plan),
@@ -243,7 +234,7 @@ def as_text(plan: Plan, memory: Memory | None = None) -> str:
     ]
     if plan.compute_seconds is None:
         lines += ["", "Give --compute-ms for the time of a step and the efficiency."]
-    return "\n".join([*lines, *_memory(memory)])
+    return "\n".join(lines)
 
 
 def _costs(plan: Plan) -> list[str]:
@@ -291,26 +282,6 @@ def _table(plan: Plan) -> list[str]:
         rows = [(row[0], *row[3:]) for row in rows]
         return table(rows, left=1)
     return table(rows, left=2)
-
-
-def _memory(memory: Memory | None) -> list[str]:
-    """Returns the lines about the memory of a replica."""
-    if memory is None:
-        return []
-    rows = (
-        ("weights", memory.weights, ""),
-        ("gradients", memory.gradients, ""),
-        (memory.optimizer, memory.slots, ""),
-        ("accumulation", memory.accumulated, "with LargeBatchOptimizer"),
-        ("activations", memory.activations, "kept for the gradients: peaks are higher"),
-        ("in all", memory.total, ""),
-    )
-    return [
-        "",
-        f"memory of a replica, {count(memory.device_batch, 'example')} a step in "
-        f"{memory.precision}",
-        *(f"{name:<12}  {n / 1e6:>10,.1f} MB  {why}".rstrip() for name, n, why in rows),
-    ]
 
 
 def _link(round_: float, message: float, byte: float) -> str:
