@@ -13,7 +13,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyBboxPatch, Rectangle
 
+from keras_fastnet.callbacks import BatchGrowth
 from keras_fastnet.recipes import RECIPES, Recipe
+from keras_fastnet.schedules import Cosine
 
 HERE = pathlib.Path(__file__).parent
 DOCS = HERE.parent / "docs"
@@ -24,6 +26,8 @@ _METHODS = {
     "lars": ("LARS, warm-up", "#1f6fb4", "o"),
     "lamb": ("LAMB", "#8c5aa8", "D"),
 }
+# Whose accuracy is drawn by batch.
+_GROWTHS = ("none", "with-decay", "before-decay")
 # The accuracy whose updates are drawn.
 _ACCURACY = "80%"
 
@@ -63,6 +67,7 @@ def accuracy_by_batch(result: str, name: str) -> None:
     """
     path = HERE / "large_batch_accuracy" / result
     cells = json.loads(path.read_text())["cells"] if path.exists() else []
+    cells = [cell for cell in cells if cell["growth"] in _GROWTHS]
     batches = sorted({cell["global_batch"] for cell in cells})
     if len(batches) < 2:
         print(f"not drawn: {name}, as {path} has fewer than two batch sizes")
@@ -105,7 +110,7 @@ def _draw_by_batch(
     axes: Axes, cells: list[dict], values: Callable[[dict], list[float]]
 ) -> None:
     for method, (label, colour, marker) in _METHODS.items():
-        for growth in ("none", "with-decay", "before-decay"):
+        for growth in _GROWTHS:
             points = sorted(
                 (cell["global_batch"], values(cell))
                 for cell in cells
@@ -147,6 +152,53 @@ def recipes() -> None:
     batches.set_ylim(bottom=0)
     batches.set_xlabel("epoch")
     save(figure, "recipes.svg")
+
+
+def critical_batch() -> None:
+    """Draws what `GradientNoise` measured, and the batches that followed it."""
+    lines = (HERE / "large_batch_accuracy" / "runs.jsonl").read_text().splitlines()
+    runs = [run for run in map(json.loads, lines) if run["growth"] == "noise"]
+    figure = Figure(figsize=(7.2, 3.2), layout="constrained")
+    axes = axes_of(figure)
+    for run, colour in zip(runs, (_BLUE, _ORANGE), strict=True):
+        first, measured = run["global_batch"], run["by_epoch"]
+        epochs = range(1, run["epochs"] + 1)
+        label = f"critical batch, training from batch {first:,}"
+        axes.plot(epochs, measured["critical_batch"], color=colour, label=label)
+        batches, label = measured["global_batch"], f"batch, from {first:,}"
+        axes.step(epochs, batches, color=colour, ls="--", where="mid", label=label)
+    axes.set_yscale("log", base=2)
+    ticks = [512, 1_024, 2_048, 4_096]
+    axes.set_yticks(ticks, [f"{tick:,}" for tick in ticks])
+    axes.set_ylabel("examples")
+    axes.set_xlabel("epoch")
+    axes.legend(frameon=False)
+    save(figure, "critical_batch.svg")
+
+
+def growth_for_decay() -> None:
+    """Draws a decaying rate, and the growth that takes its place."""
+    decay, warm_up, epochs = Cosine(85), 5, 90
+    growth = BatchGrowth.with_schedule(
+        decay, global_batch=8_192, max_batch=65_536, epochs=epochs, warmup_epochs=5
+    )
+    figure = Figure(figsize=(7.2, 3.6), layout="constrained")
+    rates, batches = axes_of(figure, 2, 1, 1), axes_of(figure, 2, 1, 2)
+    every = range(epochs)
+    alone = [decay(max(0, epoch - warm_up)) for epoch in every]
+    rates.plot(every, alone, color="#777777", label="Cosine(85)")
+    factors = [growth._factor_at(epoch) for epoch in every]
+    rates.step(every, factors, color=_BLUE, where="post", label="with_schedule")
+    rates.set_ylabel("rate / peak")
+    rates.legend(frameon=False)
+    batches.step(every, [8_192] * epochs, color="#777777", where="post")
+    grown = [growth.global_batch_at(epoch) for epoch in every]
+    batches.step(every, grown, color=_BLUE, where="post")
+    batches.set_ylim(bottom=0)
+    batches.yaxis.set_major_formatter("{x:,.0f}")
+    batches.set_ylabel("global batch")
+    batches.set_xlabel("epoch")
+    save(figure, "growth_for_decay.svg")
 
 
 def two_workers() -> None:
@@ -263,6 +315,8 @@ def main() -> None:
     feeding_workers()
     two_workers()
     recipes()
+    critical_batch()
+    growth_for_decay()
     accuracy_by_batch("result-earlier.json", "large_batch_accuracy_earlier.svg")
     accuracy_by_batch("result.json", "large_batch_accuracy.svg")
 
