@@ -21,6 +21,7 @@ MICRO_BATCHES = 32
 CONFIGURATIONS = (
     ("LargeBatchOptimizer", "fastnet", 1),
     ("LargeBatchOptimizer", "fastnet", 4),
+    ("LargeBatchOptimizer with GradientNoise", "noise", 4),
     ("LargeBatchOptimizer", "fastnet", 16),
     ("Keras's gradient_accumulation_steps", "keras", 4),
     ("Keras's gradient_accumulation_steps", "keras", 16),

@@ -34,7 +34,7 @@ class Meter(keras.callbacks.Callback):
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--kind", choices=("fastnet", "keras"), required=True)
+    parser.add_argument("--kind", choices=("fastnet", "noise", "keras"), required=True)
     parser.add_argument("--accumulation", type=int, required=True)
     parser.add_argument("--batch-size", type=int, required=True)
     parser.add_argument("--updates", type=int, required=True)
@@ -47,7 +47,7 @@ def main() -> None:
         model = keras.applications.ResNet50(
             weights=None, input_shape=(64, 64, 3), classifier_activation=None
         )
-        if arguments.kind == "fastnet":
+        if arguments.kind != "keras":
             sgd = keras.optimizers.SGD(1e-3, momentum=0.9)
             optimizer = keras_fastnet.LargeBatchOptimizer(sgd, steps)
         else:
@@ -61,11 +61,14 @@ def main() -> None:
     images = rng.standard_normal((examples, 64, 64, 3), dtype="float32")
     labels = rng.integers(0, 1000, examples)
     meter = Meter()
+    callbacks = [meter]
+    if arguments.kind == "noise":
+        callbacks.append(keras_fastnet.callbacks.GradientNoise())
     # The first update warms up.
     model.fit(
         tf.data.Dataset.from_tensors((images, labels)).repeat(),
         steps_per_epoch=steps * (1 + arguments.updates),
-        callbacks=[meter],
+        callbacks=callbacks,
         shuffle=False,
         verbose=0,
     )

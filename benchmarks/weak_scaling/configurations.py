@@ -6,6 +6,9 @@ from typing import Any
 MIB = 1024 * 1024
 KERAS = "keras_worker.py"
 TORCH = "torch_worker.py"
+JAX = "jax_worker.py"
+PEERS = {TORCH: "torch", JAX: "jax"}
+"""The package whose Python environment runs a worker, other than this one's."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +42,9 @@ TORUS = "TorusStrategy"
 TORUS_ONE_BUCKET = "TorusStrategy, one bucket"
 TORCH_CEILING = "PyTorch, no communication"
 DDP = "PyTorch DDP, gloo"
+JAX_CEILING = "Keras on JAX, no communication"
+CEILINGS = {KERAS: KERAS_CEILING, TORCH: TORCH_CEILING, JAX: JAX_CEILING}
+"""The machine's limit for the configurations of a worker script."""
 
 CONFIGURATIONS = (
     Configuration(KERAS_CEILING, KERAS, "none", alone=KERAS_CEILING),
@@ -95,4 +101,6 @@ CONFIGURATIONS = (
         {"wire_dtype": "float16"},
         alone=DDP,
     ),
+    Configuration(JAX_CEILING, JAX, "none", alone=JAX_CEILING),
+    Configuration("Keras on JAX, DataParallel, gloo", JAX, "data", alone=JAX_CEILING),
 )

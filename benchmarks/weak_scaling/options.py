@@ -4,7 +4,7 @@ import argparse
 import pathlib
 import subprocess
 
-from configurations import CONFIGURATIONS
+from configurations import CONFIGURATIONS, PEERS
 from processes import cores
 
 HERE = pathlib.Path(__file__).parent
@@ -31,9 +31,10 @@ def arguments(argv):
             metavar="N",
             help=f"{text}; default {default}",
         )
-    parser.add_argument(
-        "--torch-python", metavar="PATH", help="a Python that has PyTorch"
-    )
+    for package in PEERS.values():
+        parser.add_argument(
+            f"--{package}-python", metavar="PATH", help=f"a Python that has {package}"
+        )
     parser.add_argument(
         "--only",
         action="append",
@@ -68,14 +69,16 @@ def arguments(argv):
                 "--only must be part of a configuration's name. "
                 f"Received: {text!r}. The configurations:\n  {names}"
             )
-    if args.torch_python is not None:
+    for package in PEERS.values():
+        python = getattr(args, f"{package}_python")
+        if python is None:
+            continue
         try:
-            _import_torch(args.torch_python)
+            _import(package, python)
         except (OSError, subprocess.SubprocessError) as error:
             parser.error(
-                "--torch-python must be a Python that can import torch. "
-                f"Received: {args.torch_python} ({error}). Leave it out to skip "
-                "PyTorch."
+                f"--{package}-python must be a Python that can import {package}. "
+                f"Received: {python} ({error}). Leave it out to skip {package}."
             )
     return args
 
@@ -91,6 +94,6 @@ def _integer(least):
     return parse
 
 
-def _import_torch(python):
-    command = [python, "-c", "import torch"]
+def _import(package, python):
+    command = [python, "-c", f"import {package}"]
     subprocess.run(command, check=True, capture_output=True, timeout=120)

@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 
-from configurations import KERAS, Configuration
+from configurations import PEERS, Configuration
 
 from keras_fastnet.cluster.ports import reserved_ports
 from keras_fastnet.launcher.mpiexec import MpiRank, mpi_ranks
@@ -57,6 +57,7 @@ def measure(configuration: Configuration, workers: int, settings: dict) -> dict:
                     "arguments": configuration.arguments,
                     "workers": workers,
                     "rank": rank,
+                    "addresses": f"127.0.0.1:{ports[0]}",
                     "result": str(folder / f"{rank}.json"),
                     "meeting_point": str(folder / "meeting-point"),
                 }
@@ -120,7 +121,9 @@ def _start(
     folder: pathlib.Path,
     descriptors: Sequence[int],
 ) -> subprocess.Popen:
-    python = sys.executable if configuration.worker == KERAS else job["torch_python"]
+    python = sys.executable
+    if configuration.worker in PEERS:
+        python = job[f"{PEERS[configuration.worker]}_python"]
     core = cores()[job["rank"]]
 
     def prepare():

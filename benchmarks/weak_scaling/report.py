@@ -9,10 +9,8 @@ import statistics
 import sys
 
 from configurations import (
+    CEILINGS,
     DDP,
-    KERAS,
-    KERAS_CEILING,
-    TORCH_CEILING,
     TORUS,
     TORUS_ONE_BUCKET,
     Configuration,
@@ -45,7 +43,7 @@ def summary(
         if name in errors:
             results[name] = {"error": errors[name]}
             continue
-        ceiling = KERAS_CEILING if configuration.worker == KERAS else TORCH_CEILING
+        ceiling = CEILINGS[configuration.worker]
         one, many, ideal = (alone, "1"), (name, workers), (ceiling, workers)
         ddp = (DDP, workers)
         steps = _over_rounds(rounds, lambda a: a, many)

@@ -14,7 +14,7 @@ import shlex
 import signal
 import sys
 
-from configurations import CONFIGURATIONS, KERAS, TORCH, Configuration
+from configurations import CONFIGURATIONS, KERAS, PEERS, Configuration
 from options import arguments
 from processes import PARAMETERS, ConfigurationError, measure
 from report import buckets_save, summary, table
@@ -29,8 +29,10 @@ def chosen(args) -> tuple[list[Configuration], dict[str, str]]:
         texts = [text.lower() for text in args.only]
         if texts and not any(text in configuration.name.lower() for text in texts):
             continue
-        if configuration.worker == TORCH and args.torch_python is None:
-            skipped[configuration.name] = "skipped, as --torch-python was not given"
+        package = PEERS.get(configuration.worker)
+        if package and getattr(args, f"{package}_python") is None:
+            reason = f"skipped, as --{package}-python was not given"
+            skipped[configuration.name] = reason
         else:
             selected.append(configuration)
     return selected, skipped
@@ -96,7 +98,10 @@ def command(args):
         words.append(f"--{option.replace('_', '-')} {getattr(args, option)}")
     words.append(f"--inter-op {args.inter_op}")
     words += [f"--only {shlex.quote(text)}" for text in args.only]
-    return " ".join(words + ["--torch-python PATH"] * (args.torch_python is not None))
+    for package in PEERS.values():
+        if getattr(args, f"{package}_python") is not None:
+            words.append(f"--{package}-python PATH")
+    return " ".join(words)
 
 
 def conditions(args, load):
