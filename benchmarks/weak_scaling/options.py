@@ -31,10 +31,8 @@ def arguments(argv):
             metavar="N",
             help=f"{text}; default {default}",
         )
-    for package in PEERS.values():
-        parser.add_argument(
-            f"--{package}-python", metavar="PATH", help=f"a Python that has {package}"
-        )
+    for flag, package in (("--torch-python", "PyTorch"), ("--jax-python", "JAX")):
+        parser.add_argument(flag, metavar="PATH", help=f"a Python that has {package}")
     parser.add_argument(
         "--only",
         action="append",
