@@ -99,7 +99,9 @@ def test_suspended_rank_is_named(reports, transport, place, victim):
     if (transport, place) == ("mpi", "meeting"):
         # MPI does not start without the rank.
         expected = "MPI does not say which"
-    for text in reports(transport, "suspend", place, victim):
+    # In training, long before `wait_timeout`.
+    options = {"wait_timeout": 2 * PATIENCE} if place == "training" else {}
+    for text in reports(transport, "suspend", place, victim, **options):
         assert re.search(expected, text), text
         if place == "validation" and victim:
             # The chief has what each was doing last.
