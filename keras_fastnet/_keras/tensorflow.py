@@ -19,6 +19,7 @@ from tensorflow.python.distribute import (
     cross_device_ops,
     input_lib,
     tpu_strategy,
+    values_util,
 )
 from tensorflow.python.distribute import values as distributed_values
 from tensorflow.python.eager import context
@@ -225,29 +226,35 @@ class ConvertibleVariable(distributed_values.DistributedVariable):
         return np.asarray(self.numpy(), dtype)
 
 
+class SummedVariable(ConvertibleVariable):
+    """A variable whose value is the sum of the replicas' values, as in metrics."""
+
+    def assign(self, value: Any, *args: Any, **kwargs: Any) -> Any:
+        """Assigns a value; outside of a step, the whole value to the first replica.
+
+        TensorFlow gives each replica an equal part, and loses an integer's remainder:
+        two replicas would count 0 examples for 1.
+        """
+        outside = tf.distribute.in_cross_replica_context()
+        outside |= not tf.distribute.has_strategy()
+        if not outside or values_util.in_replica_update_context():
+            return super().assign(value, *args, **kwargs)
+        total = tf.cast(value, self.dtype)
+        is_chief = getattr(self.distribute_strategy, "rank", 0) == 0
+        for number, own in enumerate(self.values):
+            first = is_chief and number == 0
+            own.assign(total if first else tf.zeros_like(total))
+        return self
+
+
 def convertible(variable: Any) -> Any:
     """Returns a variable, made convertible if several replicas have values of it."""
     if isinstance(variable, distributed_values.DistributedVariable):
-        extend(variable, ConvertibleVariable)
+        on_read = isinstance(variable, distributed_values.SyncOnReadVariable)
+        summed = variable.aggregation == tf.VariableAggregation.SUM
+        kind = SummedVariable if on_read and summed else ConvertibleVariable
+        extend(variable, kind)
     return variable
-
-
-def assign_total(variable: Any, value: tf.Tensor) -> None:
-    """Sets a variable to the total that `value_of` returns. All workers must call it.
-
-    Args:
-        variable: A TensorFlow variable. If its value differs between replicas, the
-            first replica gets the whole value: equal parts would lose an integer's
-            remainder.
-        value: The value.
-    """
-    if not isinstance(variable, distributed_values.SyncOnReadVariable):
-        variable.assign(value)
-        return
-    strategy = variable.distribute_strategy
-    for number, own in enumerate(variable.values):
-        first = number == 0 and getattr(strategy, "rank", 0) == 0
-        own.assign(value if first else tf.zeros_like(value))
 
 
 def converted(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -46,6 +46,18 @@ def test_an_optimizer_made_outside_moves_on_one_device_too(strategy):
     assert all(owned(variable.value) for variable in optimizer.variables)
 
 
+def test_a_model_may_hold_tuples(strategy):
+    """TensorFlow wraps them, and a list to which they are added raises an error."""
+    with strategy.scope():
+        inputs, dense = keras.Input((1,)), keras.layers.Dense(1)
+        model = keras.Model(inputs, (dense(inputs), dense(inputs)))
+        model.sizes = (1, 2)
+        model.compile("sgd", ("mse", "mse"))
+    ones = np.ones((4, 1))
+    model.fit(ones, (ones, ones), verbose=0)
+    assert int(model.optimizer.iterations.numpy()) == 1
+
+
 def test_a_model_of_no_strategy_compiles_as_ever(strategy):
     optimizer = keras.optimizers.SGD(0.5)
     own = optimizer.iterations.value

@@ -209,6 +209,7 @@ OWN_STEPS = {
     "a contrastive loss, eager": _own("fit_contrasted", run_eagerly=True),
     "state of layers, and metrics": _own("fit_tallies"),
     "losses that look at values": _own("fit_by_values", functions=False),
+    "metrics outside of a step": _own("metrics_by_hand"),
     "ragged batches": _own("fit_bags"),
     "functions run eagerly": _own("fit_by_values", functions=True),
     **{

@@ -270,8 +270,10 @@ def step_of(function: Callable[..., Any]) -> ModelStep | None:
     if getattr(plain, "__module__", "") != tf_trainer.__name__:
         return None
     for cell in getattr(plain, "__closure__", None) or ():
-        if isinstance(cell.cell_contents, TensorFlowTrainer):
-            return model_step(cell.cell_contents, function, "predict")
+        if isinstance(model := cell.cell_contents, TensorFlowTrainer):
+            # XLA could not compile a first call, which makes variables, on a replica.
+            alone = model.distribute_strategy.num_replicas_in_sync < 2
+            return model_step(model, function if alone else plain, "predict")
     return None
 
 

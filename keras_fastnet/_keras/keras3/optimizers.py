@@ -107,7 +107,7 @@ def _optimizers(model: keras.Model) -> list[keras.Optimizer]:
     held: list[Any] = []
     for value in list(vars(model).values()):
         parts = value.values() if isinstance(value, dict) else value
-        held += parts if isinstance(value, dict | list | tuple) else [value]
+        held.extend(parts if isinstance(value, dict | list | tuple) else [value])
     outer = [each for each in held if isinstance(each, keras.Optimizer)]
     nested = [inner for each in outer for inner in with_inner(each)]
     return [*nested, *(o for each in nested for o in getattr(each, "optimizers", []))]

@@ -94,7 +94,7 @@ def set_variables(
         )
     for name, variable in variables.items():
         plain = values.tensorflow_variable(variable)
-        upstream.assign_total(plain, tf.cast(arrays[name], plain.dtype))
+        plain.assign(tf.cast(arrays[name], plain.dtype))
 
 
 def set_callbacks(
