@@ -180,7 +180,11 @@ def growth_for_decay() -> None:
     """Draws a decaying rate, and the growth that takes its place."""
     decay, warm_up, epochs = Cosine(85), 5, 90
     growth = BatchGrowth.with_schedule(
-        decay, global_batch=8_192, max_batch=65_536, epochs=epochs, warmup_epochs=5
+        decay,
+        global_batch=8_192,
+        max_batch=65_536,
+        epochs=epochs,
+        warmup_epochs=warm_up,
     )
     figure = Figure(figsize=(7.2, 3.6), layout="constrained")
     rates, batches = axes_of(figure, 2, 1, 1), axes_of(figure, 2, 1, 2)

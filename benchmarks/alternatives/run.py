@@ -35,7 +35,8 @@ def trained(way: str, python: str, processes: int, words: list[str]) -> list[dic
             numbers = map(str, (rank, processes, ports[0]))
             command = [python, HERE / "train.py", way, *numbers, output, *words]
             running.append(subprocess.Popen(command, env=environment))
-        if sum(process.wait(300) for process in running):
+        codes = [process.wait(300) for process in running]
+        if any(codes):
             sys.exit(f"A process of {way} failed: its error is above.")
         return [json.loads(output.read_text()) for output in outputs]
 

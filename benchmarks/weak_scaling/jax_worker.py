@@ -7,39 +7,22 @@ processes needs for its input), and not keras_fastnet.
 import json
 import os
 import sys
-import time
 from importlib.metadata import version
 
 os.environ["KERAS_BACKEND"] = "jax"
 
 import jax
 import keras
-import numpy as np
-import tensorflow as tf
+from job_result import write
+from keras_resnet50 import StepTimes, compiled_resnet50, global_batches, parameters
 
 
-class StepTimes(keras.callbacks.Callback):
-    """Milliseconds from the end of each step to the end of the next."""
-
-    def __init__(self):
-        super().__init__()
-        self.ends = []
+class FinishedStepTimes(StepTimes):
+    """Waits for each step, which JAX computes asynchronously."""
 
     def on_train_batch_end(self, batch, logs=None):
-        # JAX computes asynchronously; the loss needs the whole step.
         float(logs["loss"])
-        self.ends.append(time.perf_counter())
-
-    @property
-    def milliseconds(self):
-        return [1e3 * t for t in np.diff(self.ends)]
-
-
-def global_batches(examples, size):
-    rng = np.random.default_rng(0)
-    images = rng.standard_normal((examples, size, size, 3), dtype="float32")
-    labels = rng.integers(0, 1000, examples).astype("int32")
-    return tf.data.Dataset.from_tensors((images, labels)).repeat()
+        super().on_train_batch_end(batch, logs)
 
 
 def main():
@@ -54,14 +37,8 @@ def main():
         keras.distribution.set_distribution(distribution)
     keras.utils.set_random_seed(0)
     size = job["image_size"]
-    model = keras.applications.ResNet50(
-        weights=None, input_shape=(size, size, 3), classifier_activation=None
-    )
-    model.compile(
-        optimizer=keras.optimizers.SGD(1e-3, momentum=0.9),
-        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-    )
-    times = StepTimes()
+    model = compiled_resnet50(size)
+    times = FinishedStepTimes()
     model.fit(
         global_batches(job["batch_size"], size),
         # The first step only starts the clock.
@@ -71,13 +48,10 @@ def main():
     )
     result = {
         "step_ms": times.milliseconds[job["warm_up"] :],
-        "parameters": sum(int(np.prod(w.shape)) for w in model.trainable_weights),
+        "parameters": parameters(model),
         "versions": {"jax": version("jax")},
     }
-    # A reader sees the whole file or none.
-    with open(job["result"] + ".part", "w") as file:
-        json.dump(result, file)
-    os.replace(job["result"] + ".part", job["result"])
+    write(job, result)
 
 
 if __name__ == "__main__":

@@ -6,30 +6,15 @@
 import json
 import os
 import sys
-import time
 from importlib.metadata import version
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import keras
-import numpy as np
 import tensorflow as tf
+from job_result import write
+from keras_resnet50 import StepTimes, compiled_resnet50, global_batches, parameters
 from mirrored_with_reduce import MirroredWithReduce
-
-
-class StepTimes(keras.callbacks.Callback):
-    """Milliseconds from the end of each step to the end of the next."""
-
-    def __init__(self):
-        super().__init__()
-        self.ends = []
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.ends.append(time.perf_counter())
-
-    @property
-    def milliseconds(self):
-        return [1e3 * t for t in np.diff(self.ends)]
 
 
 def make_strategy(kind, arguments):
@@ -49,14 +34,6 @@ def make_strategy(kind, arguments):
     return cls(communication_options=options)
 
 
-def global_batches(examples, size):
-    """Yields the same batch forever, so that no time is spent on data."""
-    rng = np.random.default_rng(0)
-    images = rng.standard_normal((examples, size, size, 3), dtype="float32")
-    labels = rng.integers(0, 1000, examples)
-    return tf.data.Dataset.from_tensors((images, labels)).repeat()
-
-
 def main():
     job = json.loads(sys.argv[1])
     # First: a cluster can be formed only before TensorFlow runs an operation.
@@ -64,13 +41,7 @@ def main():
     keras.utils.set_random_seed(0)
     size = job["image_size"]
     with strategy.scope():
-        model = keras.applications.ResNet50(
-            weights=None, input_shape=(size, size, 3), classifier_activation=None
-        )
-        model.compile(
-            optimizer=keras.optimizers.SGD(1e-3, momentum=0.9),
-            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        )
+        model = compiled_resnet50(size)
     replicas = 1 if job["strategy"] == "none" else job["workers"]
     times = StepTimes()
     callbacks = [times]
@@ -88,14 +59,11 @@ def main():
     )
     result = {
         "step_ms": times.milliseconds[job["warm_up"] :],
-        "parameters": sum(int(np.prod(w.shape)) for w in model.trainable_weights),
+        "parameters": parameters(model),
         "timeline": callbacks[-1].timeline if job["trace"] else None,
         "versions": {name: version(name) for name in ("tensorflow", "keras", "numpy")},
     }
-    # A reader sees the whole file or none.
-    with open(job["result"] + ".part", "w") as file:
-        json.dump(result, file)
-    os.replace(job["result"] + ".part", job["result"])
+    write(job, result)
 
 
 if __name__ == "__main__":

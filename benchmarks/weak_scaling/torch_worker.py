@@ -5,12 +5,12 @@ It runs in an environment that has PyTorch and does not need keras_fastnet.
 
 import itertools
 import json
-import os
 import sys
 import time
 
 import torch
 import torch.distributed
+from job_result import write
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch_resnet50 import resnet50
@@ -60,10 +60,7 @@ def main():
         "parameters": parameters,
         "versions": {"torch": torch.__version__},
     }
-    # A reader sees the whole file or none.
-    with open(job["result"] + ".part", "w") as file:
-        json.dump(result, file)
-    os.replace(job["result"] + ".part", job["result"])
+    write(job, result)
 
 
 if __name__ == "__main__":

@@ -307,7 +307,8 @@ def _let_go(iterators: list[Any]) -> None:
 
     Deleting a TensorFlow iterator with `tf.data.AUTOTUNE` may wait up to a minute for
     its autotuner, which is woken before it is asked to end, and sleeps again. All other
-    workers would wait as well.
+    workers would wait as well. Python waits for the thread before it ends: one that
+    returns from TensorFlow later would abort the process (SIGABRT).
 
     Args:
         iterators: The only references to them.
