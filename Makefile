@@ -15,7 +15,7 @@ PIP_OPTIONS := --quiet --disable-pip-version-check
 # Tests with workers one after another, beside them those that need a core only.
 TWO_AT_A_TIME := -n 2 --dist loadgroup
 
-.PHONY: help demo test test-landing test-all test-slow test-oldest test-nightly test-clusters \
+.PHONY: help demo test test-landing test-all test-slow test-oldest test-nightly test-clusters test-gpu \
 	test-legacy test-legacy-smoke test-keras test-keras-smoke lint dist docs format figures clean
 
 help:  ## Show this list.
@@ -43,6 +43,12 @@ test-nightly: $(NIGHTLY)/dev.stamp  ## Run the same subset on the nightly build 
 
 test-clusters: $(RAY)/dev.stamp  ## Run those with real schedulers: Slurm, Ray.
 	$(RAY)/bin/python -m pytest -m "clusters"
+
+test-gpu: $(VENV)/dev.stamp  ## Run a subset with all workers on the first GPU; needs NCCL 2.30.
+	CUDA_VISIBLE_DEVICES=0 $(VENV)/bin/python -m pytest $(GPU_TESTS)
+
+GPU_TESTS := tests/equality/test_ways.py tests/collectives/test_torus.py \
+	-k "not mpi and not nine and not three_workers"
 
 test-legacy: legacy-models legacy-addons  ## Run what applies on Keras 2, in both its environments.
 

@@ -20,6 +20,8 @@ def pytest_configure(config: pytest.Config) -> None:
     folder = tempfile.TemporaryDirectory(prefix="fastnet-", ignore_cleanup_errors=True)
     config.add_cleanup(folder.cleanup)
     os.environ["TMPDIR"] = folder.name
+    # `make test-gpu` names one.
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
 
 def _fixture(name: str):

@@ -19,9 +19,23 @@ import sys
 from keras_fastnet.launcher.worker_environment import processor_name
 
 HERE = pathlib.Path(__file__).parent
-PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
-# Optimizer and micro-batches per update: 256 of 128 images are 32,768.
-TRAININGS = (("SGD", 1), ("LARS", 1), ("LARS", 256))
+XLA = "--jit-compile"
+BFLOAT16 = ("--precision", "mixed_bfloat16")
+FLOAT16 = ("--precision", "mixed_float16")
+LARS = ("--optimizer", "LARS")
+TRAININGS = (
+    *((*BFLOAT16, *how) for how in (("--keras",), (), LARS)),
+    *((*BFLOAT16, *how, XLA) for how in (("--keras",), LARS)),
+    # 256 micro-batches of 128 images are 32,768.
+    (*BFLOAT16, *LARS, XLA, "--accumulation-steps", "256", "--epochs", "3"),
+    *(
+        (*BFLOAT16, *LARS, XLA, "--accumulation-steps", "8", *n)
+        for n in ((), ("--noise",))
+    ),
+    *(how for how in (("--keras",), (), LARS)),
+    *((*FLOAT16, *LARS, *xla) for xla in ((), (XLA,))),
+    *((*how, XLA) for how in (("--keras",), LARS)),
+)
 _CLOCKS = (
     "name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.limit,memory.total"
 )
@@ -71,24 +85,13 @@ def main() -> None:
     result = {
         "conditions": conditions(),
         "update": measured("update", smoke=args.smoke),
-        "training": [
-            measured(
-                "training",
-                *("--precision", precision, "--optimizer", optimizer),
-                *(
-                    "--accumulation-steps",
-                    str(2 if args.smoke and steps > 1 else steps),
-                ),
-                *(["--jit-compile"] if jit_compile else []),
-                smoke=args.smoke,
-            )
-            for precision in PRECISIONS
-            for optimizer, steps in TRAININGS
-            for jit_compile in (False, True)
-        ],
+        "training": [],
     }
-    if not args.smoke:
-        args.output.write_text(json.dumps(result, indent=1) + "\n")
+    for options in TRAININGS:
+        result["training"].append(measured("training", *options, smoke=args.smoke))
+        if not args.smoke:
+            # A run that is cut short leaves what it has measured.
+            args.output.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Measures images per second and peak memory of ResNet-50 in `model.fit`.
 
-The images are already on the device: reading them is not measured.
+The images come from the host's memory as `uint8`: reading and decoding them is not
+measured.
 """
 
 import json
@@ -11,81 +12,110 @@ import time
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import keras
+import numpy as np
 import tensorflow as tf
 from device import device, parser, peak_bytes
 
 from keras_fastnet import LARS, LargeBatchOptimizer, TorusStrategy
+from keras_fastnet.callbacks import GradientNoise
 
 BATCH, SIZE = 128, 224
 
 
 class Epochs(keras.callbacks.Callback):
-    """Records how long every epoch takes."""
+    """Records how long every epoch takes, and the first step."""
 
     def __init__(self):
         super().__init__()
         self.seconds = []
+        self.first_step = None
 
     def on_epoch_begin(self, epoch, logs=None):
         self.begun = time.perf_counter()
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.first_step is None:
+            self.first_step = time.perf_counter() - self.begun
 
     def on_epoch_end(self, epoch, logs=None):
         self.seconds.append(time.perf_counter() - self.begun)
 
 
+def resnet50(size):
+    images = keras.Input([size, size, 3], dtype="uint8")
+    values = keras.layers.Rescaling(1 / 127.5, -1.0)(images)
+    return keras.applications.ResNet50(
+        weights=None, input_tensor=values, classifier_activation=None
+    )
+
+
+def small(size):
+    return keras.Sequential(
+        [
+            keras.Input([size, size, 3], dtype="uint8"),
+            keras.layers.Rescaling(1 / 127.5, -1.0),
+            keras.layers.Conv2D(4, 3, strides=4),
+            keras.layers.BatchNormalization(),
+            keras.layers.Flatten(),
+            keras.layers.Dense(1000),
+        ]
+    )
+
+
 def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--precision", default="float32")
-    arguments.add_argument("--optimizer", choices=("SGD", "LARS"), required=True)
+    arguments.add_argument("--optimizer", choices=("SGD", "LARS"), default="SGD")
+    arguments.add_argument(
+        "--keras", action="store_true", help="without a strategy, as Keras comes"
+    )
     arguments.add_argument("--accumulation-steps", type=int, default=1)
+    arguments.add_argument("--noise", action="store_true", help="with GradientNoise")
+    arguments.add_argument("--steps", type=int, default=32, help="of an epoch")
+    arguments.add_argument("--epochs", type=int, default=5)
     arguments.add_argument("--jit-compile", action="store_true")
     args = arguments.parse_args()
     place = device(args.smoke)
-    batch, size, depth = (2, 32, "small") if args.smoke else (BATCH, SIZE, "ResNet-50")
+    batch, size = (2, 32) if args.smoke else (BATCH, SIZE)
     keras.config.set_dtype_policy(args.precision)
-    optimizer = (
-        LARS(1.0) if args.optimizer == "LARS" else keras.optimizers.SGD(0.1, 0.9)
-    )
-    if args.accumulation_steps > 1:
-        TorusStrategy()
-        optimizer = LargeBatchOptimizer(optimizer, args.accumulation_steps)
-    if args.smoke:
-        model = keras.Sequential(
-            [
-                keras.layers.Conv2D(4, 3, strides=4),
-                keras.layers.BatchNormalization(),
-                keras.layers.Flatten(),
-                keras.layers.Dense(1000),
-            ]
+    strategy = tf.distribute.get_strategy() if args.keras else TorusStrategy()
+    with strategy.scope():
+        optimizer = (
+            LARS(1.0)
+            if args.optimizer == "LARS"
+            else keras.optimizers.SGD(0.1, momentum=0.9)
         )
-    else:
-        model = keras.applications.ResNet50(weights=None, classifier_activation=None)
-    model.compile(
-        optimizer,
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        jit_compile=args.jit_compile,
-    )
-    with tf.device(place):
-        images = tf.random.uniform([batch, size, size, 3])
-        labels = tf.random.uniform([batch], maxval=1000, dtype=tf.int64)
-    steps = args.accumulation_steps * (1 if args.accumulation_steps > 1 else 50)
-    steps = min(steps, 4) if args.smoke else steps
-    data = tf.data.Dataset.from_tensors((images, labels)).repeat(steps)
+        if args.accumulation_steps > 1:
+            optimizer = LargeBatchOptimizer(optimizer, args.accumulation_steps)
+        model = small(size) if args.smoke else resnet50(size)
+        model.compile(
+            optimizer,
+            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            jit_compile=args.jit_compile,
+        )
+    generator = np.random.default_rng(0)
+    images = generator.integers(0, 256, [batch, size, size, 3], dtype="uint8")
+    labels = generator.integers(0, 1000, batch)
+    steps = max(args.steps, args.accumulation_steps)
+    data = tf.data.Dataset.from_tensors((images, labels)).repeat(steps).prefetch(2)
     epochs = Epochs()
-    model.fit(data, epochs=3 if args.smoke else 5, verbose=0, callbacks=[epochs])
-    # The first epoch traces and compiles.
-    speed = batch * steps / statistics.median(epochs.seconds[1:])
-    tf32 = tf.config.experimental.tensor_float_32_execution_enabled()
+    callbacks = [epochs, *([GradientNoise()] if args.noise else [])]
+    history = model.fit(data, epochs=args.epochs, verbose=0, callbacks=callbacks)
     result = {
         "part": "training",
-        "model": depth,
-        "optimizer": args.optimizer,
         "precision": args.precision,
         "jit_compile": args.jit_compile,
+        "optimizer": args.optimizer,
+        "strategy": not args.keras,
+        "noise": args.noise,
         "batch": batch,
         "global_batch": batch * args.accumulation_steps,
-        "images_a_second": speed,
-        "tensor_float_32": tf32,
+        # The first epoch traces and compiles.
+        "images_a_second": batch * steps / statistics.median(epochs.seconds[1:]),
+        "epoch_seconds": epochs.seconds,
+        "first_step_seconds": epochs.first_step,
+        "last_loss": history.history["loss"][-1],
+        "tensor_float_32": tf.config.experimental.tensor_float_32_execution_enabled(),
         "peak_bytes": peak_bytes(place),
     }
     print(json.dumps(result))

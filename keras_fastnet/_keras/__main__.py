@@ -14,6 +14,10 @@ _ELSEWHERE = (
     ("`_aggregate_additional_loss` of a model", "during its step on a replica"),
     ("`assign` of weights and of layers' states", "in custom steps and layers"),
     ("`result` of metrics", "while a step computes results over all replicas"),
+    (
+        "`configure_collective_ops` of TensorFlow's context",
+        "while a strategy on GPUs is made",
+    ),
     ("`all_reduce` of a replica's context", "while an optimizer receives sums"),
     ("`_get_iterator` of a `PyDataset`'s adapter", "while workers iterate over it"),
     ("`fit` of a model", "until `fastnet check` has reached a script's first call"),

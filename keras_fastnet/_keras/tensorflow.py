@@ -5,6 +5,7 @@
 """
 
 import contextlib
+import functools
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -51,6 +52,24 @@ def _keep_scope(original):
     original()
     if scope is not None:
         ops._default_graph_stack._global_default_graph = graph
+
+
+@contextlib.contextmanager
+def nccl_for_all_workers() -> Iterator[None]:
+    """Has worker 0 of a cluster that starts meanwhile choose NCCL on GPUs.
+
+    Worker 0 resolves the operations of all, without knowing what they ask for.
+    Otherwise it finds no reduce-scatter.
+    """
+    current = context.context()
+    configure = current.configure_collective_ops
+    current.configure_collective_ops = functools.partial(
+        configure, use_nccl_communication=True
+    )
+    try:
+        yield
+    finally:
+        del current.configure_collective_ops
 
 
 def tensorflow_has_run() -> bool:

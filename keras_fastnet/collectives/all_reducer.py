@@ -21,6 +21,11 @@ _WIRE_DTYPES = {
     tf.uint32: tf.int64,
     tf.uint64: tf.int64,
 }
+_FEW_DTYPES = {
+    tf.bfloat16: tf.float32,
+    tf.float16: tf.float32,
+    tf.int32: tf.int64,
+}
 # TensorFlow slices a vector without a copy if the slice starts at a multiple.
 _ALIGNED_BYTES = 64
 
@@ -57,9 +62,11 @@ class BucketSums(Protocol):
     Attributes:
         cuts_tensors: Whether to split a large tensor over several buckets rather than
             enlarge a bucket.
+        adds_few_dtypes: Whether it adds `float32`, `float64` and `int64` only.
     """
 
     cuts_tensors: bool
+    adds_few_dtypes: bool
 
     def sum(
         self, tensors: Sequence[tf.Tensor], buckets: Sequence[Bucket]
@@ -137,7 +144,8 @@ class AllReducer:
                 f"Tensors to sum over replicas must have one of these dtypes: {names}. "
                 f"Received: {dtype.name}. Cast the tensor first."
             )
-        return _WIRE_DTYPES[dtype]
+        sent = _WIRE_DTYPES[dtype]
+        return _FEW_DTYPES.get(sent, sent) if self._sums.adds_few_dtypes else sent
 
 
 def plan_buckets(

@@ -198,6 +198,7 @@ class MpiBucketSums:
 
     # Buckets are cut into segments here; joining split tensors would cost a copy.
     cuts_tensors = False
+    adds_few_dtypes = False
 
     def __init__(self, grid_sums: GridSums, everyone: MpiGroup, ranks: Sequence[int]):
         self._grid_sums = grid_sums

@@ -17,17 +17,25 @@ _SUM = {"merge_op": "Add", "final_op": "Id"}
 _KEYS = 2**31
 
 
+def new_order(device: str) -> tf.Variable:
+    """Returns a variable: TensorFlow runs operations that share it in program order."""
+    with tf.init_scope(), tf.device(device):
+        return tf.Variable(0.0, trainable=False)
+
+
 class TensorFlowGroup:
     """A `Group` on the collectives of TensorFlow's runtime.
 
     On CPUs they use gRPC, which has no reduce-scatter, so it is an exchange of chunks
-    and a local sum: the same bytes, in one step. On GPUs NCCL has all of them.
+    and a local sum: the same bytes, in one step. `float16` and `bfloat16` are added in
+    `float32` and rounded once, on the rank that sums a chunk.
 
-    `float16` and `bfloat16` are added in `float32` and rounded once, on the rank that
-    sums a chunk.
+    On GPUs NCCL has all but the exchange, which TensorFlow's NCCL makes between the
+    devices of one process only, in silence.
 
-    Operations of one group run one after the other, in the order in which the program
-    issues them; operations of different groups may overlap.
+    Operations that share an order run one after the other, as the program issues them;
+    others may overlap. Over NCCL all operations of a device share one: ranks that run
+    two groups' operations in different orders wait for each other.
 
     TensorFlow's workers match operations by keys: one for the group, one for each
     operation in it. TensorFlow's own strategies draw a new key for each operation of
@@ -39,7 +47,8 @@ class TensorFlowGroup:
         name: The group's name, the same on all of its ranks and unique to it.
         size: Number of ranks.
         device: This rank's device.
-        nccl: Whether NCCL connects the ranks. Defaults to `False`.
+        nccl_order: The order of the device's operations (`new_order`), if NCCL connects
+            the ranks; `None` for gRPC. Defaults to `None`.
         timeout_seconds: Seconds to wait for the other ranks; 0.0 for no limit. Defaults
             to `0.0`.
     """
@@ -50,21 +59,19 @@ class TensorFlowGroup:
         size: int,
         device: str,
         *,
-        nccl: bool = False,
+        nccl_order: tf.Variable | None = None,
         timeout_seconds: float = 0.0,
     ):
         self.size = size
         self._device = device
-        self._nccl = nccl
-        with tf.init_scope(), tf.device(device):
-            # TensorFlow runs operations that share a resource in program order.
-            self._order = tf.Variable(0.0, trainable=False)
+        self._nccl = nccl_order is not None
+        self._order = new_order(device) if nccl_order is None else nccl_order
         self.mark = CollectiveMark(device)
         self._settings = {
             "group_size": size,
             "group_key": zlib.crc32(name.encode()) % _KEYS,
             "ordering_token": [self._order.handle],
-            "communication_hint": "nccl" if nccl else "ring",
+            "communication_hint": "nccl" if self._nccl else "ring",
             "timeout_seconds": timeout_seconds,
         }
 
@@ -72,7 +79,7 @@ class TensorFlowGroup:
         """Sums vectors and scatters the sum; see `Group.reduce_scatter`."""
         if self.size == 1:
             return vector
-        if self._nccl and vector.dtype not in _HALVES:
+        if self._nccl:
             return self._run(tf.raw_ops.CollectiveReduceScatterV2, vector, **_SUM)
         return self._exchange_and_sum(tf.reshape(vector, [self.size, -1]))
 
@@ -95,7 +102,7 @@ class TensorFlowGroup:
         """Sums vectors with few bytes; see `Group.start_all_reduce`."""
         if self.size == 1:
             total = vector
-        elif vector.dtype in _HALVES:
+        elif vector.dtype in _HALVES:  # Never over NCCL: see `AllReducer`.
             # TensorFlow would round after each addition.
             total = self.gather(self.reduce_scatter(vector))
         else:
@@ -107,6 +114,8 @@ class TensorFlowGroup:
         """Sums vectors with few messages; see `Group.gather_and_sum`."""
         if self.size == 1:
             return vector
+        if self._nccl:
+            return self.start_all_reduce(vector)()
         with tf.device(self._device):
             # An exchange sends to all ranks at once; TensorFlow's gather is a ring.
             copies = tf.tile(vector[tf.newaxis], [self.size, 1])
@@ -155,7 +164,7 @@ def tensorflow_sums(
     first_rank: int,
     algorithm_for: Callable[[int], Algorithm],
     *,
-    nccl: bool = False,
+    nccl_orders: Sequence[tf.Variable] | None = None,
     timeout_seconds: float = 0.0,
     watch: Callable[[Callable[[], float]], None] = lambda clock: None,
 ) -> list["TensorFlowBucketSums"]:
@@ -169,7 +178,8 @@ def tensorflow_sums(
         devices: This worker's devices.
         first_rank: The rank of the first device; the others follow.
         algorithm_for: See `GridSums`.
-        nccl: Whether NCCL connects the ranks. Defaults to `False`.
+        nccl_orders: The order of each device's operations, if NCCL connects the ranks;
+            `None` for gRPC. Defaults to `None`.
         timeout_seconds: Seconds that a collective waits for the other ranks; 0.0 for no
             limit. Defaults to `0.0`.
         watch: Called with a clock of each group, which returns the seconds that it has
@@ -179,14 +189,15 @@ def tensorflow_sums(
     def groups(names: Sequence[str], size: int) -> list[TensorFlowGroup]:
         made = [
             TensorFlowGroup(
-                name, size, device, nccl=nccl, timeout_seconds=timeout_seconds
+                name, size, device, nccl_order=order, timeout_seconds=timeout_seconds
             )
-            for name, device in zip(names, devices, strict=True)
+            for name, device, order in zip(names, devices, orders, strict=True)
         ]
         for group in made:
             watch(group.mark.waited)
         return made
 
+    orders = nccl_orders or [None] * len(devices)
     layout = rows_of_ranks(grid, hosts)
     ranks = range(first_rank, first_rank + len(devices))
     own_rows = [
@@ -195,12 +206,16 @@ def tensorflow_sums(
     rows = groups([f"row {i} of {layout}" for i in own_rows], grid.columns)
     # TensorFlow decides the order of a group's ranks, so a column consists of the ranks
     # that it gives the same chunk.
-    orders = _gather_all(rows, ranks)
-    own_columns = map(list.index, orders, ranks)
+    own_columns = list(map(list.index, _gather_all(rows, own_rows, ranks), ranks))
     columns = groups([f"column {i} of {layout}" for i in own_columns], grid.rows)
     everyone = groups([f"all of {grid}"] * len(devices), grid.size)
+    if nccl_orders:
+        # Connects them, as the rows already are.
+        _gather_all(columns, own_columns, ranks)
+        _gather_all(everyone, [0] * len(devices), ranks)
+    few_dtypes = bool(nccl_orders) or "GPU" in devices[0]
     return [
-        TensorFlowBucketSums(GridSums(*parts, algorithm_for))
+        TensorFlowBucketSums(GridSums(*parts, algorithm_for), few_dtypes=few_dtypes)
         for parts in zip(rows, columns, everyone, strict=True)
     ]
 
@@ -210,13 +225,17 @@ class TensorFlowBucketSums:
 
     Args:
         grid_sums: The collectives of one device.
+        few_dtypes: Whether TensorFlow adds only `float32`, `float64` and `int64`
+            correctly, as on GPUs: `int32` it refuses, over NCCL also `bfloat16`, and
+            NCCL rounds `float16` after each addition. Defaults to `False`.
     """
 
     # A collective sends a whole vector, so only several vectors can overlap.
     cuts_tensors = True
 
-    def __init__(self, grid_sums: GridSums):
+    def __init__(self, grid_sums: GridSums, *, few_dtypes: bool = False):
         self._grid_sums = grid_sums
+        self.adds_few_dtypes = few_dtypes
 
     def sum(
         self, tensors: Sequence[tf.Tensor], buckets: Sequence[Bucket]
@@ -266,15 +285,20 @@ def _append_zeros(
 
 
 def _gather_all(
-    groups: Sequence[TensorFlowGroup], values: Sequence[int]
+    groups: Sequence[TensorFlowGroup], indices: Sequence[int], values: Sequence[int]
 ) -> list[list[int]]:
-    """Returns the values of all ranks of each group, given this worker's values."""
+    """Returns the values of all ranks of each group, given this worker's values.
 
-    @tf.function
-    def gather():
-        return [
-            group.gather(tf.constant([value], tf.int32))
-            for group, value in zip(groups, values, strict=True)
-        ]
-
-    return [gathered.numpy().tolist() for gathered in gather()]
+    One group after the other, in the order of their indices: TensorFlow connects a
+    group with NCCL at its first use, under a lock, so that workers which begin with
+    different groups would wait for each other.
+    """
+    found: list[list[int]] = [[] for _ in groups]
+    for index in sorted(set(indices)):
+        own = [i for i, other in enumerate(indices) if other == index]
+        gather = tf.function(
+            lambda own=own: [groups[i].gather(tf.constant([values[i]])) for i in own]
+        )
+        for i, gathered in zip(own, gather(), strict=True):
+            found[i] = gathered.numpy().tolist()
+    return found

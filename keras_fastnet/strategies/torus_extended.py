@@ -1,5 +1,7 @@
 """The extended half of `TorusStrategy`: devices and reductions."""
 
+import contextlib
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,8 +22,10 @@ from keras_fastnet.collectives.grid_choice import (
     choose_grid,
 )
 from keras_fastnet.collectives.mpi_transport import mpi_sums
-from keras_fastnet.collectives.tensorflow_transport import tensorflow_sums
+from keras_fastnet.collectives.tensorflow_transport import new_order, tensorflow_sums
 from keras_fastnet.strategies.extended import FitExtended
+
+_KINDS = tf.distribute.experimental.CommunicationImplementation
 
 
 class TorusCrossDeviceOps(upstream.CollectiveAllReduce):
@@ -44,6 +48,25 @@ class TorusCrossDeviceOps(upstream.CollectiveAllReduce):
         self._marks = [CollectiveMark(device) for device in self._devices]
         for mark in self._marks:
             watch(mark.waited)
+
+    def connect_to_nccl(self, orders: Sequence[tf.Variable]) -> None:
+        """Connects what gathers sparse gradients. All workers must call it together.
+
+        Args:
+            orders: The order of each device's operations.
+        """
+        for launcher, order in zip(self._launchers, orders, strict=True):
+            launcher._ordering_token = order
+        sum_all = functools.partial(super()._all_reduce, tf.distribute.ReduceOp.SUM)
+
+        @tf.function
+        def sums() -> list[tf.Tensor]:
+            return [
+                sum_all(tf.zeros([1]), replica, self._options)
+                for replica in range(len(self._devices))
+            ]
+
+        sums()
 
     def _batch_all_gather(self, *args, **kwargs):
         # TensorFlow gathers only within functions, even if a program runs functions
@@ -105,15 +128,23 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
         recorder: FlightRecorder | None,
     ):
         self.recorder: Any = None
-        super().__init__(
-            strategy,
-            cluster_resolver=membership.resolver,
-            communication_options=communication_options,
-        )
+        gpus = tf.config.get_visible_devices("GPU")
+        nccl = gpus and communication_options.implementation != _KINDS.RING
+        with upstream.nccl_for_all_workers() if nccl else contextlib.nullcontext():
+            super().__init__(
+                strategy,
+                cluster_resolver=membership.resolver,
+                communication_options=communication_options,
+            )
         self.rank, self.workers = self._id_in_cluster, self._num_workers
         self.recorder = recorder
         if recorder is not None:
             recorder.start()
+        if wire_dtype is not None and self._uses_nccl:
+            raise ValueError(
+                "`wire_dtype` must be None on GPUs, where NCCL would round after each "
+                f"addition. Received: {wire_dtype.name}."
+            )
         self._wire_dtype = wire_dtype
         self.mpi = membership.mpi if self._suits_mpi(transport) else None
         devices = len(self.worker_devices)
@@ -151,8 +182,7 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
     def _uses_nccl(self) -> bool:
         """Returns whether collectives use NCCL."""
         options = self._communication_options
-        kinds = tf.distribute.experimental.CommunicationImplementation
-        return options.implementation != kinds.RING and all(
+        return options.implementation != _KINDS.RING and all(
             "GPU" in device for device in self.worker_devices
         )
 
@@ -171,6 +201,9 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
             algorithm_for: Returns the algorithm for a vector of the given number of
                 bytes.
         """
+        orders = None
+        if self.engine == "NCCL":
+            orders = [new_order(device) for device in self.worker_devices]
         all_sums: Sequence[BucketSums]
         if self.mpi is not None:
             peers = self.mpi.communicator, self.recorder.poll
@@ -182,7 +215,7 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
                 self.worker_devices,
                 self.rank * len(self.worker_devices),
                 algorithm_for,
-                nccl=self._uses_nccl,
+                nccl_orders=orders,
                 timeout_seconds=self._communication_options.timeout_seconds or 0.0,
                 watch=self._watch,
             )
@@ -192,7 +225,10 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
             )
             for sums in all_sums
         ]
-        return TorusCrossDeviceOps(reducers, self._watch, **self.collective_settings)
+        made = TorusCrossDeviceOps(reducers, self._watch, **self.collective_settings)
+        if orders:
+            made.connect_to_nccl(orders)
+        return made
 
     @property
     def collective_settings(self) -> dict[str, Any]:

@@ -21,17 +21,16 @@ def test_nccl_collectives_use_the_groups_of_the_grid(two_by_two, grid):
     assert len(of_device) == 4
     row_of, column_of = {}, {}
     for device, collectives in of_device.items():
-        kinds = [kind for kind, *_ in collectives]
         expected = ["CollectiveReduceScatterV2"] if columns > 1 else []
         expected += ["CollectiveReduceV2"] if rows > 1 else []
         expected += ["CollectiveGatherV2"] if columns > 1 else []
-        assert kinds == expected
-        assert {hint for *_, hint in collectives} == {"nccl"}
-        for kind, key, size, _ in collectives:
-            along_column = kind == "CollectiveReduceV2"
-            assert size == (rows if along_column else columns)
+        assert [made.kind for made in collectives] == expected
+        assert {made.hint for made in collectives} == {"nccl"}
+        for made in collectives:
+            along_column = made.kind == "CollectiveReduceV2"
+            assert made.size == (rows if along_column else columns)
             groups = column_of if along_column else row_of
-            assert groups.setdefault(device, key) == key
+            assert groups.setdefault(device, made.key) == made.key
     for groups, members in ((row_of, columns), (column_of, rows)):
         for key in groups.values():
             assert list(groups.values()).count(key) == members
@@ -41,13 +40,22 @@ def test_nccl_collectives_use_the_groups_of_the_grid(two_by_two, grid):
 
 
 @pytest.mark.distributed
-def test_half_precision_is_summed_in_float32_on_gpus(two_by_two):
-    for found in two_by_two.run("collectives_for_gpus", grid=(2, 2), dtype="bfloat16"):
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_is_summed_in_float32_on_gpus(two_by_two, dtype):
+    """TensorFlow's NCCL adds no bfloat16; NCCL rounds float16 after each addition."""
+    for found in two_by_two.run("collectives_for_gpus", grid=(2, 2), dtype=dtype):
         for collectives in found.values():
-            kinds = [kind for kind, *_ in collectives]
-            # NCCL would round after each addition.
-            assert "CollectiveReduceScatterV2" not in kinds
-            assert "CollectiveReduceV2" not in kinds
+            assert {made.dtype for made in collectives} == {"float32"}
+            assert "CollectiveReduceScatterV2" in {made.kind for made in collectives}
+
+
+@pytest.mark.distributed
+def test_collectives_of_a_gpu_share_an_order(two_by_two):
+    """Else two workers could run them in different orders, and wait for each other."""
+    for found in two_by_two.run("collectives_for_gpus", grid=(2, 2), sparse=True):
+        for collectives in found.values():
+            assert len({made.key for made in collectives}) == 3
+            assert len({made.order for made in collectives}) == 1
 
 
 @given(st.integers(1, 9), st.integers(0, 5), st.integers(0, 8))

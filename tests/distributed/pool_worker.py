@@ -4,6 +4,9 @@ import importlib
 import os
 import traceback
 from multiprocessing.connection import Client
+from typing import Any
+
+import tensorflow as tf
 
 _JOBS = (
     "backup_jobs",
@@ -17,12 +20,38 @@ _JOBS = (
     "scope_jobs",
     "step_jobs",
 )
+_GPU_MEGABYTES = 3000
+
+
+def divide_device(devices: int) -> Any:
+    """Makes logical devices of a CPU, or of a GPU if this process sees one.
+
+    All workers of a pool share the GPU (`make test-gpu`).
+
+    Returns:
+        The strategy's communication options: NCCL, or what FASTNET_POOL_GPU_CARRIER
+        names; `None` on a CPU.
+    """
+    gpus = tf.config.list_physical_devices("GPU")
+    if not gpus:
+        if devices > 1:
+            tf.config.set_logical_device_configuration(
+                tf.config.list_physical_devices("CPU")[0],
+                [tf.config.LogicalDeviceConfiguration()] * devices,
+            )
+        return None
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    part = tf.config.LogicalDeviceConfiguration(memory_limit=_GPU_MEGABYTES)
+    tf.config.set_logical_device_configuration(gpus[0], [part] * devices)
+    return tf.distribute.experimental.CommunicationOptions(
+        implementation=tf.distribute.experimental.CommunicationImplementation(
+            os.environ.get("FASTNET_POOL_GPU_CARRIER", "NCCL")
+        )
+    )
 
 
 def main() -> None:
     """Runs jobs until the pool closes the line."""
-    import tensorflow as tf
-
     import keras_fastnet
     from keras_fastnet._keras.keras_api import IS_KERAS_2, keras
     from keras_fastnet.cluster.environment import mpi_rank
@@ -36,13 +65,11 @@ def main() -> None:
 
         strategy = tpu_of_cpus.strategy(devices)
     else:
-        if devices > 1:
-            tf.config.set_logical_device_configuration(
-                tf.config.list_physical_devices("CPU")[0],
-                [tf.config.LogicalDeviceConfiguration()] * devices,
-            )
+        options = divide_device(devices)
         if "TF_CONFIG" in os.environ or mpi_rank(os.environ) or devices > 1:
-            strategy = keras_fastnet.TorusStrategy(start_timeout=60.0)
+            strategy = keras_fastnet.TorusStrategy(
+                communication_options=options, start_timeout=60.0
+            )
     with Client(os.environ["FASTNET_POOL_ADDRESS"]) as line:
         line.send(0 if strategy is None else strategy.rank)
         while True:

@@ -8,7 +8,7 @@ import ipaddress
 import os
 import socket
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import ml_dtypes
@@ -20,7 +20,7 @@ from keras_fastnet.collectives.cost_model import Topology
 from keras_fastnet.collectives.grid import Grid
 from keras_fastnet.collectives.grid_choice import GridChoice
 from keras_fastnet.collectives.mpi_transport import mpi_sums
-from keras_fastnet.collectives.tensorflow_transport import tensorflow_sums
+from keras_fastnet.collectives.tensorflow_transport import new_order, tensorflow_sums
 from keras_fastnet.strategies.torus_extended import TorusExtended
 from tests.distributed import jobs
 
@@ -98,7 +98,11 @@ def sums_on(
     if extended.mpi is None:
         devices = extended.worker_devices
         first = strategy.rank * len(devices)
-        return tensorflow_sums(grid, hosts, devices, first, algorithm_for)
+        nccl = extended.engine == "NCCL"
+        orders = [new_order(device) for device in devices] if nccl else None
+        return tensorflow_sums(
+            grid, hosts, devices, first, algorithm_for, nccl_orders=orders
+        )
     everyone = extended.mpi.communicator
     members = everyone.group.Incl(range(grid.size))
     peers = everyone.Create_group(members), extended.recorder.poll
@@ -137,14 +141,37 @@ def fit_on_grid(
     return jobs.fit(strategy, **settings)
 
 
+class Collective(NamedTuple):
+    """An operation that TensorFlow would run over NCCL.
+
+    Attributes:
+        kind: Its type.
+        key: Key of its group.
+        size: Ranks of its group.
+        dtype: What it sends.
+        hint: What is to carry it.
+        order: Which resource orders it among others.
+    """
+
+    kind: str
+    key: int
+    size: int
+    dtype: str
+    hint: str
+    order: int
+
+
 def collectives_for_gpus(
-    strategy: Any, *, grid: tuple[int, int], dtype: str = "float32"
-) -> dict[str, list[tuple[str, int, int, str]]]:
+    strategy: Any,
+    *,
+    grid: tuple[int, int],
+    dtype: str = "float32",
+    sparse: bool = False,
+) -> dict[str, list[Collective]]:
     """Traces, and does not run, a sum as GPUs with NCCL would have it.
 
     Returns:
-        For each of this worker's devices its collectives: kind, key and size of the
-        group, and what is to carry it.
+        The collectives of each of this worker's devices.
     """
     extended = strategy.extended
     with mock.patch.object(TorusExtended, "_uses_nccl", True):
@@ -153,6 +180,9 @@ def collectives_for_gpus(
 
     def step() -> Any:
         tensors = [tf.ones([1000], dtype), tf.ones([3, 5], dtype)]
+        if sparse:
+            rows = tf.constant([0, 2]), tf.constant([9, 4])
+            tensors.append(tf.IndexedSlices(tf.ones([2, 4]), *rows))
         context = tf.distribute.get_replica_context()
         return context.all_reduce(tf.distribute.ReduceOp.SUM, tensors)
 
@@ -160,13 +190,21 @@ def collectives_for_gpus(
         graph = tf.function(lambda: strategy.run(step)).get_concrete_function().graph
     finally:
         extended._cross_device_ops = before
-    found: dict[str, list[tuple[str, int, int, str]]] = {}
+    outside = {id(inside): id(captured) for captured, inside in graph.captures}
+    found: dict[str, list[Collective]] = {}
     for operation in graph.get_operations():
         if operation.type.startswith("Collective"):
             size, key = (tf.get_static_value(operation.inputs[i]) for i in (1, 2))
-            hint = operation.get_attr("communication_hint").decode()
-            here = found.setdefault(operation.device, [])
-            here.append((operation.type, int(key), int(size), hint))
+            found.setdefault(operation.device, []).append(
+                Collective(
+                    operation.type,
+                    int(key),
+                    int(size),
+                    operation.inputs[0].dtype.name,
+                    operation.get_attr("communication_hint").decode(),
+                    outside[id(operation.inputs[4])],
+                )
+            )
     return found
 
 

@@ -24,6 +24,9 @@ _ROOT = Path(__file__).parents[2]
 JOB_SECONDS = 240
 _MOST_JOBS = 40
 _ADDRESS = "FASTNET_POOL_ADDRESS"
+# Without effect on CPUs. CUDA loads a kernel when it first runs, if not told otherwise,
+# and then waits for NCCL's kernels, which wait for another rank on the same GPU.
+_SHARED_GPU = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "CUDA_MODULE_LOADING": "EAGER"}
 
 
 class WorkerError(Exception):
@@ -164,6 +167,7 @@ class WorkerPool:
             **os.environ,
             **variables,
             "TF_CPP_MIN_LOG_LEVEL": "2",
+            **_SHARED_GPU,
             "FASTNET_POOL_DEVICES": str(self._devices),
             "FASTNET_POOL_TPU": "1" if self._tpu else "",
         }

@@ -48,6 +48,13 @@ def test_one_device_strategy():
     assert model.optimizer.iterations.numpy() == 2
 
 
+def test_no_variable_stays_on_the_cpu():
+    """TensorFlow keeps int32 on the CPU, where XLA's programs for a GPU find nothing."""
+    optimizer = LargeBatchOptimizer(LARS(), 2)
+    optimizer.build([new_variable([1.0])])
+    assert "int32" not in {variable.dtype for variable in optimizer.variables}
+
+
 def test_saving_in_the_middle_of_an_update(tmp_path):
     x, y = jobs.examples(128)
     optimizer = LargeBatchOptimizer(LARS(1.0), 4, loss_scaling=True)

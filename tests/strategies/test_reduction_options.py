@@ -2,6 +2,7 @@
 
 import collections
 import types
+from unittest import mock
 
 import hypothesis
 import pytest
@@ -34,6 +35,14 @@ BUCKET = 2**22
 def test_wrong_options_raise_value_error(options, words):
     with pytest.raises(ValueError, match=f"(?s){words}"):
         TorusStrategy(**options)
+
+
+def test_no_wire_dtype_over_nccl():
+    with (
+        mock.patch.object(TorusExtended, "_uses_nccl", True),
+        pytest.raises(ValueError, match=r"must be None on GPUs.* Received: float16"),
+    ):
+        TorusStrategy(wire_dtype="float16")
 
 
 def test_a_second_call_with_the_same_arguments_returns_the_first():
