@@ -22,9 +22,9 @@ os.environ["XLA_FLAGS"] = "--xla_gpu_autotune_level=0"
 
 import numpy as np
 from jax._src.interpreters import mlir
-from jax._src.lib import xla_client
+from jax._src.lib import _jax, xla_client
+from jax._src.lib.mlir import ir
 from jax.experimental import topologies
-from program import module_of
 
 # From XLA's xla/backends/gpu/target_config/specs/h100_sxm.txtpb.
 H100 = """
@@ -54,6 +54,28 @@ device_description_str: "NVIDIA H100 80GB HBM3"
 """
 NO_KERNEL = ("parameter", "constant", "get-tuple-element", "tuple", "bitcast")
 OF_THE_HOST = ("infeed", "outfeed", "send", "recv")
+
+
+def module_of(program: bytes) -> ir.Module:
+    """Returns a program as a module, in a context of MLIR.
+
+    Args:
+        program: A serialized `HloModuleProto`.
+    """
+    module = _jax.mlir.xla_computation_to_mlir_module(
+        xla_client.XlaComputation(program)
+    )
+    # TensorFlow's copies of what it returns, in a dialect that JAX does not take.
+    text = re.sub(
+        r"mhlo\.copy (%\w+) : (tensor<[^>]*>)",
+        r"stablehlo.reshape \1 : (\2) -> \2",
+        re.sub(
+            r'"mhlo\.copy"\((%\w+)\) : \((tensor<[^>]*>)\) -> tensor<[^>]*>',
+            r"mhlo.copy \1 : \2",
+            str(ir.Module.parse(module)),
+        ),
+    )
+    return ir.Module.parse(text)
 
 
 def devices_of(kind: str) -> list:

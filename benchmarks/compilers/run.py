@@ -1,12 +1,9 @@
 """Compiles keras_fastnet's programs for GPUs and TPUs; neither device is needed.
 
     python benchmarks/compilers/run.py --jax-python PATH     # about 6 minutes
-    python benchmarks/compilers/run.py --export FOLDER       # for execute.py
 
 PATH is the Python of an environment with pip install "jax[cuda12]" libtpu, which does
 not need TensorFlow. Writes result.json; nothing runs, so it contains no speed.
-`--export` only writes the programs of one device, which execute.py runs and times on
-a machine that need not have TensorFlow.
 """
 
 import argparse
@@ -45,40 +42,13 @@ def exported(program: str, file: pathlib.Path, options: list[str]) -> dict:
     )
 
 
-def export(folder: pathlib.Path, images: list[str]) -> None:
-    """Writes the programs of one device, and what they are, to a folder.
-
-    Args:
-        folder: The folder.
-        images: Options of export.py for the training steps.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    programs = []
-    for number, (name, options, kind, _) in enumerate(CASES):
-        if kind != "h100":
-            continue
-        file = folder / f"{number}.hlo"
-        options = options + images if name == "gpu" else options
-        case = {"program": name, "options": options, "file": file.name}
-        programs.append(case | exported(name, file, options))
-        print(json.dumps(programs[-1]), flush=True)
-    (folder / "programs.json").write_text(json.dumps(programs, indent=1) + "\n")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--jax-python", metavar="PATH")
-    which.add_argument("--export", type=pathlib.Path, metavar="FOLDER")
-    parser.add_argument("--batch", default="128", help="exported images of a step")
-    parser.add_argument("--size", default="224", help="of exported images, in pixels")
+    parser.add_argument("--jax-python", metavar="PATH", required=True)
     parser.add_argument("--output", type=pathlib.Path, default=HERE / "result.json")
     args = parser.parse_args()
-    if args.export is not None:
-        export(args.export, ["--batch", args.batch, "--size", args.size])
-        return
     if shutil.which(args.jax_python) is None:
         parser.error(f"--jax-python must be a Python. Received: {args.jax_python}.")
     found = []
