@@ -23,14 +23,14 @@ _JOBS = (
 _GPU_MEGABYTES = 3000
 
 
-def divide_device(devices: int) -> Any:
+def divide_device(devices: int) -> dict[str, Any]:
     """Makes logical devices of a CPU, or of a GPU if this process sees one.
 
     All workers of a pool share the GPU (`make test-gpu`).
 
     Returns:
-        The strategy's communication options: NCCL, or what FASTNET_POOL_GPU_CARRIER
-        names; `None` on a CPU.
+        Options of the strategy: NCCL, or what FASTNET_POOL_GPU_CARRIER names; none on a
+        CPU.
     """
     gpus = tf.config.list_physical_devices("GPU")
     if not gpus:
@@ -39,15 +39,15 @@ def divide_device(devices: int) -> Any:
                 tf.config.list_physical_devices("CPU")[0],
                 [tf.config.LogicalDeviceConfiguration()] * devices,
             )
-        return None
+        return {}
     tf.config.experimental.enable_tensor_float_32_execution(False)
     part = tf.config.LogicalDeviceConfiguration(memory_limit=_GPU_MEGABYTES)
     tf.config.set_logical_device_configuration(gpus[0], [part] * devices)
-    return tf.distribute.experimental.CommunicationOptions(
-        implementation=tf.distribute.experimental.CommunicationImplementation(
-            os.environ.get("FASTNET_POOL_GPU_CARRIER", "NCCL")
-        )
-    )
+    experimental = tf.distribute.experimental
+    carrier = os.environ.get("FASTNET_POOL_GPU_CARRIER", "NCCL")
+    implementation = experimental.CommunicationImplementation(carrier)
+    options = experimental.CommunicationOptions(implementation=implementation)
+    return {"communication_options": options}
 
 
 def main() -> None:
@@ -67,9 +67,7 @@ def main() -> None:
     else:
         options = divide_device(devices)
         if "TF_CONFIG" in os.environ or mpi_rank(os.environ) or devices > 1:
-            strategy = keras_fastnet.TorusStrategy(
-                communication_options=options, start_timeout=60.0
-            )
+            strategy = keras_fastnet.TorusStrategy(start_timeout=60.0, **options)
     with Client(os.environ["FASTNET_POOL_ADDRESS"]) as line:
         line.send(0 if strategy is None else strategy.rank)
         while True:

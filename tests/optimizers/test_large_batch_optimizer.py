@@ -49,7 +49,7 @@ def test_one_device_strategy():
 
 
 def test_no_variable_stays_on_the_cpu():
-    """TensorFlow keeps int32 on the CPU, where XLA's programs for a GPU find nothing."""
+    """XLA, on a GPU, finds no int32: TensorFlow keeps it on the CPU."""
     optimizer = LargeBatchOptimizer(LARS(), 2)
     optimizer.build([new_variable([1.0])])
     assert "int32" not in {variable.dtype for variable in optimizer.variables}
