@@ -49,8 +49,11 @@ def seeded(make):
 @pytest.mark.parametrize(
     ("shuffle", "size", "options"),
     [
-        (False, 8, {}),
-        (True, 5, {"class_weight": {0: 1.0, 1: 2.0, 2: 3.0}}),
+        pytest.param(False, 8, {}, marks=pytest.mark.landing),
+        pytest.param(
+            *(True, 5, {"class_weight": {0: 1.0, 1: 2.0, 2: 3.0}}),
+            marks=pytest.mark.landing,
+        ),
         ("batch", ROWS, {}),
     ],
     ids=lambda value: str(value)[:14],

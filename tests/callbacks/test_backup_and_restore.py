@@ -89,6 +89,7 @@ def scheduler_and_best_weights():
     return keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.5 * rate), best
 
 
+@pytest.mark.landing
 @pytest.mark.parametrize(
     "kit", [warmup_and_plateau, growth_and_plateau, scheduler_and_best_weights]
 )
@@ -143,6 +144,7 @@ def test_a_file_sets_known_numbers_only(best):
     assert "on_epoch_end" not in vars(stopping)
 
 
+@pytest.mark.landing
 def test_two_fits_of_a_program_need_two_folders(tmp_path):
     def program(folders, stop_after=None):
         model, _ = fit(folders[0], epochs=2)

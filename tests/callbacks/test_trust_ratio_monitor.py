@@ -72,6 +72,7 @@ def test_means_equal_numpy(micro_batches, jit_compile):
     assert not any("bias" in key for key in history)
 
 
+@pytest.mark.landing
 def test_training_without_the_monitor_records_nothing():
     watched, never = (
         compiled(LargeBatchOptimizer(LARS(0.5, **SETTINGS), 2)) for _ in range(2)

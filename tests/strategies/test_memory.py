@@ -17,7 +17,6 @@ PAGES = BLOCK["nbytes"] // resource.getpagesize()
 
 
 @pytest.mark.distributed
-@pytest.mark.smoke
 def test_workers_use_the_same_memory_again(two_workers, python):
     for faults in two_workers.run("page_faults", **BLOCK):
         assert faults < 2 * PAGES
