@@ -362,6 +362,7 @@ def interleaved(behind, *, interleave=None, then_map=None, options=None):
     return data
 
 
+@pytest.mark.landing
 @pytest.mark.parametrize(
     "behind", [lambda x: x, lambda x: x.map(double)], ids=["early", "whole batches"]
 )

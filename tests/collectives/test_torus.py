@@ -108,8 +108,8 @@ def test_any_shapes_dtypes_and_buckets(four, specs, grid, algorithm, bucket_byte
 @pytest.mark.parametrize(
     ("grid", "algorithm"),
     [
-        pytest.param((2, 2), "torus", marks=pytest.mark.smoke),
-        *[((2, 2), "gather"), ((2, 2), "ring"), ((1, 4), "torus"), ((4, 1), "torus")],
+        *[((2, 2), algorithm) for algorithm in ALGORITHMS],
+        *[((1, 4), "torus"), ((4, 1), "torus")],
     ],
     ids=str,
 )
@@ -117,6 +117,16 @@ def test_sums_with_several_devices_per_worker(two_by_two, grid, algorithm):
     specs = [((33,), name) for name in DTYPES]
     results = two_by_two.run("sum_on_grid", grid=grid, algorithm=algorithm, specs=specs)
     assert_sums(results, specs, 4, seed=1)
+
+
+@pytest.mark.smoke
+def test_sums_within_one_process(one_by_two):
+    specs = [((33,), name) for name in DTYPES]
+    for grid in ((1, 2), (2, 1)):
+        results = one_by_two.run(
+            "sum_on_grid", grid=grid, algorithm="torus", specs=specs
+        )
+        assert_sums(results, specs, 2, seed=1)
 
 
 def test_sums_with_interleaved_hosts(four):

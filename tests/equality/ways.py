@@ -240,7 +240,7 @@ QUICK = {
         "two optimizers without a call",
         "own test step, traced",
     ],
-    "two_by_two": ["arrays that do not divide"],
+    "one_by_two": ["arrays that do not divide"],
     "two_mpi": ["micro-batches, LARS"],
 }
 """What `make test` runs, by cluster."""
