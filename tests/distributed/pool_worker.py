@@ -29,8 +29,7 @@ def divide_device(devices: int) -> dict[str, Any]:
     All workers of a pool share the GPU (`make test-gpu`).
 
     Returns:
-        Options of the strategy: NCCL, or what FASTNET_POOL_GPU_CARRIER names; none on a
-        CPU.
+        Options of the strategy: NCCL on a GPU, none on a CPU.
     """
     gpus = tf.config.list_physical_devices("GPU")
     if not gpus:
@@ -44,9 +43,8 @@ def divide_device(devices: int) -> dict[str, Any]:
     part = tf.config.LogicalDeviceConfiguration(memory_limit=_GPU_MEGABYTES)
     tf.config.set_logical_device_configuration(gpus[0], [part] * devices)
     experimental = tf.distribute.experimental
-    carrier = os.environ.get("FASTNET_POOL_GPU_CARRIER", "NCCL")
-    implementation = experimental.CommunicationImplementation(carrier)
-    options = experimental.CommunicationOptions(implementation=implementation)
+    nccl = experimental.CommunicationImplementation.NCCL
+    options = experimental.CommunicationOptions(implementation=nccl)
     return {"communication_options": options}
 
 
