@@ -4,7 +4,6 @@ import importlib
 import os
 import traceback
 from multiprocessing.connection import Client
-from typing import Any
 
 import tensorflow as tf
 
@@ -23,29 +22,21 @@ _JOBS = (
 _GPU_MEGABYTES = 3000
 
 
-def divide_device(devices: int) -> dict[str, Any]:
+def divide_device(devices: int) -> None:
     """Makes logical devices of a CPU, or of a GPU if this process sees one.
 
     All workers of a pool share the GPU (`make test-gpu`).
-
-    Returns:
-        Options of the strategy: NCCL on a GPU, none on a CPU.
     """
     gpus = tf.config.list_physical_devices("GPU")
-    if not gpus:
-        if devices > 1:
-            tf.config.set_logical_device_configuration(
-                tf.config.list_physical_devices("CPU")[0],
-                [tf.config.LogicalDeviceConfiguration()] * devices,
-            )
-        return {}
-    tf.config.experimental.enable_tensor_float_32_execution(False)
-    part = tf.config.LogicalDeviceConfiguration(memory_limit=_GPU_MEGABYTES)
-    tf.config.set_logical_device_configuration(gpus[0], [part] * devices)
-    experimental = tf.distribute.experimental
-    nccl = experimental.CommunicationImplementation.NCCL
-    options = experimental.CommunicationOptions(implementation=nccl)
-    return {"communication_options": options}
+    if gpus:
+        tf.config.experimental.enable_tensor_float_32_execution(False)
+        part = tf.config.LogicalDeviceConfiguration(memory_limit=_GPU_MEGABYTES)
+        tf.config.set_logical_device_configuration(gpus[0], [part] * devices)
+    elif devices > 1:
+        tf.config.set_logical_device_configuration(
+            tf.config.list_physical_devices("CPU")[0],
+            [tf.config.LogicalDeviceConfiguration()] * devices,
+        )
 
 
 def main() -> None:
@@ -63,9 +54,9 @@ def main() -> None:
 
         strategy = tpu_of_cpus.strategy(devices)
     else:
-        options = divide_device(devices)
+        divide_device(devices)
         if "TF_CONFIG" in os.environ or mpi_rank(os.environ) or devices > 1:
-            strategy = keras_fastnet.TorusStrategy(start_timeout=60.0, **options)
+            strategy = keras_fastnet.TorusStrategy(start_timeout=60.0)
     with Client(os.environ["FASTNET_POOL_ADDRESS"]) as line:
         line.send(0 if strategy is None else strategy.rank)
         while True:
