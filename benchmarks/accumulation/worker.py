@@ -40,7 +40,8 @@ def main() -> None:
     parser.add_argument("--updates", type=int, required=True)
     parser.add_argument("--output", required=True)
     arguments = parser.parse_args()
-    strategy = keras_fastnet.TorusStrategy()
+    # MPI would send by shared memory, which no interface counts.
+    strategy = keras_fastnet.TorusStrategy(transport="tensorflow")
     keras.utils.set_random_seed(0)
     steps = arguments.accumulation
     with strategy.scope():
