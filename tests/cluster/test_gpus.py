@@ -4,6 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keras_fastnet import TorusStrategy
+from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.cluster.gpus import divide_gpus, mpi_process_gpus, slurm_task_gpus
 from keras_fastnet.errors import ClusterError, UsageError
 from keras_fastnet.launcher.worker_environment import (
@@ -135,3 +137,15 @@ def test_gpu_lists_are_read(tmp_path):
     program.write_text("#!/bin/sh\necho 'GPU 0: H100 (UUID: 1)\nGPU 1: H100 (UUID: 2)'")
     program.chmod(0o755)
     assert visible_gpus({"PATH": str(tmp_path)}) == ["0", "1"]
+
+
+def test_a_step_without_xla_on_a_gpu_is_named(monkeypatch, capsys):
+    strategy = TorusStrategy(wait_timeout=61.0)
+    devices = ("/job:localhost/replica:0/task:0/device:GPU:0",)
+    monkeypatch.setattr(type(strategy.extended), "worker_devices", devices)
+    model = keras.Sequential([keras.layers.Dense(1)])
+    for jit_compile, printed in ((True, ""), (False, "`compile(jit_compile=True)`")):
+        model.compile(loss="mse", jit_compile=jit_compile)
+        strategy.fit_support.begin(model, "fit")
+        assert printed in (told := capsys.readouterr().out)
+        assert bool(told) is bool(printed)
