@@ -44,11 +44,11 @@ test-nightly: $(NIGHTLY)/dev.stamp  ## Run the same subset on the nightly build 
 test-clusters: $(RAY)/dev.stamp  ## Run those with real schedulers: Slurm, Ray.
 	$(RAY)/bin/python -m pytest -m "clusters"
 
-test-gpu: $(VENV)/dev.stamp  ## Run a subset with all workers on the first GPU; needs NCCL 2.30.
-	CUDA_VISIBLE_DEVICES=0 $(VENV)/bin/python -m pytest $(GPU_TESTS)
-
 GPU_TESTS := tests/equality/test_ways.py tests/collectives/test_torus.py \
 	-k "not mpi and not nine and not three_workers"
+
+test-gpu: $(VENV)/dev.stamp  ## Run a subset with all workers on the first GPU; needs NCCL 2.30.
+	CUDA_VISIBLE_DEVICES=0 $(VENV)/bin/python -m pytest $(GPU_TESTS)
 
 test-legacy: legacy-models legacy-addons  ## Run what applies on Keras 2, in both its environments.
 

@@ -7,7 +7,7 @@
 import contextlib
 import functools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -70,6 +70,12 @@ def nccl_for_all_workers() -> Iterator[None]:
         yield
     finally:
         del current.configure_collective_ops
+
+
+def share_orders(reductions: Any, orders: Sequence[tf.Variable]) -> None:
+    """Has the reductions of a `CollectiveAllReduce` follow an order for each device."""
+    for launcher, order in zip(reductions._launchers, orders, strict=True):
+        launcher._ordering_token = order
 
 
 def tensorflow_has_run() -> bool:

@@ -55,8 +55,7 @@ class TorusCrossDeviceOps(upstream.CollectiveAllReduce):
         Args:
             orders: The order of each device's operations.
         """
-        for launcher, order in zip(self._launchers, orders, strict=True):
-            launcher._ordering_token = order
+        upstream.share_orders(self, orders)
         sum_all = functools.partial(super()._all_reduce, tf.distribute.ReduceOp.SUM)
 
         @tf.function
@@ -140,13 +139,13 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
         self.recorder = recorder
         if recorder is not None:
             recorder.start()
-        if wire_dtype is not None and self._uses_nccl:
+        self._wire_dtype = wire_dtype
+        self.mpi = membership.mpi if self._suits_mpi(transport) else None
+        if wire_dtype is not None and self.engine == "NCCL":
             raise ValueError(
                 "`wire_dtype` must be None on GPUs, where NCCL would round after each "
                 f"addition. Received: {wire_dtype.name}."
             )
-        self._wire_dtype = wire_dtype
-        self.mpi = membership.mpi if self._suits_mpi(transport) else None
         devices = len(self.worker_devices)
         self.hosts = [host for host in hosts for _ in range(devices)]
         self.arrange(choose_grid(grid, self.hosts, self.bucket_bytes, self.engine))
