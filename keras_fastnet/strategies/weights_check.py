@@ -125,11 +125,12 @@ class WeightsCheck:
         """
         # This may be within a function that is traced.
         with tf.init_scope():
-            # Of the first device, not by `numpy`, which takes twice as long.
-            arrays = [local(v).value().numpy() for _, v in variables]
-            marks = [_mark(array) for array in arrays]
+            marks = [_mark(_array(variable)) for _, variable in variables]
             # Without the paths: names of layers may differ.
-            facts = [(a.shape, mark) for a, mark in zip(arrays, marks, strict=True)]
+            facts = [
+                (tuple(variable.shape), mark)
+                for (_, variable), mark in zip(variables, marks, strict=True)
+            ]
             digest = zlib.crc32(json.dumps(facts).encode())
             stops, digests = zip(
                 *self._workers.gather([stop, digest], purpose), strict=True
@@ -138,22 +139,19 @@ class WeightsCheck:
                 rows = [
                     {
                         "path": path,
-                        "kind": f"shape {array.shape}, dtype {array.dtype.name}",
+                        "kind": f"shape {tuple(variable.shape)}, dtype "
+                        f"{variable.dtype.name}",
                         "mark": mark,
-                        "norms": _norms(array),
+                        "norms": _norms(_array(variable)),
                         "new": id(variable) in self._new,
                     }
-                    for (path, variable), array, mark in zip(
-                        variables, arrays, marks, strict=True
-                    )
+                    for (path, variable), mark in zip(variables, marks, strict=True)
                 ]
                 by_worker = self._workers.gather(rows, purpose, last=True)
                 self._tell(by_worker, purpose, remedy)
                 same = zip(*by_worker, strict=True)
                 if taken := [i for i, rows in enumerate(same) if _is_taken(rows)]:
-                    self._take_from_chief(
-                        [variables[i][1] for i in taken], [arrays[i] for i in taken]
-                    )
+                    self._take_from_chief([variables[i][1] for i in taken])
         for _, variable in variables:
             self._new.pop(id(variable), None)
         return any(stops)
@@ -184,13 +182,15 @@ class WeightsCheck:
             )
             self._warned = True
 
-    def _take_from_chief(self, variables: list[Any], own: list[np.ndarray]) -> None:
-        content = self._workers.from_chief(b"".join(array.tobytes() for array in own))
+    def _take_from_chief(self, variables: list[Any]) -> None:
+        own = b"".join(_array(variable).tobytes() for variable in variables)
+        content = self._workers.from_chief(own)
         start = 0
-        for variable, array in zip(variables, own, strict=True):
-            part = content[start : start + array.nbytes]
+        for variable in variables:
+            dtype, shape = variable.dtype.as_numpy_dtype, tuple(variable.shape)
+            array = np.frombuffer(content, dtype, math.prod(shape), start)
             start += array.nbytes
-            variable.assign(np.frombuffer(part, array.dtype).reshape(array.shape))
+            variable.assign(array.reshape(shape))
         if self._is_chief:
             number = count(len(variables), "variable")
             print(f"fastnet: {number} set to the chief's values", flush=True)
@@ -200,6 +200,11 @@ def _variables(model: keras.Model) -> list[tuple[str, Any]]:
     """Returns the variables of which all workers must hold the same values."""
     shared = shared_state(model).items()
     return [(path, values.tensorflow_variable(variable)) for path, variable in shared]
+
+
+def _array(variable: Any) -> np.ndarray:
+    """Returns the values on the first device, on CPUs without a copy."""
+    return np.asarray(local(variable).value())
 
 
 def _mark(array: np.ndarray) -> int:

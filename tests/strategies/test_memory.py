@@ -1,13 +1,18 @@
-"""Memory that a step gives back is kept for the next one."""
+"""Memory that a step gives back is kept, and a comparison of weights takes none."""
 
 import platform
 import resource
+import tracemalloc
 
+import keras
 import pytest
+import tensorflow as tf
 
+from keras_fastnet.strategies.agreement import WorkerExchange
 from keras_fastnet.strategies.torus_strategy import keep_freed_memory
+from keras_fastnet.strategies.weights_check import WeightsCheck
 
-pytestmark = pytest.mark.skipif(
+of_glibc = pytest.mark.skipif(
     platform.libc_ver()[0] != "glibc", reason="it is glibc's memory that is kept"
 )
 
@@ -16,6 +21,7 @@ BLOCK = {"nbytes": 40 * 2**20, "times": 10}
 PAGES = BLOCK["nbytes"] // resource.getpagesize()
 
 
+@of_glibc
 @pytest.mark.distributed
 def test_workers_use_the_same_memory_again(two_workers, python):
     for faults in two_workers.run("page_faults", **BLOCK):
@@ -28,8 +34,24 @@ def test_workers_use_the_same_memory_again(two_workers, python):
     assert int(python("-c", command).stdout) >= BLOCK["times"] * PAGES
 
 
+@of_glibc
 @pytest.mark.parametrize("name", ["MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"])
 def test_glibc_variables_of_the_user_are_respected(name, monkeypatch):
     monkeypatch.setenv(name, "65536")
     monkeypatch.setattr("ctypes.CDLL", None)
     keep_freed_memory()
+
+
+def test_weights_are_compared_without_a_copy():
+    model = keras.Sequential([keras.Input((1000,)), keras.layers.Dense(1000)])
+    model.compile("sgd", "mse")
+    check = WeightsCheck(
+        WorkerExchange(tf.distribute.get_strategy()), {}, is_chief=True
+    )
+    tracemalloc.start()
+    try:
+        check.end_epoch(model, epoch=0, stop=False)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < model.layers[0].kernel.numpy().nbytes / 2
