@@ -73,6 +73,18 @@ def _fetch_beside_others(original, url, filename, *args, **kwargs):
     return write_whole(lambda path: original(url, path, *args, **kwargs), filename)
 
 
+@wrap(
+    file_utils,
+    "extract_open_archive",
+    stock="`get_file(extract=True)` shortens files that another worker is reading.",
+    until="Keras renames files after they are extracted.",
+)
+def _extract_beside_others(original, archive, path="."):
+    if not _is_shared(path):
+        return original(archive, path)
+    return write_whole(lambda spare: original(archive, spare), path)
+
+
 def _is_shared(path: Any) -> bool:
     """Returns whether other workers may write to a path; `False` for an open file."""
     several = any(strategy.num_workers > 1 for strategy in STRATEGIES)
@@ -83,7 +95,7 @@ def write_whole(write: Callable[[Any], Any], given: Any) -> Any:
     """Writes files to a temporary folder next to a path, and moves them there.
 
     Args:
-        write: Writes files to the path, or path prefix, that it is given.
+        write: Writes files to the path, path prefix or folder that it is given.
         given: The path.
 
     Returns:
@@ -93,17 +105,27 @@ def write_whole(write: Callable[[Any], Any], given: Any) -> Any:
     if not os.path.isdir(parent):
         # Raises an error that names the given path.
         return write(given)
-    indices = (".json", ".index")
     # On the same disk.
     with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=parent) as spare:
         result = write(os.path.join(spare, name))
         with _locked(parent):
-            # Indices last, after the files that they list.
-            for entry in sorted(os.listdir(spare), key=lambda e: e.endswith(indices)):
-                # To the target of a symbolic link.
-                target = os.path.realpath(os.path.join(parent, entry))
-                os.replace(os.path.join(spare, entry), target)
+            _move_files(spare, parent)
     return result
+
+
+def _move_files(source: str, folder: str) -> None:
+    """Moves all files of a folder into another, over files of the same names."""
+    indices = (".json", ".index")
+    # Indices last, after the files that they list.
+    for entry in sorted(os.listdir(source), key=lambda e: e.endswith(indices)):
+        # To the target of a symbolic link.
+        path, target = (os.path.join(f, entry) for f in (source, folder))
+        target = os.path.realpath(target)
+        if os.path.isdir(path) and not os.path.islink(path):
+            os.makedirs(target, exist_ok=True)
+            _move_files(path, target)
+        else:
+            os.replace(path, target)
 
 
 @contextlib.contextmanager

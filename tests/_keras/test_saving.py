@@ -79,6 +79,12 @@ def test_a_downloaded_file_is_whole(two_workers, tmp_path):
     assert found == [(False, (1 << 20) + 1)] * 2
 
 
+def test_an_archive_is_not_extracted_upon_files_that_are_read(two_workers, tmp_path):
+    texts = ["a/first.txt", "b.txt"]
+    found = two_workers.run("extract_again", folder=str(tmp_path))
+    assert found == [(texts, False)] * 2
+
+
 def test_the_chief_alone_asks_before_it_overwrites(two_workers, tmp_path):
     chief, other = two_workers.run("save_without_overwriting", folder=str(tmp_path))
     assert chief == {"asked": True, "kept": True}

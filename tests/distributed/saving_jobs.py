@@ -1,7 +1,10 @@
 """What the workers of a `WorkerPool` are told to do about files of models."""
 
 import http.server
+import io
 import os
+import pathlib
+import tarfile
 import threading
 import time
 import zipfile
@@ -187,6 +190,35 @@ def download(strategy: Any, *, folder: str) -> tuple[bool, int]:
         rest.set()
         thread.join()
     return early, os.path.getsize(path)
+
+
+def extract_again(strategy: Any, *, folder: str) -> tuple[list[str], bool]:
+    """Returns what an archive leaves behind, and whether its file was written upon.
+
+    Args:
+        folder: Where each worker keeps its own archive.
+    """
+    folder = os.path.join(folder, f"worker-{strategy.rank}")
+    os.makedirs(folder)
+    source = os.path.join(folder, "data.tar")
+    with tarfile.open(source, "w") as archive:
+        for name in ("a/first.txt", "b.txt"):
+            content = name.encode()
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+
+    def extracted() -> pathlib.Path:
+        path = keras.utils.get_file(
+            "unpacked", f"file://{source}", extract=True, cache_dir=folder
+        )
+        return pathlib.Path(path)
+
+    with (extracted() / "a" / "first.txt").open() as reader:
+        same = os.fstat(reader.fileno()).st_ino
+        found = sorted(extracted().rglob("*.txt"))
+        texts = [file.read_text() for file in found]
+        return texts, found[0].stat().st_ino == same
 
 
 def save_without_overwriting(strategy: Any, *, folder: str) -> dict[str, Any]:
