@@ -30,7 +30,7 @@ class Configuration:
     name: str
     worker: str
     strategy: str
-    arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
+    arguments: dict[str, Any] = dataclasses.field(default_factory=dict, hash=False)
     alone: str = ""
     mpi: bool = False
 
@@ -42,6 +42,7 @@ TORUS = "TorusStrategy"
 TORUS_ONE_BUCKET = "TorusStrategy, one bucket"
 TORCH_CEILING = "PyTorch, no communication"
 DDP = "PyTorch DDP, gloo"
+KERAS_DDP = "Keras on PyTorch"
 JAX_CEILING = "Keras on JAX, no communication"
 CEILINGS = {KERAS: KERAS_CEILING, TORCH: TORCH_CEILING, JAX: JAX_CEILING}
 """The machine's limit for the configurations of a worker script."""
@@ -101,6 +102,19 @@ CONFIGURATIONS = (
         {"wire_dtype": "float16"},
         alone=DDP,
     ),
+    Configuration(
+        f"{KERAS_DDP}, DDP, gloo",
+        TORCH,
+        "ddp",
+        {"keras": True},
+        alone=f"{KERAS_DDP}, DDP, gloo",
+    ),
     Configuration(JAX_CEILING, JAX, "none", alone=JAX_CEILING),
     Configuration("Keras on JAX, DataParallel, gloo", JAX, "data", alone=JAX_CEILING),
 )
+
+
+def named(text: str) -> list[Configuration]:
+    """Returns the configuration of a name, or else those whose names contain a text."""
+    exact = [c for c in CONFIGURATIONS if c.name.lower() == text.lower()]
+    return exact or [c for c in CONFIGURATIONS if text.lower() in c.name.lower()]

@@ -48,6 +48,7 @@ def main():
     )
     result = {
         "step_ms": times.milliseconds[job["warm_up"] :],
+        "first_step_at": times.first_step_at,
         "parameters": parameters(model),
         "versions": {"jax": version("jax")},
     }

@@ -59,6 +59,7 @@ def main():
     )
     result = {
         "step_ms": times.milliseconds[job["warm_up"] :],
+        "first_step_at": times.first_step_at,
         "parameters": parameters(model),
         "timeline": callbacks[-1].timeline if job["trace"] else None,
         "versions": {name: version(name) for name in ("tensorflow", "keras", "numpy")},

@@ -4,7 +4,7 @@ import argparse
 import pathlib
 import subprocess
 
-from configurations import CONFIGURATIONS, PEERS
+from configurations import CONFIGURATIONS, PEERS, named
 from processes import cores
 
 HERE = pathlib.Path(__file__).parent
@@ -38,7 +38,8 @@ def arguments(argv):
         action="append",
         default=[],
         metavar="TEXT",
-        help="only configurations whose name contains TEXT; may be repeated",
+        help="only the configuration of this name, or all whose names contain TEXT; "
+        "may be repeated",
     )
     parser.add_argument(
         "--trace",
@@ -61,7 +62,7 @@ def arguments(argv):
                 f"Received: {path}. Make the directory or choose another."
             )
     for text in args.only:
-        if not any(text.lower() in c.name.lower() for c in CONFIGURATIONS):
+        if not named(text):
             names = "\n  ".join(c.name for c in CONFIGURATIONS)
             parser.error(
                 "--only must be part of a configuration's name. "

@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import signal
 import statistics
 import subprocess
@@ -31,7 +32,7 @@ class ConfigurationError(Exception):
 
 
 def measure(configuration: Configuration, workers: int, settings: dict) -> dict:
-    """Returns the step time in milliseconds, the timeline and the versions.
+    """Returns what was measured, the timeline and the versions.
 
     Args:
         configuration: The configuration.
@@ -42,6 +43,7 @@ def measure(configuration: Configuration, workers: int, settings: dict) -> dict:
     Raises:
         ConfigurationError: A worker failed, or was not ready in time.
     """
+    others = _OtherPrograms()
     with contextlib.ExitStack() as stack:
         folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
         ports = stack.enter_context(reserved_ports(workers))
@@ -60,6 +62,7 @@ def measure(configuration: Configuration, workers: int, settings: dict) -> dict:
                     "addresses": f"127.0.0.1:{ports[0]}",
                     "result": str(folder / f"{rank}.json"),
                     "meeting_point": str(folder / "meeting-point"),
+                    "started_at": time.time(),
                 }
                 if configuration.strategy == "none":
                     environment.pop("TF_CONFIG")
@@ -91,9 +94,33 @@ def measure(configuration: Configuration, workers: int, settings: dict) -> dict:
     return {
         # A user waits for the slowest worker.
         "step_ms": max(statistics.median(r["step_ms"]) for r in results),
+        "peak_mib": max(r["peak_mib"] for r in results),
+        "first_step_s": max(r["first_step_s"] for r in results),
+        "other_cores": others.cores(),
         "timeline": results[0].get("timeline"),
         "versions": results[0]["versions"],
     }
+
+
+class _OtherPrograms:
+    """The processor time that other programs take from its creation on."""
+
+    def __init__(self):
+        self._start = time.monotonic()
+        self._seconds = self._of_others()
+
+    def cores(self) -> float:
+        """Returns the cores that they took on average, once all workers ended."""
+        seconds = self._of_others() - self._seconds
+        return max(seconds, 0.0) / (time.monotonic() - self._start)
+
+    def _of_others(self) -> float:
+        fields = pathlib.Path("/proc/stat").read_text().split(maxsplit=9)[1:9]
+        ticks = [int(field) for field in fields]
+        # Without the fourth and fifth, in which the processors were idle.
+        busy = (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
+        ours = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+        return busy - sum(usage.ru_utime + usage.ru_stime for usage in ours)
 
 
 def cores() -> list[int]:

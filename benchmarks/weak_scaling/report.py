@@ -16,17 +16,24 @@ from configurations import (
     Configuration,
 )
 
-# Milliseconds by configuration, then by number of workers (JSON's keys are
-# strings).
-Rounds = list[dict[str, dict[str, float]]]
+MEASURED = ("step_ms", "peak_mib", "first_step_s")
+"""Of a configuration in a round: the median step, a worker's largest memory, and the
+seconds from its start to the end of its first step; all of the slowest or largest."""
+
+# By configuration, then by number of workers (JSON's keys are strings), then by what
+# was measured.
+Rounds = list[dict[str, dict[str, dict[str, float]]]]
 COLUMNS = (
     ("step, 1 worker, ms", "one_worker_ms", 0),
     ("step, {workers} workers, ms", "step_ms", 0),
     ("images/s, {workers} workers", "images_per_second", 1),
     ("efficiency", "efficiency", 2),
     ("efficiency over no strategy", "efficiency_over_no_strategy", 2),
-    ("visible communication, ms", "communication_seen_ms", 0),
+    ("step over no communication", "step_over_no_communication", 2),
     ("step over DDP's", "step_over_ddp", 2),
+    ("memory, MiB", "peak_mib", 0),
+    ("memory over no communication", "memory_over_no_communication", 2),
+    ("first step after, s", "first_step_s", 1),
 )
 
 
@@ -58,10 +65,16 @@ def summary(
             "communication_seen_ms": _over_rounds(
                 rounds, lambda a, b: a - b, many, ideal
             ),
+            "step_over_no_communication": _over_rounds(rounds, _ratio, many, ideal),
             "step_over_ddp": _over_rounds(rounds, _ratio, many, ddp),
             "efficiency_over_ddp": _over_rounds(
                 rounds, lambda a, b, c, d: a / b / (c / d), one, many, (DDP, "1"), ddp
             ),
+            "peak_mib": _over_rounds(rounds, lambda a: a, many, of="peak_mib"),
+            "memory_over_no_communication": _over_rounds(
+                rounds, _ratio, many, ideal, of="peak_mib"
+            ),
+            "first_step_s": _over_rounds(rounds, lambda a: a, many, of="first_step_s"),
             "error": None,
         }
     return results
@@ -81,10 +94,10 @@ def _ratio(a, b):
     return a / b
 
 
-def _over_rounds(rounds, figure, *keys):
+def _over_rounds(rounds, figure, *keys, of="step_ms"):
     """Applies `figure` within each round, where noise affects all equally."""
     values = [
-        figure(*(r[name][workers] for name, workers in keys))
+        figure(*(r[name][workers][of] for name, workers in keys))
         for r in rounds
         if all(workers in r.get(name, {}) for name, workers in keys)
     ]

@@ -14,20 +14,27 @@ import shlex
 import signal
 import sys
 
-from configurations import CONFIGURATIONS, KERAS, PEERS, Configuration
+from configurations import CONFIGURATIONS, KERAS, PEERS, Configuration, named
 from options import arguments
 from processes import PARAMETERS, ConfigurationError, measure
-from report import buckets_save, summary, table
+from report import MEASURED, buckets_save, summary, table
 
 from keras_fastnet.launcher.worker_environment import processor_name
+
+MOST_CORES_OF_OTHERS = 0.1
+"""A round in which other programs take more, on average, is measured again."""
+
+
+class DisturbedError(Exception):
+    """Other programs disturbed a round."""
 
 
 def chosen(args) -> tuple[list[Configuration], dict[str, str]]:
     """Returns the configurations to run, and the skipped ones with the reason."""
     selected, skipped = [], {}
+    wanted = {configuration for text in args.only for configuration in named(text)}
     for configuration in CONFIGURATIONS:
-        texts = [text.lower() for text in args.only]
-        if texts and not any(text in configuration.name.lower() for text in texts):
+        if args.only and configuration not in wanted:
             continue
         package = PEERS.get(configuration.worker)
         if package and getattr(args, f"{package}_python") is None:
@@ -39,7 +46,7 @@ def chosen(args) -> tuple[list[Configuration], dict[str, str]]:
 
 
 def one_round(configurations, args, backwards, note):
-    """Returns the step times of a round, by name and number of workers.
+    """Returns what a round measured, by name and number of workers, and the versions.
 
     Args:
         configurations: Those to run.
@@ -66,9 +73,22 @@ def one_round(configurations, args, backwards, note):
             print(f"  {shown}: {error}", file=sys.stderr, flush=True)
             continue
         versions |= measured["versions"]
-        step = measured["step_ms"]
-        times.setdefault(configuration.name, {})[str(workers)] = step
-        print(f"  {shown}: {step:.0f} ms", file=sys.stderr, flush=True)
+        times.setdefault(configuration.name, {})[str(workers)] = {
+            key: round(measured[key], 3) for key in MEASURED
+        }
+        others = measured["other_cores"]
+        print(
+            f"  {shown}: {measured['step_ms']:.0f} ms, {measured['peak_mib']:.0f} MiB, "
+            f"first step after {measured['first_step_s']:.1f} s, "
+            f"others' cores {others:.2f}",
+            file=sys.stderr,
+            flush=True,
+        )
+        if others > MOST_CORES_OF_OTHERS:
+            raise DisturbedError(
+                f"other programs took {others:.2f} cores while {shown} ran, where "
+                f"{MOST_CORES_OF_OTHERS} are accepted"
+            )
     return times, versions
 
 
@@ -142,11 +162,21 @@ def main():
         else:
             errors[name] = error
 
-    for number in range(args.rounds):
+    refused = 0
+    while len(rounds) < args.rounds:
+        number = len(rounds)
         print(f"round {number + 1} of {args.rounds}", file=sys.stderr, flush=True)
         going = [c for c in configurations if c.name not in errors]
-        times, versions = one_round(going, args, number % 2 == 1, note)
+        try:
+            times, versions = one_round(going, args, number % 2 == 1, note)
+        except DisturbedError as error:
+            refused += 1
+            if refused > args.rounds:
+                sys.exit(f"Given up after {refused} disturbed rounds: {error}.")
+            print(f"  measured again: {error}", file=sys.stderr, flush=True)
+            continue
         rounds.append(times)
+        result["conditions"]["refused_rounds"] = refused
         result["conditions"]["versions"] |= versions
         # After every round, so that an interrupted run leaves a result.
         result |= {

@@ -1,0 +1,64 @@
+"""Measures how long several workers on this machine take to start.
+
+    python benchmarks/start/run.py
+
+The parts are the imports, until the last worker has them, and from then on the making
+of the strategy, until the last worker has it.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).parent
+
+
+def started(workers: int) -> dict[str, float]:
+    """Returns the seconds of the parts of one start."""
+    with tempfile.TemporaryDirectory() as folder:
+        begun = time.time()
+        command = ["-m", "keras_fastnet.cli", "run", "--workers", str(workers)]
+        command += [str(HERE / "worker.py"), folder]
+        subprocess.run(
+            [sys.executable, *command], check=True, stdout=subprocess.DEVNULL
+        )
+        found = [
+            json.loads(file.read_text()) for file in pathlib.Path(folder).iterdir()
+        ]
+    imported = max(each["imported"] for each in found)
+    made = max(each["made"] for each in found)
+    return {
+        "workers": workers,
+        "imports": imported - begun,
+        "strategy": made - imported,
+    }
+
+
+def main() -> None:
+    """Measures, and writes the result."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--workers", type=int, nargs="+", default=[2, 16])
+    arguments = parser.parse_args()
+    load = os.getloadavg()[0]
+    print("| Workers | Imports, s | Strategy, s | Strategy / imports |")
+    print("| ---: | ---: | ---: | ---: |")
+    rows = []
+    for _ in range(arguments.rounds):
+        for workers in arguments.workers:
+            row = started(workers)
+            rows.append(row)
+            parts = row["imports"], row["strategy"]
+            shown = f"{parts[0]:.1f} | {parts[1]:.1f} | {parts[1] / parts[0]:.3f}"
+            print(f"| {workers} | {shown} |", flush=True)
+    result = {"load_before": load, "processors": os.cpu_count(), "rows": rows}
+    (HERE / "result.json").write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,16 @@
+"""One worker of `run.py`: notes when it has imported TensorFlow and has its strategy."""
+
+import json
+import pathlib
+import sys
+import time
+
+import keras
+
+import keras_fastnet
+
+imported = time.time()
+strategy = keras_fastnet.TorusStrategy()
+found = {"imported": imported, "made": time.time(), "keras": keras.__version__}
+folder = pathlib.Path(sys.argv[1])
+(folder / f"{strategy.rank}.json").write_text(json.dumps(found))
