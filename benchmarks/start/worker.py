@@ -1,4 +1,4 @@
-"""One worker of `run.py`: notes when it has imported TensorFlow and has its strategy."""
+"""One worker of `run.py`: notes when it has TensorFlow, and when its strategy."""
 
 import json
 import pathlib
