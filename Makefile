@@ -13,7 +13,7 @@ ADDONS := .venv-addons
 ADDONS_PYTHON ?= python3.11
 PIP_OPTIONS := --quiet --disable-pip-version-check
 # uv installs without bytecode, which the first import then writes: without it each of the
-# tests' processes compiles TensorFlow's Python code anew, twice the time of its import.
+# tests' processes compiles TensorFlow's Python code anew (benchmarks/start).
 unexport PYTHONDONTWRITEBYTECODE
 # Tests with workers one after another, beside them those that need a core only.
 TWO_AT_A_TIME := -n 2 --dist loadgroup

@@ -3,7 +3,8 @@
     python benchmarks/start/run.py
 
 The parts are the imports, until the last worker has them, and from then on the making
-of the strategy, until the last worker has it.
+of the strategy, until the last worker has it. Before that one process imports Keras and
+TensorFlow, with and without the bytecode that Python keeps.
 """
 
 import argparse
@@ -24,9 +25,8 @@ def started(workers: int) -> dict[str, float]:
         begun = time.time()
         command = ["-m", "keras_fastnet.cli", "run", "--workers", str(workers)]
         command += [str(HERE / "worker.py"), folder]
-        subprocess.run(
-            [sys.executable, *command], check=True, stdout=subprocess.DEVNULL
-        )
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        subprocess.run([sys.executable, *command], check=True, **quiet)
         found = [
             json.loads(file.read_text()) for file in pathlib.Path(folder).iterdir()
         ]
@@ -39,6 +39,24 @@ def started(workers: int) -> dict[str, float]:
     }
 
 
+def import_seconds(bytecode: bool) -> float:
+    """Returns the seconds in which a process imports Keras and TensorFlow."""
+    environment = dict(os.environ)
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    with tempfile.TemporaryDirectory() as empty:
+        if not bytecode:
+            environment["PYTHONPYCACHEPREFIX"] = empty
+            environment["PYTHONDONTWRITEBYTECODE"] = "1"
+        begun = time.time()
+        subprocess.run(
+            [sys.executable, "-c", "import keras, tensorflow"],
+            check=True,
+            env=environment,
+            stderr=subprocess.DEVNULL,
+        )
+        return time.time() - begun
+
+
 def main() -> None:
     """Measures, and writes the result."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -46,6 +64,13 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="+", default=[2, 16])
     arguments = parser.parse_args()
     load = os.getloadavg()[0]
+    import_seconds(True)  # Writes what bytecode is missing.
+    imports = {"with bytecode": [], "without": []}
+    for _ in range(arguments.rounds):
+        for name, found in imports.items():
+            found.append(import_seconds(name == "with bytecode"))
+    for name, found in imports.items():
+        print(f"one import {name}:", ", ".join(f"{s:.1f} s" for s in found), flush=True)
     print("| Workers | Imports, s | Strategy, s | Strategy / imports |")
     print("| ---: | ---: | ---: | ---: |")
     rows = []
@@ -56,7 +81,12 @@ def main() -> None:
             parts = row["imports"], row["strategy"]
             shown = f"{parts[0]:.1f} | {parts[1]:.1f} | {parts[1] / parts[0]:.3f}"
             print(f"| {workers} | {shown} |", flush=True)
-    result = {"load_before": load, "processors": os.cpu_count(), "rows": rows}
+    result = {
+        "load_before": load,
+        "processors": os.cpu_count(),
+        "import_seconds": imports,
+        "rows": rows,
+    }
     (HERE / "result.json").write_text(json.dumps(result, indent=1) + "\n")
 
 

@@ -30,7 +30,7 @@ class Configuration:
     name: str
     worker: str
     strategy: str
-    arguments: dict[str, Any] = dataclasses.field(default_factory=dict, hash=False)
+    arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
     alone: str = ""
     mpi: bool = False
 
@@ -42,7 +42,7 @@ TORUS = "TorusStrategy"
 TORUS_ONE_BUCKET = "TorusStrategy, one bucket"
 TORCH_CEILING = "PyTorch, no communication"
 DDP = "PyTorch DDP, gloo"
-KERAS_DDP = "Keras on PyTorch"
+KERAS_DDP = "Keras on PyTorch, DDP, gloo"
 JAX_CEILING = "Keras on JAX, no communication"
 CEILINGS = {KERAS: KERAS_CEILING, TORCH: TORCH_CEILING, JAX: JAX_CEILING}
 """The machine's limit for the configurations of a worker script."""
@@ -102,13 +102,7 @@ CONFIGURATIONS = (
         {"wire_dtype": "float16"},
         alone=DDP,
     ),
-    Configuration(
-        f"{KERAS_DDP}, DDP, gloo",
-        TORCH,
-        "ddp",
-        {"keras": True},
-        alone=f"{KERAS_DDP}, DDP, gloo",
-    ),
+    Configuration(KERAS_DDP, TORCH, "ddp", {"keras": True}, alone=KERAS_DDP),
     Configuration(JAX_CEILING, JAX, "none", alone=JAX_CEILING),
     Configuration("Keras on JAX, DataParallel, gloo", JAX, "data", alone=JAX_CEILING),
 )

@@ -47,12 +47,10 @@ def main():
         verbose=0,
     )
     result = {
-        "step_ms": times.milliseconds[job["warm_up"] :],
-        "first_step_at": times.first_step_at,
         "parameters": parameters(model),
         "versions": {"jax": version("jax")},
     }
-    write(job, result)
+    write(job, times.ends, result)
 
 
 if __name__ == "__main__":

@@ -1,19 +1,26 @@
 """Writes a worker's result, in any of the environments."""
 
+import itertools
 import json
 import os
 import resource
 
 
-def write(job: dict, result: dict) -> None:
+def write(job: dict, ends: list[float], result: dict) -> None:
     """Writes the result to the job's file; a reader sees the whole file or none.
 
-    It gains the largest memory that the process had, and the time from its start to the
-    end of its first step.
+    It gains the milliseconds of the timed steps, the seconds from the start of the
+    process to the end of its first step, and the largest memory that it had.
+
+    Args:
+        job: The worker's job.
+        ends: The end of each step by `time.monotonic`, the clock of all processes.
+        result: The rest of the result.
     """
-    peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    result["peak_mib"] = peak_kib / 1024
-    result["first_step_s"] = result.pop("first_step_at") - job["started_at"]
+    times = [1e3 * (end - start) for start, end in itertools.pairwise(ends)]
+    result["step_ms"] = times[job["warm_up"] :]
+    result["first_step_s"] = ends[0] - job["started_at"]
+    result["peak_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     with open(job["result"] + ".part", "w") as file:
         json.dump(result, file)
     os.replace(job["result"] + ".part", job["result"])

@@ -58,13 +58,11 @@ def main():
         verbose=0,
     )
     result = {
-        "step_ms": times.milliseconds[job["warm_up"] :],
-        "first_step_at": times.first_step_at,
         "parameters": parameters(model),
         "timeline": callbacks[-1].timeline if job["trace"] else None,
         "versions": {name: version(name) for name in ("tensorflow", "keras", "numpy")},
     }
-    write(job, result)
+    write(job, times.ends, result)
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ def measure(configuration: Configuration, workers: int, settings: dict) -> dict:
                     "addresses": f"127.0.0.1:{ports[0]}",
                     "result": str(folder / f"{rank}.json"),
                     "meeting_point": str(folder / "meeting-point"),
-                    "started_at": time.time(),
+                    "started_at": time.monotonic(),
                 }
                 if configuration.strategy == "none":
                     environment.pop("TF_CONFIG")

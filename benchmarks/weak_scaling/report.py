@@ -62,14 +62,8 @@ def summary(
             "efficiency_over_no_strategy": _over_rounds(
                 rounds, _ratio, (ceiling, "1"), many
             ),
-            "communication_seen_ms": _over_rounds(
-                rounds, lambda a, b: a - b, many, ideal
-            ),
             "step_over_no_communication": _over_rounds(rounds, _ratio, many, ideal),
             "step_over_ddp": _over_rounds(rounds, _ratio, many, ddp),
-            "efficiency_over_ddp": _over_rounds(
-                rounds, lambda a, b, c, d: a / b / (c / d), one, many, (DDP, "1"), ddp
-            ),
             "peak_mib": _over_rounds(rounds, lambda a: a, many, of="peak_mib"),
             "memory_over_no_communication": _over_rounds(
                 rounds, _ratio, many, ideal, of="peak_mib"

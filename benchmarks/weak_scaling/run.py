@@ -32,7 +32,7 @@ class DisturbedError(Exception):
 def chosen(args) -> tuple[list[Configuration], dict[str, str]]:
     """Returns the configurations to run, and the skipped ones with the reason."""
     selected, skipped = [], {}
-    wanted = {configuration for text in args.only for configuration in named(text)}
+    wanted = [configuration for text in args.only for configuration in named(text)]
     for configuration in CONFIGURATIONS:
         if args.only and configuration not in wanted:
             continue

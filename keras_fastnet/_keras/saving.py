@@ -118,10 +118,13 @@ def _move_files(source: str, folder: str) -> None:
     indices = (".json", ".index")
     # Indices last, after the files that they list.
     for entry in sorted(os.listdir(source), key=lambda e: e.endswith(indices)):
-        # To the target of a symbolic link.
         path, target = (os.path.join(f, entry) for f in (source, folder))
+        if os.path.islink(path):
+            os.replace(path, target)
+            continue
+        # To what a symbolic link points to.
         target = os.path.realpath(target)
-        if os.path.isdir(path) and not os.path.islink(path):
+        if os.path.isdir(path):
             os.makedirs(target, exist_ok=True)
             _move_files(path, target)
         else:

@@ -43,8 +43,8 @@ _GRID_ALGORITHMS: tuple[Algorithm, ...] = ("torus", "gather")
 Engine = Literal["gRPC", "NCCL", "MPI"]
 """The library that carries vectors between ranks."""
 DEFAULT_BUCKET_BYTES = 16 * 2**20
-"""Bytes of a gradient bucket over gRPC and MPI: the fastest in
-`benchmarks/weak_scaling` and `benchmarks/all_reduce`."""
+"""Bytes of a gradient bucket over gRPC and MPI. In `benchmarks/weak_scaling` such
+buckets are faster than a single one."""
 NCCL_BUCKET_BYTES = 64 * 2**20
 """Bytes of a gradient bucket over NCCL. By the model of `cost_model`, on the systems of
 `benchmarks/plan`, ResNet-50's gradients in such buckets take 1.1 to 1.4 times as long

@@ -125,12 +125,8 @@ class WeightsCheck:
         """
         # This may be within a function that is traced.
         with tf.init_scope():
-            marks = [_mark(_array(variable)) for _, variable in variables]
             # Without the paths: names of layers may differ.
-            facts = [
-                (tuple(variable.shape), mark)
-                for (_, variable), mark in zip(variables, marks, strict=True)
-            ]
+            facts = [_shape_and_mark(_array(variable)) for _, variable in variables]
             digest = zlib.crc32(json.dumps(facts).encode())
             stops, digests = zip(
                 *self._workers.gather([stop, digest], purpose), strict=True
@@ -139,13 +135,14 @@ class WeightsCheck:
                 rows = [
                     {
                         "path": path,
-                        "kind": f"shape {tuple(variable.shape)}, dtype "
-                        f"{variable.dtype.name}",
+                        "kind": f"shape {shape}, dtype {variable.dtype.name}",
                         "mark": mark,
                         "norms": _norms(_array(variable)),
                         "new": id(variable) in self._new,
                     }
-                    for (path, variable), mark in zip(variables, marks, strict=True)
+                    for (path, variable), (shape, mark) in zip(
+                        variables, facts, strict=True
+                    )
                 ]
                 by_worker = self._workers.gather(rows, purpose, last=True)
                 self._tell(by_worker, purpose, remedy)
@@ -183,14 +180,13 @@ class WeightsCheck:
             self._warned = True
 
     def _take_from_chief(self, variables: list[Any]) -> None:
-        own = b"".join(_array(variable).tobytes() for variable in variables)
-        content = self._workers.from_chief(own)
+        own = [_array(variable) for variable in variables]
+        content = self._workers.from_chief(b"".join(array.tobytes() for array in own))
         start = 0
-        for variable in variables:
-            dtype, shape = variable.dtype.as_numpy_dtype, tuple(variable.shape)
-            array = np.frombuffer(content, dtype, math.prod(shape), start)
+        for variable, array in zip(variables, own, strict=True):
+            part = content[start : start + array.nbytes]
             start += array.nbytes
-            variable.assign(array.reshape(shape))
+            variable.assign(np.frombuffer(part, array.dtype).reshape(array.shape))
         if self._is_chief:
             number = count(len(variables), "variable")
             print(f"fastnet: {number} set to the chief's values", flush=True)
@@ -207,8 +203,9 @@ def _array(variable: Any) -> np.ndarray:
     return np.asarray(local(variable).value())
 
 
-def _mark(array: np.ndarray) -> int:
-    return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+def _shape_and_mark(array: np.ndarray) -> tuple[tuple[int, ...], int]:
+    content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return array.shape, zlib.crc32(content.data)
 
 
 def _norms(array: np.ndarray) -> list[float]:

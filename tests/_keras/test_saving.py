@@ -80,7 +80,8 @@ def test_a_downloaded_file_is_whole(two_workers, tmp_path):
 
 
 def test_an_archive_is_not_extracted_upon_files_that_are_read(two_workers, tmp_path):
-    texts = ["a/first.txt", "b.txt"]
+    # The last is that of a link to the second.
+    texts = ["a/first.txt", "b.txt", "b.txt"]
     found = two_workers.run("extract_again", folder=str(tmp_path))
     assert found == [(texts, False)] * 2
 

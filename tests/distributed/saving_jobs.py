@@ -207,6 +207,9 @@ def extract_again(strategy: Any, *, folder: str) -> tuple[list[str], bool]:
             entry = tarfile.TarInfo(name)
             entry.size = len(content)
             archive.addfile(entry, io.BytesIO(content))
+        link = tarfile.TarInfo("link.txt")
+        link.type, link.linkname = tarfile.SYMTYPE, "b.txt"
+        archive.addfile(link)
 
     def extracted() -> pathlib.Path:
         path = keras.utils.get_file(

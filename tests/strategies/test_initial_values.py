@@ -1,6 +1,10 @@
 """All workers begin with the chief's values of what they make in the scope."""
 
 import pytest
+import tensorflow as tf
+
+from keras_fastnet.strategies.agreement import WorkerExchange
+from keras_fastnet.strategies.weights_check import WeightsCheck
 
 pytestmark = pytest.mark.distributed
 
@@ -28,3 +32,11 @@ def test_a_variable_that_one_worker_makes_otherwise_is_refused(two_workers):
         assert "All workers must hold the same weights" in text
         assert "shape (2,), dtype float32 on rank 0" in text
         assert "shape (3,), dtype float32 on rank 1" in text
+
+
+def test_a_variable_of_unknown_shape_is_compared():
+    variable = tf.Variable([1.0], shape=tf.TensorShape(None))
+    new = {id(variable): variable}
+    workers = WorkerExchange(tf.distribute.get_strategy())
+    WeightsCheck(workers, new, is_chief=True).begin_used()
+    assert not new
