@@ -75,14 +75,14 @@ def _fetch_beside_others(original, url, filename, *args, **kwargs):
 
 @wrap(
     file_utils,
-    "extract_open_archive",
+    "extract_archive",
     stock="`get_file(extract=True)` shortens files that another worker is reading.",
     until="Keras renames files after they are extracted.",
 )
-def _extract_beside_others(original, archive, path="."):
+def _extract_beside_others(original, file_path, path=".", *args, **kwargs):
     if not _is_shared(path):
-        return original(archive, path)
-    return write_whole(lambda spare: original(archive, spare), path)
+        return original(file_path, path, *args, **kwargs)
+    return write_whole(lambda spare: original(file_path, spare, *args, **kwargs), path)
 
 
 def _is_shared(path: Any) -> bool:
