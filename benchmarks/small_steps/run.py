@@ -15,6 +15,7 @@ import platform
 import statistics
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from keras_fastnet.cluster.ports import reserved_ports
@@ -33,8 +34,19 @@ CONFIGURATIONS = {
 }
 
 
-def measured(kind: str, workers: int, steps_per_execution: int) -> dict[str, float]:
+def measured(
+    kind: str,
+    workers: int,
+    steps_per_execution: int,
+    script: Sequence[str] = ("worker.py",),
+) -> dict[str, float]:
     """Returns the figures of one run.
+
+    Args:
+        kind: The strategy, an argument of `worker.py`.
+        workers: The number of workers.
+        steps_per_execution: An argument of `Model.compile`.
+        script: The script that each runs, and its first arguments.
 
     Raises:
         RuntimeError: If a worker fails.
@@ -62,7 +74,7 @@ def measured(kind: str, workers: int, steps_per_execution: int) -> dict[str, flo
             processes.append(
                 subprocess.Popen(
                     [
-                        *(sys.executable, str(HERE / "worker.py")),
+                        *(sys.executable, str(HERE / script[0]), *script[1:]),
                         *(kind, str(steps_per_execution)),
                     ],
                     env=environment,

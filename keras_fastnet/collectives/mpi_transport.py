@@ -247,7 +247,7 @@ class MpiBucketSums:
         ranks = self._grid_sums.ranks
         length = offsets[-1] + parts[-1].size
         total = _aligned(length + -length % ranks, parts[0].dtype)
-        kind = f"{total.dtype} {[part.size for part in parts]}"
+        kind = f"{total.dtype.char} {[part.size for part in parts]}"
         self._compare([int(done), total.nbytes, zlib.crc32(kind.encode())])
         segment = max(1, _SEGMENT_BYTES // total.itemsize // ranks) * ranks
         # The optimizer handles infinities.
