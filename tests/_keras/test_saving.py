@@ -20,8 +20,11 @@ def test_a_folder_is_not_replaced_by_a_file(tmp_path):
     assert kept.exists()
 
 
-@pytest.mark.parametrize("in_scope", [False, True], ids=["outside", "in scope"])
-@pytest.mark.parametrize("chief_alone", [False, True], ids=["all", "chief"])
+@pytest.mark.parametrize(
+    ("chief_alone", "in_scope"),
+    [(False, False), (True, True)],
+    ids=["all, outside of the scope", "the chief, within"],
+)
 def test_files_are_whole(two_workers, tmp_path, chief_alone, in_scope):
     results = two_workers.run(
         "save_often", folder=str(tmp_path), chief_alone=chief_alone, in_scope=in_scope

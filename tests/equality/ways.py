@@ -6,7 +6,7 @@ from typing import Any
 from tests.distributed import jobs
 
 CLUSTERS = ("two_workers", "one_by_two", "two_mpi")
-"""The clusters on which every way is run: the first before a change lands."""
+"""The clusters on which every way is run; most on the first before a change lands."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +20,6 @@ class Way:
         apart: Names of results that are not compared.
         rtol: Relative tolerance of the weights.
         clusters: On what it is run.
-        slow: Whether it is left to `make test-all` on every cluster.
         activity: Whether a layer has an activity regularizer. Early Keras 3 does not
             divide it by the batch size (docs/traps.md).
     """
@@ -31,7 +30,6 @@ class Way:
     apart: tuple[str, ...] = ()
     rtol: float = 1e-5
     clusters: tuple[str, ...] = CLUSTERS
-    slow: bool = False
     activity: bool = False
 
 
@@ -78,8 +76,8 @@ def _loss(kind: str) -> Way:
     return Way("fit_loss", {"kind": kind})
 
 
-def _own(job: str, slow: bool = False, **settings: Any) -> Way:
-    return Way(job, settings, rtol=1e-4, slow=slow)
+def _own(job: str, **settings: Any) -> Way:
+    return Way(job, settings, rtol=1e-4)
 
 
 EMA = {"use_ema": True, "ema_momentum": 0.8, "ema_overwrite_frequency": 2}
@@ -185,12 +183,10 @@ OWN_STEPS = {
     "two optimizers without a call": _own("fit_adversaries"),
     "the same in micro-batches": _own("fit_adversaries_in_micro_batches"),
     **{
-        f"own step by {kind}, {'eager' if eager else 'traced'}": _own(
-            "fit_own_steps", kind=kind, eager=eager
-        )
+        f"own step by {kind}": _own("fit_own_steps", kind=kind, eager=False)
         for kind in ("method", "tf.function", "average", "attribute", "trainer")
-        for eager in (False, True)
     },
+    "own step, eager": _own("fit_own_steps", kind="method", eager=True),
     "own test step, traced": _own("evaluate_own_step", eager=False),
     "own test step, eager": _own("evaluate_own_step", eager=True),
     "variables in callbacks": _own("values_in_callbacks", inner=False),
@@ -244,6 +240,16 @@ QUICK = {
     "two_mpi": ["micro-batches, LARS"],
 }
 """What `make test` runs, by cluster."""
+
+BEFORE_A_RELEASE = {
+    *("a dropped remainder", "validation_split", "steps_per_epoch"),
+    *("SGD", "AdamW", "Lion", "clipnorm", "clipvalue", "EMA"),
+    *("micro-batches, Adam", "micro-batches, run_eagerly"),
+    *("callbacks of 1 steps, known", "callbacks of 101 steps, known"),
+    *("callbacks of 3 steps, endless", "own test step, eager"),
+    *("a contrastive loss, eager", "functions run eagerly"),
+}
+"""Variants of what `.ci/run` runs, which only `make test-all` has."""
 
 # On three workers shares of 32 examples are unequal, and of few examples some empty.
 _MORE_CLUSTERS = {

@@ -8,6 +8,7 @@ import argparse
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -100,7 +101,10 @@ def main() -> int:
     problems = comparison.problems()
     for problem in problems:
         print(problem)
-    print(f"Texts of all failures: {run.folder}")
+    if problems or options.results:
+        print(f"Texts of all failures: {run.folder}")
+    else:
+        shutil.rmtree(run.folder)
     # In the format of pytest; failures that are in the list are in neither number.
     print(f"{comparison.passed} passed, {len(problems)} failed")
     return 1 if problems or not comparison.passed else 0

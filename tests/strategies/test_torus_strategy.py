@@ -50,10 +50,9 @@ def test_overflow_on_one_replica_skips_the_update_on_all(two_workers, steps):
         assert result["updates"] == 0
 
 
-@pytest.mark.parametrize("cluster", ["one_by_two", "two_workers"])
-def test_no_graph_of_a_fit_stays_in_memory(request, cluster):
+def test_no_graph_of_a_fit_stays_in_memory(two_workers):
     """Keras alone keeps two for each: a process that trains many models gets slow."""
-    assert not any(request.getfixturevalue(cluster).run("graphs_kept"))
+    assert not any(two_workers.run("graphs_kept"))
 
 
 @pytest.mark.smoke
