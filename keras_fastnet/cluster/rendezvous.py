@@ -182,7 +182,8 @@ def _lead(cluster: Cluster, own: _Hello, proposal: Any) -> Any:
                 error = error or _mistake(cluster, own, rank, hello)
             if error:
                 end = min(end, now + LINGER_SECONDS)
-            if len(lines) < cluster.size:
+            # The other side of a mistake may still have to see it.
+            if error or len(lines) < cluster.size:
                 time.sleep(RETRY_SECONDS)
         if missing and not error:
             error = (
