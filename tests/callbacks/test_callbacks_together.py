@@ -3,6 +3,7 @@
 import pytest
 
 from keras_fastnet._keras.keras_api import keras
+from tests.distributed.worker_pool import WorkerError
 
 pytestmark = pytest.mark.distributed
 
@@ -17,7 +18,6 @@ pytestmark = pytest.mark.distributed
         ("unforeseen", 3),
         ("epoch", 6),
         ("nan", 2),
-        ("early", 6),
     ],
 )
 def test_workers_stop_together(two_workers, when, updates):
@@ -29,8 +29,16 @@ def test_workers_stop_together(two_workers, when, updates):
 
 
 def test_only_the_chief_writes(two_workers, tmp_path):
-    for result in two_workers.run("fit_and_write", folder=str(tmp_path)):
-        assert result["iterations"] == 4
+    results = two_workers.run("fit_and_write", folder=str(tmp_path))
+    for history, _ in results:
+        # Examples of all replicas, in two updates of up to two micro-batches.
+        ratio = history["examples_per_second"][1] / history["updates_per_second"][1]
+        assert ratio == pytest.approx(70 / 2)
+    # Of a logger that the chief alone has.
+    (_, chief), (_, other) = results
+    assert len(chief) == 2 and other == []
+    for keys in chief:
+        assert {"loss", "examples_per_second", "trust_ratio_min"} <= keys
     lines = (tmp_path / "log.csv").read_text().splitlines()
     assert [line.split(",")[0] for line in lines] == ["epoch", "0", "1"]
     assert keras.models.load_model(tmp_path / "model.keras").count_params() > 0
@@ -38,12 +46,7 @@ def test_only_the_chief_writes(two_workers, tmp_path):
 
 
 def test_keras_backup_and_restore_raises(two_workers, tmp_path):
-    for text in two_workers.run("fit_with_keras_backup", folder=str(tmp_path)):
-        assert "Use keras_fastnet.callbacks.BackupAndRestore" in text
-
-
-def test_a_logger_of_the_chief_alone_gets_what_monitors_add(two_workers):
-    chief, other = two_workers.run("tracked")
-    assert len(chief) == 2 and other == []
-    for keys in chief:
-        assert {"loss", "examples_per_second", "trust_ratio_min"} <= set(keys)
+    backup = keras.callbacks.BackupAndRestore(str(tmp_path))
+    words = "ValueError.* Use keras_fastnet.callbacks.BackupAndRestore, .*\n"
+    with pytest.raises(WorkerError, match=f"rank 0: {words}rank 1: {words}"):
+        two_workers.run("fit", fit_options={"callbacks": [backup]})

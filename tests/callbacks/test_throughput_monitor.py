@@ -46,15 +46,3 @@ def test_examples_per_update():
 def test_only_updates_are_logged_for_data_of_keras():
     history = fit(LARS(0.1), dataset())
     assert SPEEDS & set(history) == {"updates_per_second", "seconds_per_update"}
-
-
-@pytest.mark.distributed
-def test_examples_of_all_replicas_count(two_workers):
-    monitor = ThroughputMonitor()
-    settings = {"count": 70, "batch_size": 32, "accumulation_steps": 2, "epochs": 2}
-    for result in two_workers.run(
-        "fit", **settings, fit_options={"callbacks": [monitor]}
-    ):
-        history = result["history"]
-        ratio = history["examples_per_second"][1] / history["updates_per_second"][1]
-        assert ratio == pytest.approx(70 / 2)

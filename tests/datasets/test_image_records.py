@@ -240,11 +240,7 @@ def test_labels_and_shapes(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "error", "words"),
     [
-        (
-            {"data_dir": "nowhere"},
-            FileNotFoundError,
-            "nowhere, without such a file",
-        ),
+        ({"data_dir": "nowhere"}, FileNotFoundError, "nowhere, without such a file"),
         ({"split": "test"}, FileNotFoundError, "files `test-*`. Received: "),
         ({"classes": 0}, ValueError, "classes=0"),
         ({"corrupt": "ignore"}, ValueError, "corrupt='ignore'"),

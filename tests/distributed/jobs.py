@@ -730,7 +730,7 @@ class StopOnOneWorker(keras.callbacks.Callback):
 
     def __init__(self, strategy: Any, when: str):
         super().__init__()
-        self.last = strategy is None or strategy.rank == strategy.num_workers - 1
+        self.last = strategy.rank == strategy.num_workers - 1
         self.when = when
 
     def on_train_batch_end(self, batch, logs=None):
@@ -750,6 +750,7 @@ def fit_and_stop(strategy: Any, *, when: str) -> dict[str, Any]:
     x, y = examples(96)
     model = compiled_network(strategy)
     callbacks: list[Any] = [StopOnOneWorker(strategy, when)]
+    weights = np.ones(len(x), "float32")
     if when == "unforeseen":
         name = "_".join(("stop", "training"))
         callbacks = [
@@ -757,22 +758,16 @@ def fit_and_stop(strategy: Any, *, when: str) -> dict[str, Any]:
                 on_train_batch_end=lambda batch, logs: setattr(model, name, True)
             )
         ]
-    if when == "lambda" and strategy is not None and strategy.rank:
-        callbacks = []
     elif when == "lambda":
-        callbacks = [
-            keras.callbacks.LambdaCallback(
-                on_train_batch_end=lambda batch, logs: setattr(
-                    model, "stop_training", batch == 1
-                )
+        stop = keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda batch, logs: setattr(
+                model, "stop_training", batch == 1
             )
-        ]
-    weights = np.ones(len(x), "float32")
-    if when == "nan":
+        )
+        callbacks = [] if strategy.rank else [stop]
+    elif when == "nan":
         weights[40] = np.nan
         callbacks = [keras.callbacks.TerminateOnNaN()]
-    if when == "early":
-        callbacks = [keras.callbacks.EarlyStopping("loss", min_delta=10.0, patience=1)]
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         model.fit(
             *(x, y),
@@ -786,32 +781,28 @@ def fit_and_stop(strategy: Any, *, when: str) -> dict[str, Any]:
     return {**state(model), "printed": printed.getvalue()}
 
 
-def fit_and_write(strategy: Any, *, folder: str) -> dict[str, Any]:
-    """Trains with callbacks that write files."""
-    x, y = examples(64)
-    model = compiled_network(strategy)
-    model.fit(
-        *(x, y),
-        epochs=2,
-        verbose=0,
-        callbacks=[
-            keras.callbacks.CSVLogger(f"{folder}/log.csv", append=True),
-            keras.callbacks.ModelCheckpoint(f"{folder}/model.keras"),
-            keras.callbacks.TensorBoard(f"{folder}/board", write_graph=False),
-        ],
-    )
-    return state(model)
+def fit_and_write(strategy: Any, *, folder: str) -> tuple[Any, list[set[str]]]:
+    """Trains with callbacks that write files, on the chief with a logger too.
 
-
-def fit_with_keras_backup(strategy: Any, *, folder: str) -> str:
-    """Returns what `fit` says to Keras's own backups."""
-    x, y = examples(64)
-    backup = keras.callbacks.BackupAndRestore(folder)
-    try:
-        compiled_network(strategy).fit(x, y, verbose=0, callbacks=[backup])
-    except ValueError as error:
-        return str(error)
-    return ""
+    Returns:
+        The history, and the keys that the logger got, by epoch.
+    """
+    keys: list[set[str]] = []
+    callbacks = [
+        ThroughputMonitor(),
+        TrustRatioMonitor(),
+        keras.callbacks.CSVLogger(f"{folder}/log.csv", append=True),
+        keras.callbacks.ModelCheckpoint(f"{folder}/model.keras"),
+        keras.callbacks.TensorBoard(f"{folder}/board", write_graph=False),
+    ]
+    if strategy.rank == 0:
+        logger = keras.callbacks.LambdaCallback(
+            on_epoch_end=lambda epoch, logs: keys.append(set(logs))
+        )
+        callbacks.append(logger)
+    model = compiled_network(strategy, lambda: large_batch(keras_fastnet.LARS(1.0), 2))
+    history = model.fit(*examples(70), epochs=2, verbose=0, callbacks=callbacks)
+    return history.history, keys
 
 
 def checked(strategy: Any, *, without: str | None = None) -> list[tuple[str, str, str]]:
@@ -850,25 +841,6 @@ def _to_check() -> keras.Model:
         metrics=["accuracy"],
     )
     return model
-
-
-def tracked(strategy: Any) -> list[list[str]]:
-    """Returns the keys that a logger got which only the chief has, by epoch."""
-    keys: list[list[str]] = []
-
-    class Tracker(keras.callbacks.Callback):
-        def on_epoch_end(self, epoch, logs=None):
-            keys.append(sorted(logs))
-
-    callbacks = [ThroughputMonitor(), TrustRatioMonitor()]
-    if strategy.rank == 0:
-        callbacks.append(Tracker())
-    with strategy.scope():
-        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
-        model.compile(keras_fastnet.LARS(0.1), "mse")
-    x = np.ones((8, 4), "float32")
-    model.fit(x, x[:, :1], epochs=2, callbacks=callbacks)
-    return keys
 
 
 def checked_script(strategy: Any, *, words: list[str]) -> list[tuple[str, str, str]]:

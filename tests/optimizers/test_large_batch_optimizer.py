@@ -12,15 +12,9 @@ from tests.stopping import Stop, StopAfter
 from tests.variables import new_variable
 
 
-def small(optimizer, **options):
+def small(optimizer):
     keras.utils.set_random_seed(3)
-    model = jobs.network()
-    model.compile(
-        optimizer=optimizer,
-        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        **options,
-    )
-    return model
+    return jobs.compiled_network(None, lambda: optimizer)
 
 
 def assert_same_weights(one, other):
