@@ -4,7 +4,7 @@
 
 writes the weights to FOLDER/rank-N.npz and prints the cluster on rank 0. Every step
 takes SECONDS longer, so that a test can interrupt it. After so many updates the rank
-does an action, `kill`, `stop` or `raise`: once, or with `always-` in every start.
+does an action once, `kill`, `stop` or `raise`, and not again when it is restarted.
 """
 
 import os
@@ -30,15 +30,12 @@ def act(batch, logs=None):
     done = int(model.optimizer.iterations.numpy())
     for rank, update, action in ORDERS:
         mark = FOLDER / f"done-{rank}-{update}"
-        always, _, what = action.rpartition("-")
-        if (int(rank), int(update)) != (strategy.rank, done):
-            continue
-        if mark.exists() and not always:
+        if (int(rank), int(update)) != (strategy.rank, done) or mark.exists():
             continue
         mark.touch()
-        if what == "raise":
+        if action == "raise":
             raise RuntimeError("no data")
-        os.kill(os.getpid(), getattr(signal, f"SIG{what.upper()}"))
+        os.kill(os.getpid(), getattr(signal, f"SIG{action.upper()}"))
 
 
 limits = {"wait_timeout": 10.0} if ORDERS else {}

@@ -63,10 +63,9 @@ def addresses(cluster, *options):
     ("options", "nodes"),
     [
         (["-N2", "-n4"], ["fast9"] * 3 + ["fast10"]),
-        (["-N2", "-n4", "--ntasks-per-node=2"], ["fast9"] * 2 + ["fast10"] * 2),
         (["-N1", "-n1", ":", "-N1", "-n2"], ["fast9"] + ["fast10"] * 2),
     ],
-    ids=["unequal", "equal", "heterogeneous"],
+    ids=["unequal", "heterogeneous"],
 )
 def test_every_slurm_task_runs_at_its_address(cluster, options, nodes):
     if ":" in options:

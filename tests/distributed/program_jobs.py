@@ -3,7 +3,6 @@
 import importlib
 import os
 import runpy
-import time
 from typing import Any
 
 import tensorflow as tf
@@ -20,11 +19,10 @@ def program(strategy: Any, *, name: str, folder: str) -> dict[str, Any]:
         folder: Where it may write; the same on all workers.
 
     Returns:
-        What it returns, the seconds that it took, and what it says of itself.
+        What it returns, and what it says of itself.
     """
     before = keras.config.floatx()
     keras.config.set_floatx("float64")
-    begun = time.perf_counter()
     try:
         # It may make a loss when it is imported.
         module = importlib.import_module(f"tests.programs.{name}")
@@ -33,7 +31,6 @@ def program(strategy: Any, *, name: str, folder: str) -> dict[str, Any]:
         keras.config.set_floatx(before)
     return {
         "results": results,
-        "seconds": time.perf_counter() - begun,
         "published": module.PUBLISHED,
         "changed": module.CHANGED,
     }

@@ -1,6 +1,5 @@
 """`examples/imagenet.py` and `cifar10.py`, on a few generated records."""
 
-import colorsys
 import re
 import runpy
 
@@ -10,32 +9,19 @@ import pytest
 
 from keras_fastnet.datasets import ImageRecords
 from tests.documentation import ROOT
-from tests.image_record_files import example, jpeg, write
+from tests.image_record_files import plain, write_split
 
 pytestmark = pytest.mark.slow
 
 SCRIPT = ROOT / "examples" / "imagenet.py"
-CLASSES = 10
-
-
-def image_of(label, random):
-    """Returns a JPEG file whose noisy colour depends on its class."""
-    colour = np.array(colorsys.hsv_to_rgb(label / CLASSES, 0.8, 0.8)) * 255
-    noise = random.normal(scale=20, size=(32, 32, 3))
-    return jpeg(np.clip(colour + noise, 0, 255).astype(np.uint8))
+CLASSES = 160
 
 
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory):
     folder = tmp_path_factory.mktemp("records")
-    random = np.random.default_rng(0)
-    for split, files, count in (("train", 4, 40), ("validation", 2, 20)):
-        for number in range(files):
-            labels = random.permutation(np.arange(count) % CLASSES) + 1
-            write(
-                folder / f"{split}-{number:05}-of-{files:05}",
-                [example(image_of(label, random), int(label)) for label in labels],
-            )
+    for split, counts in (("train", [CLASSES // 4] * 4), ("validation", [20, 20])):
+        write_split(folder, counts, split, lambda label: plain(label, size=32))
     return folder
 
 
@@ -83,11 +69,11 @@ def test_cifar10_is_written_as_records(monkeypatch, tmp_path):
     """The records hold the images; Keras's download is replaced."""
     random = np.random.default_rng(0)
     images = random.integers(0, 256, (40, 32, 32, 3), np.uint8)
-    labels = (np.arange(40) % CLASSES)[:, None].astype(np.uint8)
+    labels = (np.arange(40) % 10)[:, None].astype(np.uint8)
     split = (images, labels)
     monkeypatch.setattr(keras.datasets.cifar10, "load_data", lambda: (split, split))
     runpy.run_path(str(SCRIPT.parent / "cifar10.py"))["prepare"](tmp_path / "data")
-    records = ImageRecords(tmp_path / "data", "train", CLASSES)
+    records = ImageRecords(tmp_path / "data", "train", 10)
     assert records.examples == 40
     as_stored = {"mean": (0, 0, 0), "std": (1, 1, 1)}
     ((found, of_found),) = records.for_evaluation(40, 32, **as_stored)

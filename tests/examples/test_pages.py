@@ -139,7 +139,10 @@ def test_what_a_page_mentions_exists(page):
 
 @pytest.mark.parametrize("command", ["bench", "check", "plan", "run"])
 def test_help_describes_every_option(command):
-    assert all(action.help for action in parser_of(command)._actions)
+    parser = parser_of(command)
+    assert all(action.help for action in parser._actions)
+    # A single `%` in a text would be an error.
+    assert parser.format_help()
 
 
 def test_every_page_can_be_found():

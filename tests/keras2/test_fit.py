@@ -7,50 +7,30 @@ from tests.distributed.worker_pool import WorkerError
 from tests.equality.comparing import assert_equal
 
 GROWTH = {0: 16, 1: 32, 2: 96}
+LARGE = {"optimizer": "large", "epochs": 2}
+SMOKE = (
+    {"optimizer": "lars"},
+    LARGE,
+    {"optimizer": "growing", "phases": GROWTH, "batch_size": 16},
+)
 
 
-def same(one_device, pool, **settings):
-    """Asserts that a pool's workers end as one device does; returns their results."""
-    found = pool.run("fit_with_keras_2", **settings)
+@pytest.mark.parametrize(
+    ("cluster", "settings"),
+    [
+        *(pytest.param("two_workers", each, marks=pytest.mark.smoke) for each in SMOKE),
+        ("two_workers", {"optimizer": "clipped", "data": "dataset"}),
+        ("two_workers", {"count": 74, "optimizer": "growing", "phases": {0: 32}}),
+        ("two_workers", {**LARGE, "steps_per_epoch": 2, "data": "dataset"}),
+        ("one_by_two", LARGE),
+    ],
+    ids=str,
+)
+def test_a_cluster_equals_one_device(request, one_device, cluster, settings):
+    found = request.getfixturevalue(cluster).run("fit_with_keras_2", **settings)
     alone = one_device.run("fit_with_keras_2", **settings)
     assert_equal(alone, found, apart=("printed",))
     assert all(result["printed"] == "" for result in found[1:])
-    return found
-
-
-@pytest.mark.smoke
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"optimizer": "lars"},
-        {"optimizer": "large", "epochs": 2},
-        {"optimizer": "growing", "phases": GROWTH, "batch_size": 16},
-    ],
-    ids=str,
-)
-def test_two_workers_equal_one_device(one_device, two_workers, settings):
-    found = same(one_device, two_workers, **settings)
-    assert "with Keras 2" not in found[0]["printed"]
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"optimizer": "clipped", "data": "dataset"},
-        {"count": 74, "optimizer": "growing", "phases": {0: 32}},
-        {"optimizer": "large", "steps_per_epoch": 2, "epochs": 2},
-    ],
-    ids=str,
-)
-def test_other_data(one_device, two_workers, settings):
-    if settings.get("steps_per_epoch"):
-        # Validation data are another dataset.
-        settings["data"] = "dataset"
-    same(one_device, two_workers, **settings)
-
-
-def test_a_replica_for_each_device(one_device, one_by_two):
-    same(one_device, one_by_two, optimizer="large", epochs=2)
 
 
 @pytest.mark.smoke

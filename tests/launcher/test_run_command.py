@@ -2,6 +2,7 @@
 
 import functools
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -9,7 +10,13 @@ from pathlib import Path
 import pytest
 
 from keras_fastnet.launcher import launcher, supervisor
-from tests.cluster.processes import PATIENCE, wait_until
+from tests.cluster.processes import (
+    PATIENCE,
+    TRAIN,
+    check_weights,
+    wait_until,
+    weights_of,
+)
 
 ACT = str(Path(__file__).parents[1] / "launcher_scripts" / "act.py")
 
@@ -22,6 +29,28 @@ pytestmark = [
 @pytest.fixture
 def fastnet(fastnet):
     return functools.partial(fastnet, "run")
+
+
+@pytest.fixture
+def start(environment):
+    """Starts the launcher in the background, and ends it in any case."""
+    # A shell starts background jobs with SIGINT ignored, which is inherited.
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    started = []
+
+    def popen(*words):
+        command = [sys.executable, "-m", "keras_fastnet.cli", "run", *map(str, words)]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        started.append(subprocess.Popen(command, env=environment, **pipes))
+        return started[-1]
+
+    yield popen
+    signal.signal(signal.SIGINT, previous)
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
 
 
 def pids(directory, *names):
@@ -188,3 +217,41 @@ def test_signal_between_two_starts_ends_everything(start, tmp_path):
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM
+
+
+@pytest.fixture
+def train(fastnet):
+    """Trains two epochs, with backups, on two workers that are restarted."""
+
+    def run(transport, folder, *words):
+        options = ("--workers", 2, "--max-restarts", 4, "--transport", transport)
+        return fastnet(*options, TRAIN, folder, 2, 0, *words)
+
+    return run
+
+
+def test_a_killed_training_is_resumed(train, tmp_path):
+    done = train("mpi", tmp_path, "auto", "1:5:kill")
+    assert done.returncode == 0, done.stderr
+    assert "after 4 updates, from" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", ["mpi", "tensorflow"])
+def test_training_that_fails_in_three_ways_ends_with_the_same_weights(
+    train, tmp_path, transport
+):
+    broken, whole = tmp_path / "broken", tmp_path / "whole"
+    for folder in (broken, whole):
+        folder.mkdir()
+    orders = ("1:5:kill", "1:20:stop", "0:22:raise")
+    done = train(transport, broken, "auto", *orders)
+    assert done.returncode == 0, done.stderr
+    assert "worker 1 failed first: killed by SIGKILL" in done.stderr
+    assert "rank 1 does not answer" in done.stderr
+    assert "failed first: RuntimeError: no data" in done.stderr
+    assert "restart 3 of 4" in done.stderr
+    # The callback that kills comes before the one that backs up.
+    assert "resuming at epoch 2, batch 11, after 21 updates" in done.stdout
+    assert train(transport, whole).returncode == 0
+    check_weights(whole / "rank-0.npz", *weights_of(whole), *weights_of(broken))
