@@ -102,8 +102,8 @@ class LargeBatchOptimizer(MicroBatchOptimizer, optimizers.LossScaleOptimizer):
         self.loss_scaling = loss_scaling
         scalar = functools.partial(self.add_variable, shape=())
         self._examples = scalar(dtype="float32", name="examples")
-        self._micro_batches = scalar(dtype="int", name="micro_batches")
-        self._steps = scalar(dtype="int", name="accumulation_steps")
+        self._micro_batches = scalar(dtype="int64", name="micro_batches")
+        self._steps = scalar(dtype="int64", name="accumulation_steps")
         self._factor = scalar(dtype="float32", name="learning_rate_factor")
         self.accumulation_steps = steps
         self.learning_rate_factor = 1.0
