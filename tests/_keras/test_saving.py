@@ -26,6 +26,9 @@ def test_a_folder_is_not_replaced_by_a_file(tmp_path):
     ids=["all, outside of the scope", "the chief, within"],
 )
 def test_files_are_whole(two_workers, tmp_path, chief_alone, in_scope):
+    exported = tmp_path / "exported"
+    exported.mkdir()
+    (exported / "notes.txt").write_text("mine")
     results = two_workers.run(
         "save_often", folder=str(tmp_path), chief_alone=chief_alone, in_scope=in_scope
     )
@@ -41,9 +44,11 @@ def test_files_are_whole(two_workers, tmp_path, chief_alone, in_scope):
         "model.h5",
         "exported",
     }
-    assert {"assets", "fingerprint.pb", "saved_model.pb", "variables"} == set(
-        os.listdir(tmp_path / "exported")
-    )
+    # But for what was there.
+    assert {"assets", "fingerprint.pb", "notes.txt", "saved_model.pb", "variables"} == {
+        *os.listdir(exported)
+    }
+    assert (exported / "notes.txt").read_text() == "mine"
 
 
 def test_checkpoints_of_tensorflow_are_whole(two_workers, tmp_path):
@@ -62,14 +67,6 @@ def test_checkpoints_of_tensorflow_are_whole(two_workers, tmp_path):
 def test_each_worker_has_the_file_on_its_own_disk(two_workers, tmp_path):
     for result in two_workers.run("save_on_own_disks", folder=str(tmp_path)):
         assert set(result.values()) == {""}, result
-
-
-def test_other_files_of_a_folder_are_kept(two_workers, tmp_path):
-    (tmp_path / "exported").mkdir()
-    (tmp_path / "exported" / "notes.txt").write_text("mine")
-    two_workers.run("save_often", folder=str(tmp_path), rounds=1)
-    assert (tmp_path / "exported" / "notes.txt").read_text() == "mine"
-    assert (tmp_path / "exported" / "saved_model.pb").exists()
 
 
 def test_a_file_is_whole_while_it_is_saved_again(two_workers, tmp_path):
@@ -95,10 +92,17 @@ def test_the_chief_alone_asks_before_it_overwrites(two_workers, tmp_path):
     assert other == {"asked": False, "kept": True}
 
 
-def test_checkpoints_of_a_fit_within_the_scope(two_workers, tmp_path):
-    for result in two_workers.run("fit_in_scope", folder=str(tmp_path)):
-        assert result == {"same": True, "iterations": 4}
-    assert len(list(tmp_path.iterdir())) == 5
+def test_checkpoints_of_a_fit_within_the_scope_are_trained_on(two_workers, tmp_path):
+    for result in two_workers.run("save_and_go_on", folder=str(tmp_path)):
+        assert result["same"]
+        assert result["updates before"] == 6
+        model, loaded = result["model"], result["loaded"]
+        assert model["iterations"] == loaded["iterations"] == 9
+        for mine, theirs in zip(model["weights"], loaded["weights"], strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+    # Of the workers' callbacks the chief's wrote.
+    epochs = {f"{i}.{kind}" for i in (1, 2) for kind in ("keras", "weights.h5")}
+    assert {path.name for path in tmp_path.iterdir()} == {*epochs, "step-0.keras"}
 
 
 def united(results):

@@ -165,15 +165,36 @@ def named_pairs():
     return tf.data.Dataset.from_tensor_slices(pair)
 
 
+def cached_records():
+    """TFRecords by `parse -> shuffle -> map -> batch`, drawn from in one order."""
+    floats = [tf.train.FloatList(value=[number, 1.0]) for number in range(29)]
+    features = [{"image": tf.train.Feature(float_list=each)} for each in floats]
+    records = [
+        tf.train.Example(features=tf.train.Features(feature=each)).SerializeToString()
+        for each in features
+    ]
+    kinds = {"image": tf.io.FixedLenFeature([2], tf.float32)}
+    return (
+        tf.data.Dataset.from_tensor_slices(records)
+        .map(lambda record: tf.io.parse_single_example(record, kinds))
+        .shuffle(20, seed=5, reshuffle_each_iteration=False)
+        .map(lambda record: tf.reshape(record["image"], (1, 2)), num_parallel_calls=2)
+        .batch(8)
+        .cache()
+        .prefetch(tf.data.AUTOTUNE)
+    )
+
+
 @pytest.mark.parametrize(
     ("make", "early"),
     [
+        (cached_records, True),
         (lambda: mapped().map(tf.strings.as_string).map(len_of).batch(8), True),
         (lambda: rows_of(2000).map(lambda row: row[:3]).batch(4), True),
         (lambda: named_pairs().map(lambda p: Pair(2 * p.x, p.y)).batch(4), True),
         (lambda: named_pairs().batch(4), False),
     ],
-    ids=["by strings", "of large rows", "structures", "structures, whole"],
+    ids=["records", "by strings", "of large rows", "structures", "structures, whole"],
 )
 def test_the_union_of_the_shares_of_some_pipelines(make, early):
     assert shares_of(make(), [0], 2).marks_sources == early

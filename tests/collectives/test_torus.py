@@ -106,27 +106,20 @@ def test_any_shapes_dtypes_and_buckets(four, specs, grid, algorithm, bucket_byte
 
 
 @pytest.mark.parametrize(
-    ("grid", "algorithm"),
+    ("cluster", "grid", "algorithm"),
     [
-        *[((2, 2), algorithm) for algorithm in ALGORITHMS],
-        *[((1, 4), "torus"), ((4, 1), "torus")],
+        pytest.param("one_by_two", (1, 2), "torus", marks=pytest.mark.smoke),
+        pytest.param("one_by_two", (2, 1), "torus", marks=pytest.mark.smoke),
+        *[("two_by_two", (2, 2), algorithm) for algorithm in ALGORITHMS],
+        *[("two_by_two", grid, "torus") for grid in ((1, 4), (4, 1))],
     ],
     ids=str,
 )
-def test_sums_with_several_devices_per_worker(two_by_two, grid, algorithm):
+def test_sums_with_several_devices_per_worker(request, cluster, grid, algorithm):
     specs = [((33,), name) for name in DTYPES]
-    results = two_by_two.run("sum_on_grid", grid=grid, algorithm=algorithm, specs=specs)
-    assert_sums(results, specs, 4, seed=1)
-
-
-@pytest.mark.smoke
-def test_sums_within_one_process(one_by_two):
-    specs = [((33,), name) for name in DTYPES]
-    for grid in ((1, 2), (2, 1)):
-        results = one_by_two.run(
-            "sum_on_grid", grid=grid, algorithm="torus", specs=specs
-        )
-        assert_sums(results, specs, 2, seed=1)
+    workers = request.getfixturevalue(cluster)
+    results = workers.run("sum_on_grid", grid=grid, algorithm=algorithm, specs=specs)
+    assert_sums(results, specs, grid[0] * grid[1], seed=1)
 
 
 def test_sums_with_interleaved_hosts(four):

@@ -1,4 +1,4 @@
-"""Trainings on `tf.data` pipelines of which each worker maps its share."""
+"""Trainings on data that workers share in Keras's ways, or by `tf.data` pipelines."""
 
 import pathlib
 import tempfile
@@ -10,13 +10,13 @@ import tensorflow as tf
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.batches.early_shares import EarlyShares, early_shares
 from keras_fastnet.errors import ShardingError
-from tests.distributed.jobs import compiled_network, examples, state
+from tests.distributed.jobs import classifier, compiled_network, examples, state
 
 
-def fit_pipeline(strategy: Any, *, kind: str, count: int = 70) -> dict[str, Any]:
+def fit_image_files(strategy: Any, *, count: int = 70) -> dict[str, Any]:
     """Trains on a pipeline of which each worker maps its share."""
     with tempfile.TemporaryDirectory() as folder:
-        training = _PIPELINES[kind](pathlib.Path(folder), count)
+        training = _image_files(folder, count)
         assert isinstance(early_shares(training, 0, 2), EarlyShares)
         model = compiled_network(strategy)
         history = model.fit(training, validation_data=training, epochs=2, verbose=0)
@@ -27,11 +27,11 @@ def fit_pipeline(strategy: Any, *, kind: str, count: int = 70) -> dict[str, Any]
         }
 
 
-def _image_files(folder: pathlib.Path, count: int) -> tf.data.Dataset:
+def _image_files(folder: str, count: int) -> tf.data.Dataset:
     # Each worker has a folder of its own: the same files under other paths.
     x, y = examples(count)
     for number, (image, label) in enumerate(zip(x, y, strict=True)):
-        place = folder / str(label)
+        place = pathlib.Path(folder, str(label))
         place.mkdir(exist_ok=True)
         keras.utils.save_img(place / f"{number:03}.png", image)
     # One order in all epochs: Keras on one device begins the data twice in each.
@@ -45,40 +45,47 @@ def _image_files(folder: pathlib.Path, count: int) -> tf.data.Dataset:
     ).prefetch(2)
 
 
-def _records(folder: pathlib.Path, count: int) -> tf.data.Dataset:
-    """TFRecords by `parse -> shuffle -> map -> batch`, drawn from in one order."""
-    features = {
-        "image": tf.io.FixedLenFeature([64], tf.float32),
-        "label": tf.io.FixedLenFeature([], tf.int64),
-    }
-    path = str(folder / "records")
-    with tf.io.TFRecordWriter(path) as writer:
-        for image, label in zip(*examples(count), strict=True):
-            record = tf.train.Example()
-            record.features.feature["image"].float_list.value.extend(image.ravel())
-            record.features.feature["label"].int64_list.value.append(int(label))
-            writer.write(record.SerializeToString())
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "defaults of fit": {},
+    "shuffled within batches": {"shuffle": "batch", "batch_size": 16},
+    "shuffled, split and weighed": {
+        "validation_split": 0.3,
+        "class_weight": {0: 1.0, 1: 3.0},
+        "batch_size": 9,
+    },
+    "sparse arrays": {"batch_size": 20},
+    "ragged arrays": {"batch_size": 20},
+}
+"""Arguments of `fit`, which shuffles as Keras does by itself, by the kind of data."""
 
-    def parsed(record: tf.Tensor) -> dict[str, tf.Tensor]:
-        return tf.io.parse_single_example(record, features)
 
-    def decoded(record: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-        return tf.reshape(record["image"], (8, 8, 1)), record["label"]
-
-    return (
-        tf.data.TFRecordDataset(path)
-        # Keras on one device counts an update for the end of data of unknown length.
-        .apply(tf.data.experimental.assert_cardinality(count))
-        .map(parsed, num_parallel_calls=tf.data.AUTOTUNE)
-        .shuffle(20, seed=5, reshuffle_each_iteration=False)
-        .map(decoded, num_parallel_calls=2)
-        .batch(32)
-        .cache()
-        .prefetch(tf.data.AUTOTUNE)
+def fit_by_defaults(strategy: Any, *, kind: str) -> dict[str, Any]:
+    """Trains on arrays with Keras's defaults and a seed."""
+    keras.utils.set_random_seed(7)
+    x: Any = np.random.default_rng(0).normal(size=(83, 5)).astype("float32")
+    y = (x.sum(1) > 0).astype("int64")
+    sparse, ragged = kind.startswith("sparse"), kind.startswith("ragged")
+    if sparse:
+        x = tf.sparse.from_dense(np.where(x > 0, x, 0))
+    if ragged:
+        x = tf.RaggedTensor.from_tensor(x)
+    model = classifier(
+        strategy,
+        lambda: keras.Sequential(
+            [
+                keras.Input((5,), sparse=sparse, ragged=ragged),
+                keras.layers.Dense(4, "tanh"),
+                keras.layers.Dense(2),
+            ]
+        ),
     )
-
-
-_PIPELINES = {"image files": _image_files, "records": _records}
+    losses: list[float] = []
+    note = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: losses.append(float(logs["loss"]))
+    )
+    options = {"epochs": 3, "verbose": 0, "callbacks": [note], **DEFAULTS[kind]}
+    history = model.fit(x, y, **options).history
+    return {"weights": model.get_weights(), "losses": losses, "history": history}
 
 
 def fit_unlike_sources(

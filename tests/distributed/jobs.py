@@ -9,6 +9,7 @@ import ctypes
 import functools
 import gc
 import io
+import itertools
 import pathlib
 import resource
 import tempfile
@@ -78,6 +79,24 @@ def scope(strategy: Any) -> Any:
     return strategy.scope() if strategy else contextlib.nullcontext()
 
 
+def classifier(
+    strategy: Any,
+    make: Callable[[], keras.Model],
+    optimizer: Callable[[], Any] = OPTIMIZERS["sgd"],
+    **options: Any,
+) -> keras.Model:
+    """Returns a model that is made and compiled in the scope."""
+    with scope(strategy):
+        model = make()
+        model.compile(
+            optimizer=optimizer(),
+            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            metrics=["accuracy"],
+            **options,
+        )
+    return model
+
+
 def compiled_network(
     strategy: Any,
     optimizer: Callable[[], Any] = OPTIMIZERS["sgd"],
@@ -86,15 +105,8 @@ def compiled_network(
     **options: Any,
 ) -> keras.Model:
     """Returns the small network, compiled."""
-    with scope(strategy):
-        model = network(normalization, dropout)
-        model.compile(
-            optimizer=optimizer(),
-            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            metrics=["accuracy"],
-            **options,
-        )
-    return model
+    make = functools.partial(network, normalization, dropout)
+    return classifier(strategy, make, optimizer, **options)
 
 
 def large_batch(*args: Any, **options: Any) -> Any:
@@ -152,17 +164,13 @@ def fit(
         with scope(strategy):
             model.optimizer.build(model.trainable_variables)
     options = {"epochs": epochs, "verbose": 0, **(fit_options or {})}
-    if data == "arrays":
+    if data in ("arrays", "pydataset"):
         options.setdefault("shuffle", False)
-        history = model.fit(x, y, batch_size=batch_size, **options)
+    if data == "arrays":
+        options |= {"x": x, "y": y, "batch_size": batch_size}
     else:
-        dataset = tf.data.Dataset.from_tensor_slices((x, y))
-        if data == "mapped":
-            dataset = dataset.map(lambda image, label: (image, label))
-        dataset = dataset.batch(batch_size, drop_remainder=data == "dropped")
-        if data == "unknown":
-            dataset = dataset.filter(lambda *_: True)
-        history = model.fit(dataset, **options)
+        options["x"] = _in_batches(data, x, y, batch_size)
+    history = model.fit(**options)
     return {
         **state(model),
         "history": history.history,
@@ -171,17 +179,17 @@ def fit(
     }
 
 
-def printed(strategy: Any, *, by: str, **settings: Any) -> str:
-    """Returns what another of these jobs prints.
-
-    Args:
-        strategy: The worker's.
-        by: The job's name.
-        **settings: Its arguments.
-    """
-    with contextlib.redirect_stdout(io.StringIO()) as output:
-        globals()[by](strategy, **settings)
-    return output.getvalue()
+def _in_batches(data: str, x: np.ndarray, y: np.ndarray, size: int) -> Any:
+    batches = Batches(x, y, size)
+    if data == "pydataset":
+        return batches
+    if data == "generator":
+        return (batches[i] for i in itertools.cycle(range(len(batches))))
+    dataset = tf.data.Dataset.from_tensor_slices((x, y))
+    if data == "mapped":
+        dataset = dataset.map(lambda image, label: (image, label))
+    dataset = dataset.batch(size, drop_remainder=data == "dropped")
+    return dataset.filter(lambda *_: True) if data == "unknown" else dataset
 
 
 class Peak(keras.metrics.Metric):
@@ -240,6 +248,17 @@ class Recorder(keras.layers.Layer):
         return x
 
 
+def noting_model(strategy: Any, features: int) -> tuple[keras.Model, list[Any]]:
+    """Returns a model and the examples of each step, which it notes."""
+    with scope(strategy):
+        recorder = Recorder()
+        layers = [keras.Input((features,)), recorder, keras.layers.Dense(1)]
+        model = keras.Sequential(layers)
+        model.compile(keras.optimizers.SGD(0.0), "mse")
+    # Keras's own list has the layer.
+    return model, recorder.seen
+
+
 def graphs_kept(strategy: Any) -> int:
     """Returns how many graphs stay in memory of the last two of three fits."""
     x = np.random.default_rng(0).normal(size=(24, 8)).astype("float32")
@@ -274,10 +293,7 @@ def shares_seen(
         tf.random.set_seed(None)
     x = np.stack([np.arange(count), np.ones(count)], axis=1).astype("float32")
     y = np.sin(np.arange(count)).astype("float32")[:, None]
-    with scope(strategy):
-        recorder = Recorder()
-        model = keras.Sequential([keras.Input((2,)), recorder, keras.layers.Dense(1)])
-        model.compile(optimizer=keras.optimizers.SGD(1e-4), loss="mse")
+    model, seen = noting_model(strategy, 2)
     options: dict[str, Any] = {"epochs": epochs, "verbose": 0}
     if data == "arrays":
         model.fit(x, y, batch_size=batch_size, **options)
@@ -291,8 +307,8 @@ def shares_seen(
                 lambda a, b: (tf.stack([a[0], tf.random.uniform([])]), b)
             )
         model.fit(dataset.batch(batch_size), **options)
-    steps = len(recorder.seen) // epochs
-    return [recorder.seen[e * steps : (e + 1) * steps] for e in range(epochs)]
+    steps = len(seen) // epochs
+    return [list(seen[e * steps : (e + 1) * steps]) for e in range(epochs)]
 
 
 def fit_structures(strategy: Any, *, count: int) -> dict[str, Any]:
@@ -328,7 +344,6 @@ def fit_structures(strategy: Any, *, count: int) -> dict[str, Any]:
             metrics={"class": [keras.metrics.AUC(name="auc"), "accuracy"]},
             weighted_metrics={"sum": ["mae"]},
         )
-    seen: list[dict[str, float]] = []
     history = model.fit(
         inputs,
         targets,
@@ -339,20 +354,13 @@ def fit_structures(strategy: Any, *, count: int) -> dict[str, Any]:
         verbose=0,
         validation_data=(inputs, targets),
         callbacks=[
-            keras.callbacks.LambdaCallback(
-                on_train_batch_end=lambda batch, logs: seen.append(dict(logs))
-            ),
             keras.callbacks.ReduceLROnPlateau(patience=1),
             keras.callbacks.EarlyStopping(patience=5),
         ],
     )
-    per_batch = {
-        f"batch {name}": [float(logs[name]) for logs in seen] for name in seen[0]
-    }
     tested = model.evaluate(inputs, targets, batch_size=32, verbose=0, return_dict=True)
     logs = {
         **history.history,
-        **per_batch,
         **{f"test {name}": [value] for name, value in tested.items()},
     }
     if count % 32:
@@ -381,26 +389,6 @@ class Batches(getattr(keras.utils, "PyDataset", keras.utils.Sequence)):
     def __getitem__(self, index: int) -> Any:
         rows = slice(index * self.size, (index + 1) * self.size)
         return tuple(part[rows] for part in self.parts)
-
-
-def fit_iterables(strategy: Any, *, kind: str, count: int = 70) -> dict[str, Any]:
-    """Trains from a Python generator or a `PyDataset` of global batches."""
-    batches = Batches(*examples(count), 32)
-
-    def generator() -> Any:
-        while True:
-            for index in range(3):
-                yield batches[index]
-
-    model = compiled_network(strategy)
-    options = {"steps_per_epoch": 3} if kind == "generator" else {"shuffle": False}
-    history = model.fit(
-        generator() if kind == "generator" else batches,
-        epochs=2,
-        verbose=0,
-        **options,
-    )
-    return {**state(model), "history": history.history}
 
 
 def on_batch(strategy: Any, *, count: int = 33) -> dict[str, Any]:
@@ -433,16 +421,17 @@ def dropout_masks(strategy: Any, *, seed: int) -> np.ndarray:
 def batch_statistics(strategy: Any) -> list[np.ndarray]:
     """Returns moving mean and variance after one step on unequal shares."""
     x, y = examples(7)
-    with scope(strategy):
-        model = keras.Sequential(
+    model = classifier(
+        strategy,
+        lambda: keras.Sequential(
             [
                 keras.Input((8, 8, 1)),
                 keras.layers.BatchNormalization(momentum=0.0),
                 keras.layers.Flatten(),
                 keras.layers.Dense(2),
             ]
-        )
-        model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        ),
+    )
     model.fit(x, y, batch_size=7, shuffle=False, verbose=0)
     return [np.array(v) for v in model.layers[0].non_trainable_variables[:2]]
 
@@ -451,24 +440,24 @@ def overflow(strategy: Any, *, accumulation_steps: int | None = None) -> dict[st
     """Trains in float16 where the last replica's gradient is infinite at first."""
     x, y = examples(32)
     x[-1] = 60_000.0  # Overflows once multiplied by the loss scale.
-    with scope(strategy):
-        model = keras.Sequential(
+
+    def optimizer() -> Any:
+        sgd = keras.optimizers.SGD(1e-6)
+        if accumulation_steps is None:
+            return keras.optimizers.LossScaleOptimizer(sgd)
+        return large_batch(sgd, accumulation_steps, loss_scaling=True)
+
+    model = classifier(
+        strategy,
+        lambda: keras.Sequential(
             [
                 keras.Input((8, 8, 1)),
                 keras.layers.Flatten(dtype="mixed_float16"),
                 keras.layers.Dense(2, dtype="mixed_float16"),
             ]
-        )
-        if accumulation_steps is None:
-            optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1e-6))
-        else:
-            optimizer = large_batch(
-                keras.optimizers.SGD(1e-6), accumulation_steps, loss_scaling=True
-            )
-        model.compile(
-            optimizer=optimizer,
-            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        )
+        ),
+        optimizer,
+    )
     before = model.get_weights()
     # Of several micro-batches only the last overflows.
     for _ in range((accumulation_steps or 1) - 1):
@@ -477,8 +466,8 @@ def overflow(strategy: Any, *, accumulation_steps: int | None = None) -> dict[st
     return {
         "before": before,
         "after": model.get_weights(),
-        "scale": float(optimizer.dynamic_scale.numpy()),
-        "updates": int(optimizer.iterations.numpy()),
+        "scale": float(model.optimizer.dynamic_scale.numpy()),
+        "updates": int(model.optimizer.iterations.numpy()),
     }
 
 
@@ -520,50 +509,11 @@ def fit_own_data(strategy: Any, *, through: str) -> dict[str, Any]:
     return {**state(model), "accuracy": history.history["accuracy"][0]}
 
 
-def custom_loop(strategy: Any, *, count: int = 70) -> dict[str, Any]:
-    """A training loop of the user's own, with the strategy's shares."""
-    x, y = examples(count)
-    dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(32)
-    with scope(strategy):
-        model = network()
-        optimizer = OPTIMIZERS["lars"](global_clipnorm=0.1)
-        optimizer.build(model.trainable_variables)
-        loss_fn = keras.losses.SparseCategoricalCrossentropy(
-            from_logits=True, reduction="none"
-        )
-    model.optimizer = optimizer
-
-    def step(inputs: Any, targets: Any) -> None:
-        with tf.GradientTape() as tape:
-            losses = loss_fn(targets, model(inputs, training=True))
-            loss = tf.reduce_sum(losses) / 32.0
-        gradients = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply_gradients(
-            zip(gradients, model.trainable_variables, strict=True)
-        )
-
-    @tf.function(reduce_retracing=True)
-    def train(inputs: Any, targets: Any) -> None:
-        if strategy is None:
-            step(inputs, targets)
-        else:
-            strategy.run(step, args=(inputs, targets))
-
-    data = (
-        dataset
-        if strategy is None
-        else (strategy.experimental_distribute_dataset(dataset))
-    )
-    for inputs, targets in data:
-        train(inputs, targets)
-    return state(model)
-
-
 def refusal(strategy: Any, *, case: str) -> str:
     """Does what cannot be right and returns the error's type and text."""
     x, y = examples(32)
-    options: dict[str, Any] = {}
     dataset = tf.data.Dataset.from_tensor_slices((x, y))
+    made = None
     if case == "different data":
         order = np.random.default_rng(strategy.rank).permutation(len(x))
         dataset = tf.data.Dataset.from_tensor_slices((x[order], y[order]))
@@ -573,18 +523,20 @@ def refusal(strategy: Any, *, case: str) -> str:
         dataset = dataset.batch(16)
     if case == "other strategy":
         strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-        options["optimizer"] = large_batch(keras.optimizers.SGD(0.1))
-    with scope(None if case == "no scope" else strategy):
-        model = network()
-        if case == "stateful":
-            inputs = keras.Input(batch_shape=(16, 8, 8, 1))
-            rows = keras.layers.Reshape((8, 8))(inputs)
-            outputs = keras.layers.LSTM(10, stateful=True)(rows)
-            model = keras.Model(inputs, outputs)
-        model.compile(
-            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            **options,
-        )
+        made = large_batch(keras.optimizers.SGD(0.1))
+
+    def make() -> keras.Model:
+        if case != "stateful":
+            return network()
+        inputs = keras.Input(batch_shape=(16, 8, 8, 1))
+        rows = keras.layers.Reshape((8, 8))(inputs)
+        return keras.Model(inputs, keras.layers.LSTM(10, stateful=True)(rows))
+
+    model = classifier(
+        None if case == "no scope" else strategy,
+        make,
+        lambda: made or OPTIMIZERS["plain"](),
+    )
     before = model.get_weights()
     try:
         model.fit(dataset, verbose=0)
@@ -593,29 +545,6 @@ def refusal(strategy: Any, *, case: str) -> str:
             np.testing.assert_array_equal(mine, theirs)
         return f"{type(error).__name__}: {error}"
     return "not refused"
-
-
-def save_and_go_on(strategy: Any, *, folder: str) -> dict[str, Any]:
-    """The chief saves; everybody loads and trains on, beside the first model."""
-    x, y = examples(70)
-    make = functools.partial(OPTIMIZERS["lars"], exclude_from_adaptation=["conv2d"])
-    model = compiled_network(strategy, make, "synchronized")
-    options = {"batch_size": 32, "shuffle": False, "verbose": 0}
-    model.fit(
-        x,
-        y,
-        epochs=2,
-        callbacks=[keras.callbacks.ModelCheckpoint(f"{folder}/{strategy.rank}.keras")],
-        **options,
-    )
-    if strategy.rank == 0:
-        model.save(f"{folder}/model.keras")
-    model.evaluate(x, y, verbose=0)  # Nobody loads before the chief has saved.
-    with strategy.scope():
-        loaded = keras.models.load_model(f"{folder}/model.keras")
-    model.fit(x, y, epochs=1, **options)
-    loaded.fit(x, y, epochs=1, **options)
-    return {"model": state(model), "loaded": state(loaded)}
 
 
 def page_faults(strategy: Any, *, nbytes: int, times: int) -> int:
@@ -832,15 +761,12 @@ def checked(strategy: Any, *, without: str | None = None) -> list[tuple[str, str
 
 def _to_check() -> keras.Model:
     """Returns a network with clipping, batch normalization and dropout."""
-    model = network("plain", dropout=0.2)
     # Not LARS: its updates do not depend on the scale of the gradients, so it would
     # hide gradients that are N times too large. Only some norms exceed 3.
-    model.compile(
-        keras.optimizers.SGD(0.05, momentum=0.9, global_clipnorm=3.0),
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        metrics=["accuracy"],
+    options = {"momentum": 0.9, "global_clipnorm": 3.0}
+    return compiled_network(
+        None, lambda: keras.optimizers.SGD(0.05, **options), "plain", dropout=0.2
     )
-    return model
 
 
 def checked_script(strategy: Any, *, words: list[str]) -> list[tuple[str, str, str]]:
@@ -859,20 +785,18 @@ def fit_records(strategy: Any, *, folder: str, classes: int) -> dict[str, Any]:
     """Trains on, and evaluates, the records of a folder."""
     records = keras_fastnet.datasets.ImageRecords(folder, "train", classes=classes)
     common: dict[str, Any] = {"batch_size": 8, "image_size": 16, "strategy": strategy}
-    with scope(strategy):
-        model = keras.Sequential(
+    model = classifier(
+        strategy,
+        lambda: keras.Sequential(
             [
                 keras.Input((16, 16, 3)),
                 keras.layers.AveragePooling2D(8),
                 keras.layers.Flatten(),
                 keras.layers.Dense(classes),
             ]
-        )
-        model.compile(
-            large_batch(keras.optimizers.SGD(0.1)),
-            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            metrics=["accuracy"],
-        )
+        ),
+        lambda: large_batch(keras.optimizers.SGD(0.1)),
+    )
     data = records.for_training(augmentation=None, **common)
     history = model.fit(data, epochs=2, verbose=0)
     tested = records.for_evaluation(crop_fraction=1.0, **common)
@@ -897,13 +821,11 @@ def tpu_programs(strategy: Any) -> list[dict[str, Any]]:
     generator = np.random.default_rng(0)
     x = generator.random((96, 32, 32, 3), "float32")
     y = generator.integers(0, 10, 96)
-    with scope(strategy):
-        model = keras_fastnet.models.cifar_resnet(8, first_strides=2)
-        model.compile(
-            large_batch(keras_fastnet.LARS(0.1), 2),
-            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            metrics=["accuracy"],
-        )
+    model = classifier(
+        strategy,
+        lambda: keras_fastnet.models.cifar_resnet(8, first_strides=2),
+        lambda: large_batch(keras_fastnet.LARS(0.1), 2),
+    )
     growth = keras_fastnet.callbacks.BatchGrowth({0: 16, 1: 32, 2: 48})
     model.fit(x, y, batch_size=16, epochs=3, verbose=0, callbacks=[growth])
     return [_what_cores_run(program) for program in PROGRAMS]

@@ -4,21 +4,11 @@ import importlib
 import os
 import traceback
 from multiprocessing.connection import Client
+from pathlib import Path
 
 import tensorflow as tf
 
-_JOBS = (
-    "backup_jobs",
-    "data_jobs",
-    "differing_jobs",
-    "initial_jobs",
-    "jobs",
-    "program_jobs",
-    "reduction_jobs",
-    "saving_jobs",
-    "scope_jobs",
-    "step_jobs",
-)
+_JOBS = sorted(path.stem for path in Path(__file__).parent.glob("*jobs.py"))
 _GPU_MEGABYTES = 3000
 
 
@@ -45,8 +35,11 @@ def main() -> None:
     from keras_fastnet._keras.keras_api import IS_KERAS_2, keras
     from keras_fastnet.cluster.environment import mpi_rank
 
-    names = ("keras_2_jobs",) if IS_KERAS_2 else _JOBS
-    homes = [importlib.import_module(f"tests.distributed.{name}") for name in names]
+    homes = [
+        importlib.import_module(f"tests.distributed.{name}")
+        for name in _JOBS
+        if (name == "keras_2_jobs") == IS_KERAS_2
+    ]
     devices = int(os.environ["FASTNET_POOL_DEVICES"])
     strategy = None
     if os.environ["FASTNET_POOL_TPU"]:

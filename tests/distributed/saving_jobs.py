@@ -1,5 +1,6 @@
 """What the workers of a `WorkerPool` are told to do about files of models."""
 
+import functools
 import http.server
 import io
 import os
@@ -14,7 +15,14 @@ import numpy as np
 import tensorflow as tf
 
 from keras_fastnet._keras.keras_api import keras
-from tests.distributed.jobs import Recorder, compiled_network, examples, scope
+from tests.distributed.jobs import (
+    OPTIMIZERS,
+    compiled_network,
+    examples,
+    noting_model,
+    scope,
+    state,
+)
 
 _FILES = {
     "keras": "model.keras",
@@ -94,13 +102,12 @@ def save_often(
     folder: str,
     chief_alone: bool = False,
     in_scope: bool = False,
-    rounds: int = 3,
 ) -> dict[str, list[str]]:
     """Saves on all workers, or on the chief; returns what was wrong, by kind."""
     model = large_network(strategy)
     found: dict[str, list[str]] = {kind: [] for kind in _FILES}
     for kind in found:
-        for _ in range(rounds):
+        for _ in range(3):
             # Together, so that they would be in each other's way.
             strategy.fit_support.workers.gather(None, "the test")
             if strategy.rank and chief_alone:
@@ -252,26 +259,38 @@ class SlowCheckpoint(keras.callbacks.ModelCheckpoint):
         super()._save_model(epoch, batch, logs)
 
 
-def fit_in_scope(strategy: Any, *, folder: str) -> dict[str, Any]:
+def save_and_go_on(strategy: Any, *, folder: str) -> dict[str, Any]:
     """Does all within `scope()`, as guides do, with checkpoints; then loads the last.
 
-    Loads on each worker by itself what the chief has written, once `fit` has ended.
+    Loads on each worker by itself what the chief has written, once `fit` has ended; and
+    in the scope, to train on beside the first model.
     """
-    x, y = examples(64)
+    x, y = examples(70)
+    options = {"batch_size": 32, "shuffle": False, "verbose": 0}
     paths = [f"{folder}/{{epoch}}.keras", f"{folder}/{{epoch}}.weights.h5"]
     with strategy.scope():
-        model = compiled_network(None)
+        make = functools.partial(OPTIMIZERS["lars"], exclude_from_adaptation=["conv2d"])
+        model = compiled_network(None, make, "synchronized")
         checkpoints = [
             SlowCheckpoint(paths[0]),
             keras.callbacks.ModelCheckpoint(paths[1], save_weights_only=True),
-            keras.callbacks.ModelCheckpoint(f"{folder}/step.keras", save_freq=1),
+            keras.callbacks.ModelCheckpoint(
+                f"{folder}/step-{strategy.rank}.keras", save_freq=1
+            ),
         ]
-        model.fit(x, y, batch_size=32, epochs=2, verbose=0, callbacks=checkpoints)
-    loaded = keras.models.load_model(paths[0].format(epoch=2))
-    loaded.load_weights(paths[1].format(epoch=2))
+        model.fit(x, y, epochs=2, callbacks=checkpoints, **options)
+    alone = keras.models.load_model(paths[0].format(epoch=2))
+    alone.load_weights(paths[1].format(epoch=2))
+    same = all(map(np.array_equal, alone.get_weights(), model.get_weights()))
+    with strategy.scope():
+        loaded = keras.models.load_model(paths[0].format(epoch=2))
+    model.fit(x, y, **options)
+    loaded.fit(x, y, **options)
     return {
-        "same": all(map(np.array_equal, loaded.get_weights(), model.get_weights())),
-        "iterations": int(np.array(loaded.optimizer.iterations)),
+        "same": same,
+        "updates before": int(np.array(alone.optimizer.iterations)),
+        "model": state(model),
+        "loaded": state(loaded),
     }
 
 
@@ -313,59 +332,27 @@ class Endless(Numbered):
         return super().__getitem__(index % len(self._order))
 
 
-def _noting_model(strategy: Any) -> tuple[keras.Model, list[Any]]:
-    """Returns a model and the examples of each step, which it notes."""
-    with scope(strategy):
-        recorder = Recorder()
-        model = keras.Sequential([keras.Input((1,)), recorder, keras.layers.Dense(1)])
-        model.compile(keras.optimizers.SGD(0.0), "mse")
-    return model, recorder.seen
-
-
 def passes_of_py_dataset(
     strategy: Any, *, batches: int, shuffle: bool = False, **options: Any
 ) -> dict[str, list[list[int]]]:
     """Returns the batches that one worker took in each pass over a `PyDataset`."""
-    model, seen = _noting_model(strategy)
-    passes: dict[str, Any] = {}
-
-    class Cut(keras.callbacks.Callback):
-        epoch = 0
-
-        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-            self.epoch = epoch
-            passes[f"train {epoch}"] = []
-
-        def on_test_begin(self, logs: Any = None) -> None:
-            passes[f"train {self.epoch}"] = list(seen)
-            seen.clear()
-
-        def on_test_end(self, logs: Any = None) -> None:
-            passes[f"validate {self.epoch}"] = list(seen)
-            seen.clear()
+    model, seen = noting_model(strategy, 1)
 
     def data() -> Numbered:
         return Numbered(batches, **options)
 
-    model.fit(
-        data(),
-        epochs=3,
-        shuffle=shuffle,
-        verbose=0,
-        validation_data=data(),
-        callbacks=[Cut()],
-    )
-    for what in ("evaluate", "predict"):
-        seen.clear()
-        getattr(model, what)(data(), verbose=0)
-        passes[what] = list(seen)
-    return passes
+    model.fit(data(), epochs=3, shuffle=shuffle, verbose=0, validation_data=data())
+    model.evaluate(data(), verbose=0)
+    model.predict(data(), verbose=0)
+    epochs = [f"{what} {epoch}" for epoch in range(3) for what in ("train", "validate")]
+    starts = range(0, len(seen), batches)
+    passes = [list(seen[start : start + batches]) for start in starts]
+    return dict(zip([*epochs, "evaluate", "predict"], passes, strict=True))
 
 
 def passes_of_endless(strategy: Any, *, workers: int) -> list[list[int]]:
     """Returns the batches of 3 epochs of 9 steps of a `PyDataset` of 12, repeated."""
-    model, seen = _noting_model(strategy)
+    model, seen = noting_model(strategy, 1)
     data = Endless(12, workers=workers)
     model.fit(data, epochs=3, steps_per_epoch=9, shuffle=False, verbose=0)
-    # Keras's own list has the layer.
     return list(seen)

@@ -1,6 +1,8 @@
 """Jobs of `tests/equality/ways.py`: models with their own steps, logs and loops."""
 
+import contextlib
 import functools
+import io
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_fastnet._keras.keras3 import TensorFlowTrainer
+from tests.distributed import jobs
 from tests.distributed.jobs import large_batch, scope, state
 
 
@@ -28,6 +31,19 @@ def trained(
     options = {"epochs": 2, "shuffle": False, "verbose": 0, **options}
     history = model.fit(x, y, batch_size=batch_size, **options).history
     return {"weights": model.get_weights(), "history": history}
+
+
+def printed(strategy: Any, *, by: str, **settings: Any) -> str:
+    """Returns what a job of this module or of `jobs` prints.
+
+    Args:
+        strategy: The worker's.
+        by: The job's name.
+        **settings: Its arguments.
+    """
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        {**vars(jobs), **globals()}[by](strategy, **settings)
+    return output.getvalue()
 
 
 class Adversaries(keras.Model):
@@ -78,21 +94,28 @@ def _apply(optimizer: Any, tape: Any, loss: Any, model: Any) -> None:
     )
 
 
-def fit_adversaries(strategy: Any, *, outside: bool = False) -> dict[str, Any]:
+def fit_adversaries(
+    strategy: Any, *, outside: bool = False, micro_batches: bool = False
+) -> dict[str, Any]:
     """Trains a GAN that nothing has built.
 
     Args:
         strategy: The worker's.
         outside: Whether its own `compile` makes metrics outside of the scope.
+        micro_batches: Whether an optimizer takes several of them an update.
     """
     with scope(strategy):
         model = Adversaries()
     with scope(None if outside else strategy):
-        model.compile(keras.optimizers.Adam(0.01), keras.optimizers.SGD(0.1))
-    x, _ = numbers()
-    results = trained(model, x)
-    moments = [np.array(v) for v in model.of_critic.variables]
-    return {**results, "optimizer": moments}
+        of_critic = keras.optimizers.Adam(0.01)
+        if micro_batches:
+            of_critic = large_batch(keras.optimizers.SGD(0.1), 2)
+        model.compile(of_critic, keras.optimizers.SGD(0.1))
+    if micro_batches:
+        # Of one size: an optimizer that the model does not know weighs them alike.
+        return trained(model, numbers(20)[0])
+    results = trained(model, numbers()[0])
+    return {**results, "optimizer": [np.array(v) for v in of_critic.variables]}
 
 
 class OwnStep(keras.Sequential):
@@ -149,7 +172,6 @@ class PlainTrainer(TensorFlowTrainer, keras.Layer):
 def fit_own_steps(strategy: Any, *, kind: str, eager: bool = False) -> dict[str, Any]:
     """Trains with a step in one of the ways in which programs give theirs."""
     x, y = numbers()
-    layers = [keras.layers.Dense(3, "tanh"), keras.layers.Dense(1)]
     with scope(strategy):
         layers = [keras.layers.Dense(3, "tanh"), keras.layers.Dense(1)]
         make: dict[str, Callable[[], Any]] = {
@@ -197,19 +219,18 @@ def evaluate_own_step(strategy: Any, *, eager: bool = False) -> dict[str, Any]:
 class Errors(keras.metrics.Metric):
     """A metric whose result is its variable, or that variable's value."""
 
-    def __init__(self, inner: bool):
-        super().__init__(name="errors")
+    def __init__(self, name: str):
+        super().__init__(name=name)
         self.total = self.add_weight(shape=(), initializer="zeros")
-        self.inner = inner
 
     def update_state(self, y, p, sample_weight=None):
         self.total.assign_add(keras.ops.sum(keras.ops.abs(y - p)))
 
     def result(self):
-        return self.total.value if self.inner else self.total
+        return self.total.value if self.name == "value" else self.total
 
 
-def values_in_callbacks(strategy: Any, *, inner: bool) -> dict[str, Any]:
+def values_in_callbacks(strategy: Any) -> dict[str, Any]:
     """Converts variables as callbacks do."""
     x, y = numbers()
     seen: dict[str, list[float]] = {}
@@ -221,7 +242,8 @@ def values_in_callbacks(strategy: Any, *, inner: bool) -> dict[str, Any]:
                 "iterations": optimizer.iterations.numpy().item(),
                 "rate": keras.ops.convert_to_numpy(optimizer.learning_rate).item(),
                 "array": keras.ops.convert_to_numpy(optimizer.iterations.value).item(),
-                "log": float(logs["errors"]),
+                "log of a variable": float(logs["variable"]),
+                "log of a value": float(logs["value"]),
             }
             for name, value in found.items():
                 seen.setdefault(name, []).append(value)
@@ -233,7 +255,11 @@ def values_in_callbacks(strategy: Any, *, inner: bool) -> dict[str, Any]:
 
     with scope(strategy):
         model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
-        model.compile(keras.optimizers.SGD(0.1), "mse", metrics=[Errors(inner)])
+        model.compile(
+            keras.optimizers.SGD(0.1),
+            "mse",
+            metrics=[Errors("variable"), Errors("value")],
+        )
     history = model.fit(
         x, y, batch_size=5, shuffle=False, verbose=0, callbacks=[Look()]
     ).history
@@ -260,32 +286,25 @@ def calls_of_callbacks(strategy: Any, *, steps: int, data: str) -> dict[str, Any
     calls: list[tuple[str, int]] = []
     losses: list[float] = []
 
-    class Record(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            calls.append(("train end", batch))
-            losses.append(float(logs["loss"]))
+    def noting(name: str) -> Callable[..., None]:
+        def note(batch: int, logs: Any = None) -> None:
+            calls.append((name, batch))
+            if logs and "loss" in logs:
+                losses.append(float(logs["loss"]))
 
-        def on_test_batch_end(self, batch, logs=None):
-            calls.append(("test end", batch))
-            losses.append(float(logs["loss"]))
+        return note
 
-        def on_train_batch_begin(self, batch, logs=None):
-            calls.append(("train begin", batch))
-
-        def on_test_batch_begin(self, batch, logs=None):
-            calls.append(("test begin", batch))
-
-        def on_predict_batch_begin(self, batch, logs=None):
-            calls.append(("predict begin", batch))
-
-        def on_predict_batch_end(self, batch, logs=None):
-            calls.append(("predict end", batch))
-
+    names = [
+        f"on_{what}_batch_{when}"
+        for what in ("train", "test", "predict")
+        for when in ("begin", "end")
+    ]
+    record = keras.callbacks.LambdaCallback(**{name: noting(name) for name in names})
     with scope(strategy):
         model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
         model.compile(keras.optimizers.SGD(0.01), "mse", steps_per_execution=steps)
     batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(2)
-    options: dict[str, Any] = {"verbose": 0, "callbacks": [Record()]}
+    options: dict[str, Any] = {"verbose": 0, "callbacks": [record]}
     if data == "unknown":
         batches = batches.filter(lambda *_: True)
     if data == "endless":
@@ -299,18 +318,6 @@ def calls_of_callbacks(strategy: Any, *, steps: int, data: str) -> dict[str, Any
         # Keras counts an update for the end of the data.
         del results["iterations"], results["optimizer"]
     return results
-
-
-def fit_adversaries_in_micro_batches(strategy: Any) -> dict[str, Any]:
-    """The same GAN, with an optimizer that takes several micro-batches an update."""
-    with scope(strategy):
-        model = Adversaries()
-        model.compile(
-            large_batch(keras.optimizers.SGD(0.1), 2),
-            keras.optimizers.SGD(0.1),
-        )
-    # Batches of one size: an optimizer that the model does not know weighs them alike.
-    return trained(model, numbers(20)[0])
 
 
 class Contrasted(keras.Sequential):
@@ -400,9 +407,6 @@ def fit_own_updates(
         kind: What is done with gradients.
         reduced: Whether they are means over all replicas before.
     """
-    import contextlib
-    import io
-
     x, y = numbers()
     with scope(strategy):
         model = OwnUpdates([keras.Input((4,)), keras.layers.Dense(1)])
@@ -410,13 +414,10 @@ def fit_own_updates(
         model.totals = [tf.Variable(tf.zeros(w.shape)) for w in model.weights]
         model.batches = tf.Variable(0)
         model.compile(keras.optimizers.SGD(0.1))
-    output = io.StringIO()
     try:
-        with contextlib.redirect_stdout(output):
-            results = trained(model, x, y)
+        return trained(model, x, y)
     except tf.errors.InvalidArgumentError as error:
         return {"error": str(error)}
-    return results if reduced else {**results, "printed": output.getvalue()}
 
 
 def fit_by_values(strategy: Any, *, functions: bool) -> dict[str, Any]:

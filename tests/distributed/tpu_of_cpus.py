@@ -41,9 +41,6 @@ def strategy(cores: int) -> keras_fastnet.TPUStrategy:
     """Returns the strategy of a TPU system of logical CPUs.
 
     To be called before TensorFlow runs.
-
-    Args:
-        cores: How many.
     """
     tf.config.set_logical_device_configuration(
         tf.config.list_physical_devices("CPU")[0],
@@ -61,12 +58,7 @@ def strategy(cores: int) -> keras_fastnet.TPUStrategy:
 
 
 class Resolver(tf.distribute.cluster_resolver.TPUClusterResolver):
-    """Describes a TPU system that is not there.
-
-    Args:
-        cores: Number of cores.
-        hosts: Number of hosts.
-    """
+    """Describes a TPU system that is not there."""
 
     def __init__(self, cores: int, hosts: int = 1):
         self._cores = cores
@@ -145,13 +137,7 @@ class Traced:
     def of(
         cls, computation: Callable[..., Any], inputs: list[Any], **options: Any
     ) -> "Traced":
-        """Traces a program.
-
-        Args:
-            computation: The program.
-            inputs: Its arguments, by core.
-            **options: TensorFlow's.
-        """
+        """Traces a program, given the arguments of `replicate`."""
         returned: list[Any] = []
 
         def trace() -> None:
@@ -221,20 +207,11 @@ class Traced:
         return copied
 
     def prefix(self, core: int) -> str:
-        """Returns how the names of a core's copies begin.
-
-        Args:
-            core: Its number.
-        """
+        """Returns how the names of a core's copies begin."""
         return f"core{core}/"
 
     def copy_of(self, node: node_def_pb2.NodeDef, core: int) -> node_def_pb2.NodeDef:
-        """Returns a core's copy of a node of the program.
-
-        Args:
-            node: The node.
-            core: The core's number.
-        """
+        """Returns a core's copy of a node of the program."""
         copy = node_def_pb2.NodeDef()
         copy.CopyFrom(node)
         copy.name = self.prefix(core) + node.name
@@ -256,12 +233,7 @@ class Traced:
         return name
 
     def set_attributes(self, node: node_def_pb2.NodeDef, core: int) -> None:
-        """Has a copied node run by itself, and call a core's copies of functions.
-
-        Args:
-            node: The copy.
-            core: The core's number.
-        """
+        """Has a copied node run by itself, and call a core's copies of functions."""
         for name in ("_tpu_replicate", "_class"):
             node.attr.pop(name, None)
         if node.op in ("If", "StatelessIf", "While", "StatelessWhile"):
@@ -330,11 +302,7 @@ class Traced:
 
 
 def source_of(name: str) -> str:
-    """Returns the node that an input is of.
-
-    Args:
-        name: Of the input.
-    """
+    """Returns the node that an input is of."""
     return name.lstrip("^").split(":")[0]
 
 

@@ -24,7 +24,7 @@ def numbers(batches):
     return [[[row[0] for row in step] for step in epoch] for epoch in batches]
 
 
-# tests/batches/test_keras_order.py has arrays with a seed.
+# `fit_by_defaults` of tests/equality/ways.py has arrays with a seed.
 @pytest.fixture(
     scope="module",
     params=[("arrays", None), ("shuffled", 7), ("shuffled", None)],
@@ -36,17 +36,13 @@ def shuffled(request, two_workers):
     return settings, two_workers.run("shares_seen", **settings, epochs=EPOCHS)
 
 
-def test_every_example_once_in_every_epoch(shuffled):
+def test_every_example_once_in_every_epoch_in_an_order_of_its_own(shuffled):
     _, results = shuffled
-    for epoch in numbers(global_batches(results)):
+    epochs = numbers(global_batches(results))
+    for epoch in epochs:
         assert [len(step) for step in epoch] == [8, 8, 6]
         assert sorted(itertools.chain(*epoch)) == list(range(COUNT))
-
-
-def test_every_epoch_has_an_order_of_its_own(shuffled):
-    _, results = shuffled
-    orders = {str(epoch) for epoch in numbers(global_batches(results))}
-    assert len(orders) == EPOCHS
+    assert len({str(epoch) for epoch in epochs}) == EPOCHS
 
 
 def test_a_seed_gives_the_same_order_again(shuffled, two_workers):

@@ -8,11 +8,20 @@ from tests.programs.comparing import largest_difference
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_two_workers_train_as_one_device(one_device, two_workers, tmp_path, name):
+@pytest.mark.parametrize(
+    ("cluster", "name"),
+    [
+        pytest.param("two_workers", PROGRAMS[0], marks=pytest.mark.smoke),
+        *(("two_workers", name) for name in PROGRAMS[1:]),
+        # The loop of one's own, which nothing else runs on these.
+        pytest.param("one_by_two", PROGRAMS[0], marks=pytest.mark.slow),
+        pytest.param("two_mpi", PROGRAMS[0], marks=pytest.mark.slow),
+    ],
+)
+def test_workers_train_as_one_device(request, one_device, tmp_path, cluster, name):
     results = []
-    for pool in (one_device, two_workers):
-        folder = tmp_path / str(pool.workers)
+    for pool in (one_device, request.getfixturevalue(cluster)):
+        folder = tmp_path / str(len(results))
         folder.mkdir()
         results += pool.run("program", name=name, folder=str(folder))
     alone, *several = results

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from tests.distributed import jobs
+from tests.distributed import data_jobs, jobs
 
 CLUSTERS = ("two_workers", "one_by_two", "two_mpi")
 """The clusters on which every way is run; most on the first before a change lands."""
@@ -35,10 +35,6 @@ class Way:
 
 def _fit(reference: dict[str, Any] | None = None, **settings: Any) -> Way:
     return Way("fit", settings, reference)
-
-
-def _pipeline(kind: str) -> Way:
-    return Way("fit_pipeline", {"kind": kind}, clusters=("two_workers",))
 
 
 def _options(**options: Any) -> Way:
@@ -95,8 +91,10 @@ DATA = {
         {"count": 70, "optimizer": "adam", "data": "known"},
         **{"count": 70, "optimizer": "adam", "data": "unknown"},
     ),
-    "a generator": Way("fit_iterables", {"kind": "generator"}),
-    "a PyDataset": Way("fit_iterables", {"kind": "pydataset"}),
+    "a generator": _fit(
+        count=70, data="generator", epochs=2, fit_options={"steps_per_epoch": 3}
+    ),
+    "a PyDataset": _fit(count=70, data="pydataset", epochs=2),
     "validation_split": _fit(fit_options={"validation_split": 0.25}),
     "steps_per_epoch": Way(
         "fit",
@@ -105,10 +103,12 @@ DATA = {
     "class weights": _fit(fit_options={"class_weight": {0: 1.0, 1: 3.0}}, count=70),
     "nested inputs, weights, metrics": Way("fit_structures", {"count": 70}),
     # A worker alone takes no share early.
-    "image files": _pipeline("image files"),
-    "records in a cache": _pipeline("records"),
+    "image files": Way("fit_image_files", clusters=CLUSTERS[:1]),
+    **{
+        kind: Way("fit_by_defaults", {"kind": kind}, rtol=1e-4, clusters=CLUSTERS[:1])
+        for kind in data_jobs.DEFAULTS
+    },
     "train_on_batch": Way("on_batch"),
-    "a custom loop": Way("custom_loop"),
 }
 
 _SYNCHRONIZED = {"count": 330, "normalization": "synchronized", "epochs": 1}
@@ -181,7 +181,7 @@ MICRO_BATCHES = {
 
 OWN_STEPS = {
     "two optimizers without a call": _own("fit_adversaries"),
-    "the same in micro-batches": _own("fit_adversaries_in_micro_batches"),
+    "the same in micro-batches": _own("fit_adversaries", micro_batches=True),
     **{
         f"own step by {kind}": _own("fit_own_steps", kind=kind, eager=False)
         for kind in ("method", "tf.function", "average", "attribute", "trainer")
@@ -189,8 +189,7 @@ OWN_STEPS = {
     "own step, eager": _own("fit_own_steps", kind="method", eager=True),
     "own test step, traced": _own("evaluate_own_step", eager=False),
     "own test step, eager": _own("evaluate_own_step", eager=True),
-    "variables in callbacks": _own("values_in_callbacks", inner=False),
-    "values in callbacks": _own("values_in_callbacks", inner=True),
+    "variables in callbacks": _own("values_in_callbacks"),
     **{
         f"callbacks of {steps} steps, {data}": _own(
             "calls_of_callbacks", data=data, steps=steps
@@ -226,7 +225,6 @@ QUICK = {
         "a last batch of one example",
         "a PyDataset",
         "image files",
-        "a custom loop",
         "Adam",
         "global_clipnorm",
         "batch normalization",
@@ -258,7 +256,7 @@ _MORE_CLUSTERS = {
         "arrays that do not divide",
         "a last batch of one example",
         "a masked loss",
-        "records in a cache",
+        "image files",
         "micro-batches, LARS",
     ],
     "three_workers": [
@@ -270,7 +268,6 @@ _MORE_CLUSTERS = {
         "own test step, traced",
         "own test step, eager",
         "variables in callbacks",
-        "values in callbacks",
         "state of layers, and metrics",
     ],
     "four_workers": [

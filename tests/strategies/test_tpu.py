@@ -7,12 +7,10 @@ from keras_fastnet import TPUStrategy
 from keras_fastnet.errors import ClusterError
 from tests.distributed.tpu_of_cpus import Resolver
 from tests.equality.comparing import assert_equal
+from tests.equality.ways import EMA
 from tests.image_record_files import write_split
 
 pytestmark = pytest.mark.distributed
-
-EMA = {"use_ema": True, "ema_momentum": 0.8, "ema_overwrite_frequency": 2}
-
 
 BEFORE_LANDING = [
     ("fit", {"optimizer": "lars"}),
@@ -38,7 +36,10 @@ BEFORE_A_RELEASE = [
             "count": 70,
         },
     ),
-    ("fit_iterables", {"kind": "generator", "count": 72}),
+    (
+        "fit",
+        {"data": "generator", "count": 72, "fit_options": {"steps_per_epoch": 3}},
+    ),
     ("fit_loss", {"kind": "masked"}),
     ("on_batch", {"count": 32}),
 ]

@@ -17,9 +17,10 @@ def test_other_values_for_a_weight_are_refused(request, cluster, kind):
 
 
 def test_gradients_in_variables_are_named(two_workers):
-    chief, other = two_workers.run("fit_own_updates", kind="added up", reduced=False)
-    assert chief["printed"].count("adds up in variables") == 1
-    assert "adds up" not in other["printed"]
+    settings = {"by": "fit_own_updates", "kind": "added up", "reduced": False}
+    chief, other = two_workers.run("printed", **settings)
+    assert chief.count("adds up in variables") == 1
+    assert "adds up" not in other
 
 
 @pytest.mark.parametrize(
