@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.batches.early_shares import EarlyShares, early_shares
 from keras_fastnet.errors import ShardingError
-from tests.distributed.jobs import classifier, compiled_network, examples, state
+from tests.distributed.jobs import compiled_network, examples, state
 
 
 def fit_image_files(strategy: Any, *, count: int = 70) -> dict[str, Any]:
@@ -43,49 +43,6 @@ def _image_files(folder: str, count: int) -> tf.data.Dataset:
         shuffle=False,
         verbose=False,
     ).prefetch(2)
-
-
-DEFAULTS: dict[str, dict[str, Any]] = {
-    "defaults of fit": {},
-    "shuffled within batches": {"shuffle": "batch", "batch_size": 16},
-    "shuffled, split and weighed": {
-        "validation_split": 0.3,
-        "class_weight": {0: 1.0, 1: 3.0},
-        "batch_size": 9,
-    },
-    "sparse arrays": {"batch_size": 20},
-    "ragged arrays": {"batch_size": 20},
-}
-"""Arguments of `fit`, which shuffles as Keras does by itself, by the kind of data."""
-
-
-def fit_by_defaults(strategy: Any, *, kind: str) -> dict[str, Any]:
-    """Trains on arrays with Keras's defaults and a seed."""
-    keras.utils.set_random_seed(7)
-    x: Any = np.random.default_rng(0).normal(size=(83, 5)).astype("float32")
-    y = (x.sum(1) > 0).astype("int64")
-    sparse, ragged = kind.startswith("sparse"), kind.startswith("ragged")
-    if sparse:
-        x = tf.sparse.from_dense(np.where(x > 0, x, 0))
-    if ragged:
-        x = tf.RaggedTensor.from_tensor(x)
-    model = classifier(
-        strategy,
-        lambda: keras.Sequential(
-            [
-                keras.Input((5,), sparse=sparse, ragged=ragged),
-                keras.layers.Dense(4, "tanh"),
-                keras.layers.Dense(2),
-            ]
-        ),
-    )
-    losses: list[float] = []
-    note = keras.callbacks.LambdaCallback(
-        on_train_batch_end=lambda batch, logs: losses.append(float(logs["loss"]))
-    )
-    options = {"epochs": 3, "verbose": 0, "callbacks": [note], **DEFAULTS[kind]}
-    history = model.fit(x, y, **options).history
-    return {"weights": model.get_weights(), "losses": losses, "history": history}
 
 
 def fit_unlike_sources(

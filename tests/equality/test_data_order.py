@@ -24,7 +24,7 @@ def numbers(batches):
     return [[[row[0] for row in step] for step in epoch] for epoch in batches]
 
 
-# `fit_by_defaults` of tests/equality/ways.py has arrays with a seed.
+# tests/batches/test_keras_order.py has arrays with a seed.
 @pytest.fixture(
     scope="module",
     params=[("arrays", None), ("shuffled", 7), ("shuffled", None)],

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from tests.distributed import data_jobs, jobs
+from tests.distributed import jobs
 
 CLUSTERS = ("two_workers", "one_by_two", "two_mpi")
 """The clusters on which every way is run; most on the first before a change lands."""
@@ -104,10 +104,6 @@ DATA = {
     "nested inputs, weights, metrics": Way("fit_structures", {"count": 70}),
     # A worker alone takes no share early.
     "image files": Way("fit_image_files", clusters=CLUSTERS[:1]),
-    **{
-        kind: Way("fit_by_defaults", {"kind": kind}, rtol=1e-4, clusters=CLUSTERS[:1])
-        for kind in data_jobs.DEFAULTS
-    },
     "train_on_batch": Way("on_batch"),
 }
 

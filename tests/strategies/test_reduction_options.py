@@ -1,6 +1,7 @@
 """What a user may ask of the all-reduce, and what is chosen by itself."""
 
 import collections
+import types
 from unittest import mock
 
 import hypothesis
@@ -47,6 +48,16 @@ def test_no_wire_dtype_over_nccl():
 def test_a_second_call_with_the_same_arguments_returns_the_first():
     assert TorusStrategy() is TorusStrategy(wait_timeout=60.0)
     assert TorusStrategy() is not TorusStrategy(grid="ring")
+
+
+@pytest.mark.parametrize(
+    ("given", "engine", "nbytes"),
+    [(0, "gRPC", 2**24), (0, "NCCL", 2**26), (5000, "NCCL", 5000)],
+)
+def test_default_size_of_buckets_depends_on_the_engine(given, engine, nbytes):
+    options = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=given)
+    extended = types.SimpleNamespace(_communication_options=options, engine=engine)
+    assert TorusExtended.bucket_bytes.fget(extended) == nbytes
 
 
 @pytest.mark.parametrize(
