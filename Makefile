@@ -38,7 +38,8 @@ test-all: test-landing test-slow test-oldest test-nightly test-clusters test-leg
 test-slow: $(VENV)/dev.stamp  ## Run what only a release needs: more workers, MPI, kills.
 	$(VENV)/bin/python -m pytest -m "slow and not clusters"
 
-test-oldest: $(OLDEST)/dev.stamp  ## Run a subset on the oldest supported versions.
+test-oldest: $(OLDEST)/dev.stamp  ## Run a subset on the oldest supported versions, and the optimizers on Keras 2.
+	TF_USE_LEGACY_KERAS=1 $(OLDEST)/bin/python -m pytest tests/keras2/test_optimizers.py $(KERAS_2_WARNINGS)
 	$(OLDEST)/bin/python -m pytest $(TWO_AT_A_TIME) -m "smoke"
 
 test-nightly: $(NIGHTLY)/dev.stamp  ## Run the same subset on the nightly build of Keras.
@@ -117,7 +118,7 @@ endef
 
 $(VENV)/%.stamp: PACKAGES = -e ".[$*]"
 $(RAY)/dev.stamp: PACKAGES = -e ".[dev,ray]"
-$(OLDEST)/dev.stamp: PACKAGES = -e ".[dev]" "tensorflow==2.18.*" "keras==3.10.*"
+$(OLDEST)/dev.stamp: PACKAGES = -e ".[dev]" "tensorflow==2.18.*" "keras==3.10.*" "tf-keras==2.18.*"
 $(NIGHTLY)/dev.stamp: PACKAGES = -e ".[dev]"
 $(KERAS)/smoke.stamp: PACKAGES = -e ".[keras-tests]"
 $(MODELS)/stamp: PACKAGES = -e ".[models,examples,test]" "tensorflow==2.20.*" "tf-models-official==2.20.*"

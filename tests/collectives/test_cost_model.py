@@ -83,3 +83,9 @@ def test_cheapest_algorithm_by_dominant_cost():
     assert cheapest_algorithm(Grid(4, 4), topology, moving, 100, among) == "torus"
     starting = dataclasses.replace(free, collective=1.0)
     assert cheapest_algorithm(Grid(4, 4), topology, starting, 100) == "ring"
+
+
+def test_topology_of_hosts():
+    assert Topology.of(["a", "b", "a", "b"]) == Topology(2, 2)
+    # Unequal hosts: no ranks are taken to share one.
+    assert Topology.of(["a", "a", "b"]) == Topology(3, 1)

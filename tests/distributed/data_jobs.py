@@ -1,4 +1,4 @@
-"""Trainings on data that workers share in Keras's ways, or by `tf.data` pipelines."""
+"""Trainings on `tf.data` pipelines of which each worker maps its share."""
 
 import pathlib
 import tempfile
