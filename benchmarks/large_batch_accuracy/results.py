@@ -62,25 +62,23 @@ CELLS = (
 )
 # Those that the aims are about.
 MAIN_CELLS = (BASELINE, ("lars", 1_280, "none"), ("lars", 1_280, "with-decay"))
+LARGE_CELLS = (*MAIN_CELLS, ("nesterov", 256, "none"), ("nesterov", 1_280, "none"))
 
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """Cells with one network and one number of epochs.
-
-    The rates are those tuned with the small network.
-    """
+    """Cells with one network, with its own rates, and one number of epochs."""
 
     network: str
     epochs: int
     cells: tuple[tuple[str, int, str], ...]
 
 
-# By their names in result.json.
+# By their names in result.json, the most important first.
 TABLES = {
+    "large_network": Table("large", 30, LARGE_CELLS),
     "cells": Table("small", EPOCHS, CELLS),
     "more_epochs": Table("small", 30, MAIN_CELLS),
-    "large_network": Table("large", 30, MAIN_CELLS),
 }
 
 
@@ -117,7 +115,7 @@ class Results:
 
     def of(self, table: Table, cell: tuple[str, int, str]) -> list[dict]:
         """Returns the results with the rate that was tuned, one for each seed."""
-        rate, _ = self._rate(*cell[:2])
+        rate, _ = self._rate(table.network, *cell[:2])
         if rate is None:
             return []
         runs = [
@@ -125,21 +123,22 @@ class Results:
         ]
         return [self._ended[run] for run in runs if run in self._ended]
 
-    def tried(self, method: str, batch: int) -> dict[float, float]:
+    def tried(self, network: str, method: str, batch: int) -> dict[float, float]:
         """Returns the accuracy on held-out images by the rate tried."""
         return {
             run.rate: result["accuracy"]
             for run, result in sorted(
                 self._ended.items(), key=lambda item: item[0].rate
             )
-            if run.tune and (run.method, run.global_batch) == (method, batch)
+            if run.tune
+            and (run.network, run.method, run.global_batch) == (network, method, batch)
         }
 
     def missing(self) -> Iterator[Run]:
         """Yields the runs that could start now, the most important first."""
         rows = [(table, cell) for table in TABLES.values() for cell in table.cells]
         for seed, (table, cell) in itertools.product(SEEDS, rows):
-            rate, tuning = self._rate(*cell[:2])
+            rate, tuning = self._rate(table.network, *cell[:2])
             if rate is None:
                 yield from tuning
                 continue
@@ -147,34 +146,38 @@ class Results:
             if run not in self._ended:
                 yield run
 
-    def _rate(self, method: str, batch: int) -> tuple[float | None, list[Run]]:
+    def _rate(
+        self, network: str, method: str, batch: int
+    ) -> tuple[float | None, list[Run]]:
         """Returns the rate for a batch, or `None` and the tuning runs it needs."""
         if method in ("sgd", "sgd-warmup"):
-            rate, missing = self._tuned("sgd-warmup", SCALED_FROM)
+            rate, missing = self._tuned(network, "sgd-warmup", SCALED_FROM)
             return rate and rate * batch / SCALED_FROM, missing
         sizes = sorted(FIRST_RATES[method])
         if batch in sizes:
-            return self._tuned(method, batch)
+            return self._tuned(network, method, batch)
         high = next(size for size in sizes if size > batch)
         low = sizes[sizes.index(high) - 1]
-        at_low, missing = self._tuned(method, low)
-        at_high, more = self._tuned(method, high)
+        at_low, missing = self._tuned(network, method, low)
+        at_high, more = self._tuned(network, method, high)
         if at_low is None or at_high is None:
             return None, missing + more
         part = math.log(batch / low) / math.log(high / low)
         return float(f"{at_low * (at_high / at_low) ** part:.3g}"), []
 
-    def _tuned(self, method: str, batch: int) -> tuple[float | None, list[Run]]:
+    def _tuned(
+        self, network: str, method: str, batch: int
+    ) -> tuple[float | None, list[Run]]:
         """Tries three rates by factors of 2, and one more if the best is at an end."""
         run = functools.partial(
-            *(Run, "small", method, batch, "none"),
+            *(Run, network, method, batch, "none"),
             epochs=TUNING_EPOCHS,
             seed=0,
             tune=True,
         )
         first = FIRST_RATES[method][batch]
         rates = [first / 2, first, first * 2]
-        tried = self.tried(method, batch)
+        tried = self.tried(network, method, batch)
         if rates_missing := [rate for rate in rates if rate not in tried]:
             return None, [run(rate) for rate in rates_missing]
         best = max(rates, key=tried.__getitem__)

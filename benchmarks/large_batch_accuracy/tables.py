@@ -21,10 +21,16 @@ NAMES = {
 def summary(results: Results) -> dict:
     """Returns the rates that were tried, and the cells that have a result."""
     tuning = [
-        {"method": method, "global_batch": batch, "accuracy_by_rate": tried}
+        {
+            "network": network,
+            "method": method,
+            "global_batch": batch,
+            "accuracy_by_rate": tried,
+        }
+        for network in ("small", "large")
         for method, rates in FIRST_RATES.items()
         for batch in rates
-        if (tried := results.tried(method, batch))
+        if (tried := results.tried(network, method, batch))
     ]
     cells = {
         name: [
@@ -70,12 +76,17 @@ def _cost(by_epoch: dict, accuracy: float) -> dict | None:
 
 def tuning_table(tuning: list[dict]) -> str:
     """Returns the accuracy on held-out images by rate, as a Markdown table."""
-    lines = ["| Method | Batch | Accuracy at each rate |", "| --- | ---: | --- |"]
+    lines = [
+        "| Network | Method | Batch | Accuracy at each rate |",
+        "| --- | --- | ---: | --- |",
+    ]
     for tried in tuning:
         rates = sorted((float(r), a) for r, a in tried["accuracy_by_rate"].items())
         texts = ", ".join(f"{rate:g}: {accuracy:.2%}" for rate, accuracy in rates)
         name = NAMES[tried["method"]]
-        lines.append(f"| {name} | {tried['global_batch']:,} | {texts} |")
+        lines.append(
+            f"| {tried['network']} | {name} | {tried['global_batch']:,} | {texts} |"
+        )
     return "\n".join(lines)
 
 
@@ -111,7 +122,8 @@ def accuracy_table(name: str, cells: list[dict]) -> str:
             span = f"{min(accuracies):.2%} to {max(accuracies):.2%}"
         lines.append(
             f"{begin} {cell['rate']:g} | {cell['updates']:,} | {mean:.2%} "
-            f"| {100 * (mean - baseline):+.2f} | {span} "
+            f"| {'' if math.isnan(baseline) else f'{100 * (mean - baseline):+.2f}'} "
+            f"| {span} "
             f"| {len(accuracies)} | {cell['precisions'].count('float32')} "
             f"| {_minutes(cell, cell['processor_seconds'])} |"
         )
