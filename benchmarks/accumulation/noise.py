@@ -22,8 +22,6 @@ import tensorflow as tf
 from keras_fastnet.optimizers.gradient_noise import part_of
 
 HERE = pathlib.Path(__file__).parent
-
-
 # Images in a micro-batch, and their side in pixels.
 SIZES = ((8, 64), (32, 64), (32, 224))
 

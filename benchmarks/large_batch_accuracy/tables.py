@@ -1,6 +1,5 @@
 """Summaries of the results: result.json, and the tables of docs/accuracy.md."""
 
-import math
 import statistics
 
 import numpy as np
@@ -98,9 +97,7 @@ def accuracy_table(name: str, cells: list[dict]) -> str:
         cells: Its cells that have a result.
     """
     found = {(c["method"], c["global_batch"], c["growth"]): c for c in cells}
-    baseline = math.nan
-    if BASELINE in found:
-        baseline = statistics.mean(found[BASELINE]["accuracies"])
+    baseline = found.get(BASELINE)
     lines = [
         "| Batch | Method | Rate | Updates | Top-1 | Points | Range | Seeds | Float32 "
         "| Minutes |",
@@ -117,13 +114,14 @@ def accuracy_table(name: str, cells: list[dict]) -> str:
             continue
         accuracies = cell["accuracies"]
         mean = statistics.mean(accuracies)
-        span = ""
+        points, span = "", ""
+        if baseline is not None:
+            points = f"{100 * (mean - statistics.mean(baseline['accuracies'])):+.2f}"
         if len(accuracies) > 1:
             span = f"{min(accuracies):.2%} to {max(accuracies):.2%}"
         lines.append(
             f"{begin} {cell['rate']:g} | {cell['updates']:,} | {mean:.2%} "
-            f"| {'' if math.isnan(baseline) else f'{100 * (mean - baseline):+.2f}'} "
-            f"| {span} "
+            f"| {points} | {span} "
             f"| {len(accuracies)} | {cell['precisions'].count('float32')} "
             f"| {_minutes(cell, cell['processor_seconds'])} |"
         )

@@ -62,8 +62,8 @@ def parts(workers: list[dict[str, list[list[float]]]]) -> dict[str, float]:
     for index in range(FIRST, len(sums[0]) - 1):
         begun, ended = sums[0][index]
         compared, gathered = compares[0][index], gathers[0][index]
-        both = max(each[index][0] for each in compares)
-        each = {
+        both = max(times[index][0] for times in compares)
+        seconds = {
             "step": sums[0][index + 1][0] - begun,
             "TensorFlow, until the next sum": sums[0][index + 1][0] - ended,
             "waiting for the other worker": both - compared[0],
@@ -74,9 +74,9 @@ def parts(workers: list[dict[str, list[list[float]]]]) -> dict[str, float]:
             - (compared[1] - compared[0])
             - (gathered[1] - gathered[0]),
         }
-        for name, seconds in each.items():
-            steps.setdefault(name, []).append(1e6 * seconds)
-    return {name: round(statistics.median(each), 1) for name, each in steps.items()}
+        for name, value in seconds.items():
+            steps.setdefault(name, []).append(1e6 * value)
+    return {name: round(statistics.median(found), 1) for name, found in steps.items()}
 
 
 def main() -> None:

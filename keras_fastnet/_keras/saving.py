@@ -122,7 +122,7 @@ def _move_files(source: str, folder: str) -> None:
         if os.path.islink(path):
             os.replace(path, target)
             continue
-        # To what a symbolic link points to.
+        # A symbolic link in the folder stays: the file that it names is replaced.
         target = os.path.realpath(target)
         if os.path.isdir(path):
             os.makedirs(target, exist_ok=True)

@@ -38,6 +38,12 @@ def network(units=4, **settings):
     return keras.Sequential([keras.Input((3,)), hidden, *ends])
 
 
+def frozen():
+    model = network()
+    model.layers[0].trainable = False
+    return model
+
+
 def renamed():
     for _ in range(3):
         keras.layers.Dense(1)
@@ -87,6 +93,7 @@ def plain():
 # What the next training changes, and the part that differs.
 DIFFERENT = {
     "units": ({"model": lambda: network(units=5)}, "model"),
+    "frozen layer": ({"model": frozen}, "model"),
     "momentum": ({"optimizer": lambda: sgd(momentum=0.8)}, "optimizer"),
     "learning rate": ({"optimizer": lambda: sgd(0.05)}, "learning rate"),
     "accumulation": ({"optimizer": lambda: sgd(steps=2)}, "accumulation steps"),

@@ -46,7 +46,11 @@ def test_interrupted_training_ends_with_the_same_weights(url, tmp_path, capsys):
     assert "resuming at epoch 2, batch 3, after 6 updates, from s3://bucket-" in (
         capsys.readouterr().out
     )
+    newest = backup_file.file_name(1, 3)
+    content = files.read(newest)
+    files.write(newest, lambda file: file.write(content[: len(content) // 2]))
     resumed, _ = fit(url)
+    assert f"skipping {url}/{newest}: the file is damaged" in capsys.readouterr().out
     assert_same_weights(resumed, whole)
     assert files.names() == []
 

@@ -15,7 +15,6 @@ from keras_fastnet.cluster.cluster_spec import (
 )
 from keras_fastnet.cluster.ports import kept_to_loopback, reserved_ports
 from keras_fastnet.errors import ClusterError
-from tests.cluster.test_discovery import step
 
 TWO = ["host0:12345", "host1:12345"]
 
@@ -62,10 +61,28 @@ def test_malformed_tf_config_raises(text):
     ("jobs", "task", "index", "message"),
     [
         ({"worker": TWO}, "evaluator", 0, "'evaluator' 0.*without TF_CONFIG"),
+        ({"worker": TWO}, None, None, "Received: None None"),
+        (
+            {"worker": TWO, "ps": ["a:1"]},
+            "worker",
+            0,
+            r"jobs \['ps', 'worker'\] with 0",
+        ),
+        (
+            {"worker": TWO},
+            "worker",
+            2,
+            "from 0, below.*Received: 'worker' 2, of 2 workers",
+        ),
         ({"worker": TWO}, "worker", True, "Received: 'worker' True"),
-        ({"worker": TWO}, "worker", 2, "from 0, below.*: 'worker' 2, of 2 workers"),
-        ({"worker": TWO, "ps": ["a:1"]}, "worker", 0, "'ps', 'worker'. with 0 chiefs"),
-        ({"worker": TWO, "chief": ["a:1", "b:1"]}, "chief", 0, "with 2 chiefs"),
+        ({"master": ["a:1"], "worker": TWO}, "master", 0, "`master` is the `chief`"),
+        ({"worker": TWO}, "chief", 0, "'chief'"),
+        (
+            {"worker": TWO, "chief": ["a:1", "b:1"]},
+            "chief",
+            0,
+            "'worker'\\] with 2 chiefs",
+        ),
         ({"worker": "host0:1"}, "worker", 0, "must be `host:port`.*Received: 'h'"),
         ({"worker": ["a:1", "A:01"]}, "worker", 0, "Received twice"),
     ],
@@ -73,6 +90,11 @@ def test_malformed_tf_config_raises(text):
 def test_broken_rules_raise_and_name_the_rule(jobs, task, index, message):
     with pytest.raises(ClusterError, match=message):
         make_cluster(jobs, task, index)
+
+
+def test_addresses_are_split_into_host_and_port():
+    assert split_address("trainer-0.ns.svc:65535") == ("trainer-0.ns.svc", 65535)
+    assert split_address("[::1]:80") == ("::1", 80)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +114,7 @@ def test_malformed_addresses_raise(address):
     ("address", "expected"),
     [
         *(("localhost:2", True), ("[::1]:3", True), ("127.9.9.9:4", True)),
-        *(("10.0.0.1:2", False), ("localhost.ns-0.svc:65535", False)),
+        *(("10.0.0.1:2", False), ("localhost.example.com:1", False)),
     ],
 )
 def test_loopback_addresses_are_recognized(address, expected):
@@ -150,6 +172,14 @@ for variables, arguments, message in cases:
     else:
         raise AssertionError(message)
 """
+SLURM = {
+    "SLURM_PROCID": "0",
+    "SLURM_NODEID": "0",
+    "SLURM_LOCALID": "0",
+    "SLURM_STEP_NUM_TASKS": "3",
+    "SLURM_STEP_NODELIST": "n[1-3]",
+    "SLURM_STEP_TASKS_PER_NODE": "1(x3)",
+}
 
 
 @pytest.mark.distributed
@@ -161,12 +191,12 @@ def test_wrong_descriptions_raise(python):
             {"TF_CONFIG": json.dumps({"cluster": {"worker": workers}, "task": task})}
             for task in ({"type": "worker", "index": index} for index in range(2))
         )
-        slurm = step("n[1-3]", "1(x3)", 3)
         cases = [
             # A valid TF_CONFIG beside the resolver does not help.
             (second, {"cluster_resolver": 0}, "must describe the same cluster"),
-            (first | slurm, {}, "rank 0 of 2 from TF_CONFIG, and rank 0 of 3 from S"),
+            (first | SLURM, {}, "rank 0 of 2 from TF_CONFIG, and rank 0 of 3 from S"),
             (second, {"start_timeout": 0}, "`start_timeout` must be a number above 0"),
+            (second, {"start_timeout": 2}, "got no answer from rank 0"),
             (first, {}, "before TensorFlow runs its first operation"),
         ]
         done = python("-c", REFUSED, *map(json.dumps, (workers, cases)))

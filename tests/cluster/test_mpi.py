@@ -1,6 +1,7 @@
 """Training over MPI, with real `mpiexec` and real processes."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -11,10 +12,17 @@ from tests.cluster.processes import PATIENCE, TRAIN, check_weights, weights_of
 pytestmark = pytest.mark.distributed
 
 
-def test_mpiexec_needs_no_other_description(python, tmp_path):
-    done = python(TRAIN, tmp_path, "2", "0", ranks=2)
+@pytest.mark.parametrize(
+    ("transport", "carrier"),
+    [
+        ("auto", "MPI"),
+        pytest.param("tensorflow", "gRPC", marks=pytest.mark.slow),
+    ],
+)
+def test_mpiexec_needs_no_other_description(python, tmp_path, transport, carrier):
+    done = python(TRAIN, tmp_path, "2", "0", transport, ranks=2)
     assert done.returncode == 0, done.stderr
-    assert "over MPI" in done.stdout
+    assert re.search(rf"over {carrier}", done.stdout)
     check_weights(*weights_of(tmp_path))
 
 

@@ -1,6 +1,5 @@
 """A training in which the last worker differs from the others in one thing."""
 
-import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -109,6 +108,14 @@ def _ones(model: Any) -> None:
     model.set_weights([np.ones_like(w) for w in model.get_weights()])
 
 
+def _wider(plan: Plan) -> None:
+    plan.layers[0] = lambda: keras.layers.Dense(6, "relu")
+
+
+def _in_micro_batches(plan: Plan) -> None:
+    plan.optimizer = lambda: fastnet.LargeBatchOptimizer(_sgd(), 3)
+
+
 def _may_differ(plan: Plan) -> None:
     plan.layers[0] = lambda: keras.layers.Dense(5, "relu", name="own")
     plan.fit |= {"verbose": 2, "callbacks": (fastnet.callbacks.ThroughputMonitor(),)}
@@ -116,13 +123,9 @@ def _may_differ(plan: Plan) -> None:
 
 _CHANGES: dict[str, Callable[[Plan], None]] = {
     # The model.
-    "units": lambda plan: operator.setitem(
-        plan.layers, 0, lambda: keras.layers.Dense(6, "relu")
-    ),
+    "units": _wider,
     # The optimizer, and `compile`.
-    "LargeBatchOptimizer": lambda plan: setattr(
-        plan, "optimizer", lambda: fastnet.LargeBatchOptimizer(_sgd(), 3)
-    ),
+    "LargeBatchOptimizer": _in_micro_batches,
     "loss_weights": lambda plan: plan.compiled.update(loss_weights=[0.5]),
     "jit_compile": lambda plan: plan.compiled.update(jit_compile=True),
     # Arguments of `fit`.

@@ -262,8 +262,8 @@ class SlowCheckpoint(keras.callbacks.ModelCheckpoint):
 def save_and_go_on(strategy: Any, *, folder: str) -> dict[str, Any]:
     """Does all within `scope()`, as guides do, with checkpoints; then loads the last.
 
-    Loads on each worker by itself what the chief has written, once `fit` has ended; and
-    in the scope, to train on beside the first model.
+    Once `fit` has ended, each worker loads the chief's files: outside of the scope, and
+    within it, to continue training beside the first model.
     """
     x, y = examples(70)
     options = {"batch_size": 32, "shuffle": False, "verbose": 0}

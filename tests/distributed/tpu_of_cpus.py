@@ -41,6 +41,9 @@ def strategy(cores: int) -> keras_fastnet.TPUStrategy:
     """Returns the strategy of a TPU system of logical CPUs.
 
     To be called before TensorFlow runs.
+
+    Args:
+        cores: How many.
     """
     tf.config.set_logical_device_configuration(
         tf.config.list_physical_devices("CPU")[0],
@@ -58,7 +61,12 @@ def strategy(cores: int) -> keras_fastnet.TPUStrategy:
 
 
 class Resolver(tf.distribute.cluster_resolver.TPUClusterResolver):
-    """Describes a TPU system that is not there."""
+    """Describes a TPU system that is not there.
+
+    Args:
+        cores: Number of cores.
+        hosts: Number of hosts.
+    """
 
     def __init__(self, cores: int, hosts: int = 1):
         self._cores = cores
@@ -137,7 +145,13 @@ class Traced:
     def of(
         cls, computation: Callable[..., Any], inputs: list[Any], **options: Any
     ) -> "Traced":
-        """Traces a program, given the arguments of `replicate`."""
+        """Traces a program.
+
+        Args:
+            computation: The program.
+            inputs: Its arguments, by core.
+            **options: TensorFlow's.
+        """
         returned: list[Any] = []
 
         def trace() -> None:
@@ -207,11 +221,20 @@ class Traced:
         return copied
 
     def prefix(self, core: int) -> str:
-        """Returns how the names of a core's copies begin."""
+        """Returns how the names of a core's copies begin.
+
+        Args:
+            core: Its number.
+        """
         return f"core{core}/"
 
     def copy_of(self, node: node_def_pb2.NodeDef, core: int) -> node_def_pb2.NodeDef:
-        """Returns a core's copy of a node of the program."""
+        """Returns a core's copy of a node of the program.
+
+        Args:
+            node: The node.
+            core: The core's number.
+        """
         copy = node_def_pb2.NodeDef()
         copy.CopyFrom(node)
         copy.name = self.prefix(core) + node.name
@@ -233,7 +256,12 @@ class Traced:
         return name
 
     def set_attributes(self, node: node_def_pb2.NodeDef, core: int) -> None:
-        """Has a copied node run by itself, and call a core's copies of functions."""
+        """Removes a copied node's marks of TPUs; makes it call a core's functions.
+
+        Args:
+            node: The copy.
+            core: The core's number.
+        """
         for name in ("_tpu_replicate", "_class"):
             node.attr.pop(name, None)
         if node.op in ("If", "StatelessIf", "While", "StatelessWhile"):
@@ -302,7 +330,11 @@ class Traced:
 
 
 def source_of(name: str) -> str:
-    """Returns the node that an input is of."""
+    """Returns the node that an input is of.
+
+    Args:
+        name: Of the input.
+    """
     return name.lstrip("^").split(":")[0]
 
 

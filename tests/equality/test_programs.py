@@ -11,11 +11,11 @@ from tests.programs.comparing import largest_difference
 @pytest.mark.parametrize(
     ("cluster", "name"),
     [
-        pytest.param("two_workers", PROGRAMS[0], marks=pytest.mark.smoke),
-        *(("two_workers", name) for name in PROGRAMS[1:]),
-        # The loop of one's own, which nothing else runs on these.
-        pytest.param("one_by_two", PROGRAMS[0], marks=pytest.mark.slow),
-        pytest.param("two_mpi", PROGRAMS[0], marks=pytest.mark.slow),
+        pytest.param("two_workers", "custom_loop", marks=pytest.mark.smoke),
+        *(("two_workers", name) for name in PROGRAMS if name != "custom_loop"),
+        # No other test runs a custom loop on these.
+        pytest.param("one_by_two", "custom_loop", marks=pytest.mark.slow),
+        pytest.param("two_mpi", "custom_loop", marks=pytest.mark.slow),
     ],
 )
 def test_workers_train_as_one_device(request, one_device, tmp_path, cluster, name):

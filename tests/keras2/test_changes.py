@@ -2,6 +2,8 @@
 
 import pytest
 
+from keras_fastnet._keras.wrapping import CHANGES
+
 pytestmark = pytest.mark.smoke
 PROGRAM = """
 import numpy as np
@@ -20,17 +22,16 @@ watching = [callbacks.LearningRateWarmup(1.0, 1), callbacks.ThroughputMonitor()]
 model.fit(np.ones((4, 2)), np.ones((4, 1)), verbose=0, callbacks=watching)
 LargeBatchOptimizer(LARS(1.0)), callbacks.BatchGrowth({0: 8})
 print(any(changed()))
-model.compile(LargeBatchOptimizer(LARS(1.0)), "mse")
-try:
-    model.fit(np.ones((4, 2)), np.ones((4, 1)), verbose=0)
-except ValueError as error:
-    print("LargeBatchOptimizer needs a strategy" in str(error))
 keras_fastnet.TorusStrategy()
 # A seed for datasets is for several workers only.
 print(sum(changed()) >= len(CHANGES) - 1)
 """
 
 
-def test_without_a_strategy_nothing_is_changed_and_large_batches_raise(python):
+def test_nothing_is_changed_before_a_strategy_exists(python):
     done = python("-c", PROGRAM)
-    assert done.stdout.split()[-3:] == ["False", "True", "True"], done.stderr
+    assert done.stdout.split()[-2:] == ["False", "True"], done.stderr
+
+
+def test_the_changes_are_few():
+    assert len(CHANGES) <= 12

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 import keras_fastnet
 from keras_fastnet import LARS, LargeBatchOptimizer
@@ -27,6 +26,19 @@ def weights(optimizer, batch_size=32, epochs=2):
 def assert_close(found, expected):
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_large_batch_optimizer_needs_a_strategy():
+    from keras_fastnet._keras.scopes import STRATEGIES
+
+    # Others keep the process's strategy, which the next test gets again.
+    kept = list(STRATEGIES)
+    STRATEGIES.clear()
+    try:
+        with pytest.raises(ValueError, match="LargeBatchOptimizer needs a strategy"):
+            weights(LargeBatchOptimizer(LARS(1.0)))
+    finally:
+        STRATEGIES.update(kept)
 
 
 @pytest.mark.parametrize(
@@ -73,41 +85,3 @@ def test_a_saved_model_continues_training(strategy, tmp_path, suffix, large):
     for one in (model, loaded):
         one.fit(*examples(96), 32, epochs=2, shuffle=False, verbose=0)
     assert_close(loaded.get_weights(), model.get_weights())
-
-
-@pytest.mark.parametrize("nesterov", [False, True])
-def test_lars_without_decay_equals_that_of_tf_models_official(nesterov):
-    """With decay theirs uses the norm of `g + beta w`, the paper a sum of two norms."""
-    theirs = pytest.importorskip("official.modeling.optimization.lars")
-    random = np.random.default_rng(0)
-    start, *gradients = random.normal(size=(21, 5, 4)).astype("float32")
-    options = {"momentum": 0.9, "nesterov": nesterov}
-    found = []
-    for optimizer in (
-        LARS(3.0, weight_decay=0.0, **options),
-        theirs.LARS(3.0, weight_decay_rate=0.0, **options),
-    ):
-        variable = tf.Variable(start, name="kernel")
-        for gradient in gradients:
-            optimizer.apply_gradients([(tf.constant(gradient), variable)])
-        found.append(variable.numpy())
-    np.testing.assert_allclose(*found, rtol=1e-5, atol=1e-7)
-    assert np.abs(found[0] - start).max() > 0.01
-
-
-def test_official_configures_rate_and_optimizer(strategy):
-    optimization = pytest.importorskip("official.modeling.optimization")
-    rates = {"initial_learning_rate": 2.0, "decay_steps": 20}
-    factory = optimization.OptimizerFactory(
-        optimization.OptimizationConfig(
-            {
-                "optimizer": {"type": "lars"},
-                "learning_rate": {"type": "polynomial", "polynomial": rates},
-                "warmup": {"type": "linear", "linear": {"warmup_steps": 4}},
-            }
-        )
-    )
-    lars = LARS(factory.build_learning_rate())
-    network(None, lambda: lars).fit(*examples(96), 32, epochs=2, verbose=0)
-    rate = factory.build_learning_rate()(tf.constant(5))
-    np.testing.assert_allclose(lars.learning_rate, rate, rtol=1e-5)

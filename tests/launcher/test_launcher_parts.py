@@ -8,6 +8,7 @@ import types
 
 import pytest
 
+from keras_fastnet import __version__
 from keras_fastnet.cli import main
 from keras_fastnet.cluster.ports import reserved_ports
 from keras_fastnet.launcher import launcher
@@ -57,6 +58,7 @@ def test_the_cause_is_the_worker_that_the_others_waited_for(tmp_path):
             "INVALID_ARGUMENT:  indices = 7",
         ),
         ("{{function_node __inference_f_1}} no number: a\n\t [[b]]", "no number: a"),
+        ("Graph execution error:", "Graph execution error:"),
     ],
 )
 def test_the_heading_says_what_failed_in_a_graph(tmp_path, text, shown):
@@ -137,6 +139,7 @@ def script(tmp_path, monkeypatch):
         ("--workers 2 --gpus-per-worker 1 S", "0 visible GPUs"),
         ("--workers 2 --log-dir S/logs S", "--log-dir must be a writable directory"),
         ("--workers 2 --max-restarts -1 S", "integer >= 0. Received: -1"),
+        ("--workers 2 --transport tcp S", "invalid choice: 'tcp'"),
         ("--hosts a:2,b S", "Received: 'a:2,b'. Pass, for example, a:4,b:4"),
         ("--hosts user@a:2 S", "must be addresses of machines"),
         ("--hosts a:2,b:2 S", "must be passed together"),
@@ -227,3 +230,12 @@ def test_another_mpi_library_is_not_taken_unasked(script, planned, monkeypatch):
     launcher.run(2, [script])
     launcher.run(2, [script], transport="mpi")
     assert [start.mpi for start in planned] == [False, True]
+
+
+@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["--version"]])
+def test_help_has_examples(words, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    assert __version__ in text if "--version" in words else "examples:" in text

@@ -233,6 +233,8 @@ def train(fastnet):
 def test_a_killed_training_is_resumed(train, tmp_path):
     done = train("mpi", tmp_path, "auto", "1:5:kill")
     assert done.returncode == 0, done.stderr
+    assert "worker 1 failed first: killed by SIGKILL" in done.stderr
+    assert "restart 1 of 4" in done.stderr
     assert "after 4 updates, from" in done.stdout
 
 

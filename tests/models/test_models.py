@@ -23,6 +23,15 @@ def test_zero_gamma_makes_blocks_the_identity(model, blocks):
     model = model()
     changed = fastnet.models.zero_gamma(model)
     assert len(changed) == blocks
+    for name in changed:
+        assert not model.get_layer(name).gamma.numpy().any()
+    others = [
+        layer
+        for layer in model.layers
+        if isinstance(layer, keras.layers.BatchNormalization)
+        and layer.name not in changed
+    ]
+    assert others and all(layer.gamma.numpy().all() for layer in others)
     # The residual branches are zero, so the output of each `Add` is its other input.
     adds = [layer for layer in model.layers if isinstance(layer, keras.layers.Add)]
     inputs = [tensor for add in adds for tensor in add.input]

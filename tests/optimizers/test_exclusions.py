@@ -100,14 +100,24 @@ def test_pattern_without_a_match_raises():
 
 
 def test_table_needs_variables_and_shows_no_decay():
-    optimizer = LARS(weight_decay=None)
+    optimizer = LARS(weight_decay=0.0)
     with pytest.raises(ValueError, match="needs an optimizer that is built"):
         optimizer.describe()
     last = optimizer.describe(image_model()).splitlines()[-1]
     assert last == "6 tensors: 0 decayed, 2 adapted (weight_decay=0)"
 
 
-def test_exclusions_after_the_constructor_raise():
+@pytest.mark.parametrize(
+    ("value", "error", "message"),
+    [
+        ("bias", TypeError, "Put a single pattern into a list"),
+        ([3], TypeError, "must be a list of regular expressions"),
+        (["("], ValueError, "valid regular expressions"),
+    ],
+)
+def test_invalid_exclusions_raise(value, error, message):
+    with pytest.raises(error, match=f"`exclude_from_adaptation`.*{message}"):
+        LARS(exclude_from_adaptation=value)
     with pytest.raises(NotImplementedError, match="constructor arguments"):
         LARS().exclude_from_weight_decay(var_names=["bias"])
 

@@ -165,6 +165,15 @@ def test_table_has_every_setting_and_its_source(name):
         assert len(re.findall(pattern, str(recipe), re.M)) == 1
 
 
+def test_table_for_a_smaller_dataset():
+    recipe = str(Recipe("sony2018", examples=50_000, ranks=8))
+    # 34,816 of 1,281,167 examples are 1,358.8 of 50,000: 11 steps of 8 x 16.
+    # 32 x sqrt(1,408 / 32,768) = 6.633.
+    rows = [" ".join(line.split()) for line in recipe.splitlines()]
+    assert any(row.startswith("phases 1,408 from 0, 2,816 from 5 rule") for row in rows)
+    assert any(row.startswith("peak 6.633 chosen 32 x sqrt(") for row in rows)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
