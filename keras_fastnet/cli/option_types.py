@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable
 
 from keras_fastnet.collectives.grid import Grid
-from keras_fastnet.launcher.worker_environment import Host
 
 _FLOAT_BYTES = 4
 
@@ -63,20 +62,6 @@ def grid(text: str) -> Grid:
     return Grid(int(match[1]), int(match[2]))
 
 
-def hosts(text: str) -> list[Host]:
-    """Converts `a:4,b:4` to hosts with their numbers of workers."""
-    found = []
-    for part in text.split(","):
-        match = re.fullmatch(r"(\[[0-9a-f:.]+\]|[\w.-]+):([1-9]\d{0,3})", part)
-        if match is None:
-            raise argparse.ArgumentTypeError(
-                "must be addresses of machines, each with its number of workers. "
-                f"Received: {text!r}. Pass, for example, a:4,b:4"
-            )
-        found.append(Host(match[1].strip("[]"), int(match[2])))
-    return found
-
-
 def add_cluster(parser: argparse.ArgumentParser, workers: str) -> None:
     """Adds the options `--workers` and `--transport`."""
     parser.add_argument(
@@ -88,5 +73,5 @@ def add_cluster(parser: argparse.ArgumentParser, workers: str) -> None:
         default="auto",
         help="library that carries gradients between TorusStrategy's workers: "
         "TensorFlow's collectives (gRPC, NCCL), or MPI, which is faster on CPUs "
-        "(default: MPI on the CPUs of one machine if mpi4py and mpich are installed)",
+        "(default: MPI on CPUs if mpi4py and mpich are installed)",
     )

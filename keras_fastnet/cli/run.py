@@ -2,8 +2,7 @@
 
 import argparse
 
-from keras_fastnet.cli.option_types import add_cluster, hosts, integer
-from keras_fastnet.cluster.ports import FIRST_PORT
+from keras_fastnet.cli.option_types import add_cluster, integer
 from keras_fastnet.errors import UsageError
 from keras_fastnet.launcher import launcher
 
@@ -21,8 +20,7 @@ examples:
       options after the script are passed to the script
   fastnet run --workers 4 --log-dir logs --max-restarts 3 train.py
       start all workers again after a failure
-  fastnet run --hosts a:4,b:4 --node-rank 0 train.py
-      the first four of eight workers; --node-rank 1 on machine b starts the others
+several machines: docs/several_machines.md
 """
 
 
@@ -36,27 +34,6 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
         epilog=_EPILOG,
     )
     add_cluster(parser, "number of workers")
-    parser.add_argument(
-        "--hosts",
-        type=hosts,
-        metavar="A:N,B:M",
-        help="machines with N and M workers, on each of which this command is run, "
-        "instead of --workers",
-    )
-    parser.add_argument(
-        "--node-rank",
-        type=integer(at_least=0),
-        metavar="R",
-        help="with --hosts: number of this machine in the list, from 0",
-    )
-    parser.add_argument(
-        "--port",
-        type=integer(at_least=1),
-        default=FIRST_PORT,
-        metavar="BASE",
-        help="with --hosts: port of the first worker of each machine (default: "
-        "%(default)d)",
-    )
     parser.add_argument(
         "--threads-per-worker",
         type=integer(at_least=1),
@@ -110,41 +87,16 @@ def execute(arguments: argparse.Namespace) -> int:
         command = ["-m", *arguments.module, *command]
     elif command[:1] == ["--"]:
         del command[0]
-    workers, machines = arguments.workers, arguments.hosts or []
-    if (workers is None) != bool(machines):
+    if arguments.workers is None:
         raise UsageError(
-            "`fastnet run` needs either --workers N or --hosts, before the script. "
-            "Received: neither, or both. Write, for example, `fastnet run --workers 2 "
-            "train.py`."
+            "`fastnet run` needs --workers N, before the script. Received: none. "
+            "Write, for example, `fastnet run --workers 2 train.py`."
         )
-    if (arguments.node_rank is not None) != bool(machines):
-        raise UsageError(
-            "--hosts and --node-rank must be passed together. Received: one of them. "
-            "Pass the same --hosts A:N,B:M on all machines, and each its own number."
-        )
-    if machines:
-        if arguments.node_rank >= len(machines):
-            raise UsageError(
-                "--node-rank must be the number of this machine in --hosts, from 0. "
-                f"Received: {arguments.node_rank}, and {len(machines)} machines."
-            )
-        if arguments.max_restarts or arguments.transport == "mpi":
-            raise UsageError(
-                "--max-restarts and --transport mpi must not be passed with --hosts. "
-                "Received: one of them. Start ranks of MPI with `mpiexec`, and restart "
-                "by a scheduler or your own loop."
-            )
-        workers = machines[arguments.node_rank].workers
     return launcher.run(
-        workers,
+        arguments.workers,
         command,
-        placement=launcher.Placement(
-            threads_per_worker=arguments.threads_per_worker,
-            gpus_per_worker=arguments.gpus_per_worker,
-            hosts=machines,
-            node_rank=arguments.node_rank or 0,
-            port=arguments.port,
-        ),
+        threads_per_worker=arguments.threads_per_worker,
+        gpus_per_worker=arguments.gpus_per_worker,
         transport=arguments.transport,
         max_restarts=arguments.max_restarts,
         log_dir=arguments.log_dir,

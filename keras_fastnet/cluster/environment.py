@@ -5,7 +5,6 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from keras_fastnet.cluster.ports import FIRST_PORT
 from keras_fastnet.errors import ClusterError
 
 # Set in the processes that Ray starts.
@@ -87,7 +86,7 @@ def left_out(environment: Mapping[str, str]) -> str | None:
     if tasks.isdecimal() and int(tasks) > 1 and not in_step:
         return f"Slurm's job has {tasks} tasks: start them with `srun python train.py`"
     if (pod := environment.get("JOB_COMPLETION_INDEX")) is not None:
-        return f"this is pod {pod} of a Job: start each with `fastnet run --hosts`"
+        return f"this is pod {pod} of a Job: set TF_CONFIG in each"
     return None
 
 
@@ -95,6 +94,8 @@ def left_out(environment: Mapping[str, str]) -> str | None:
 _HOSTS = re.compile(r"([^,\[\]]+)(?:\[([0-9,-]+)\]([^,\[\]]*))?(?:,|$)")
 _RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
 _COUNT = re.compile(r"([0-9]+)(?:\(x([0-9]+)\))?(?:,|$)")
+# Linux uses no port from here to 32,767 for outgoing connections.
+_FIRST_PORT = 20_000
 # The number of slots is prime; a slot has enough ports for most nodes' tasks.
 _SLOTS, _WIDTH = 199, 64
 # About half the slots, so that step 1 of a job is far from step 0 of the next job.
@@ -132,7 +133,7 @@ def slurm_addresses(environment: Mapping[str, str], own: ProcessRank) -> list[st
     job, step = (
         int(environment.get(name, "0")) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID")
     )
-    first = FIRST_PORT + (job + _STEP * step) % _SLOTS * _WIDTH
+    first = _FIRST_PORT + (job + _STEP * step) % _SLOTS * _WIDTH
     return [f"{hosts[node]}:{first + local}" for node, local in places]
 
 

@@ -15,9 +15,6 @@ from collections.abc import Iterator
 from keras_fastnet.cluster.cluster_spec import Cluster, is_loopback, split_address
 from keras_fastnet.errors import ClusterError
 
-FIRST_PORT = 20_000
-"""The port of the first worker of a machine. Linux uses none from here to 32,767 for
-outgoing connections."""
 _LOG = logging.getLogger(__name__)
 
 _LOOPBACK = "lo"

@@ -1,7 +1,6 @@
 """`run`: runs a program in several workers of this machine, with restarts."""
 
 import dataclasses
-import json
 import os
 import re
 import subprocess
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from keras_fastnet.arguments import checked_integer
-from keras_fastnet.cluster.ports import FIRST_PORT, reserved_ports
+from keras_fastnet.cluster.ports import reserved_ports
 from keras_fastnet.errors import UsageError
 from keras_fastnet.launcher.failure import Failure, find_failure, last_lines
 from keras_fastnet.launcher.mpiexec import MpiRank, can_start_ranks, mpi_ranks
@@ -25,9 +24,7 @@ from keras_fastnet.launcher.supervisor import (
     noted_signals,
 )
 from keras_fastnet.launcher.worker_environment import (
-    Host,
     available_cpus,
-    cluster_configuration,
     visible_gpus,
     worker_environments,
 )
@@ -37,12 +34,12 @@ _AT_START = str(Path(__file__).with_name("at_start"))
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """One start of this machine's workers.
+    """One start of all workers.
 
     Attributes:
         words: The interpreter and its arguments.
-        environments: All variables of each worker, by its number on this machine.
-        first_rank: The rank of the first worker of this machine. Its output is shown.
+        environments: All variables of each worker, by rank. The output of rank 0 is
+            shown.
         folder: A temporary folder.
         log_dir: Receives the output of the other workers; `None` to keep none of it.
         mpi: Whether the workers are also ranks of an MPI world.
@@ -51,7 +48,6 @@ class Start:
 
     words: Sequence[str]
     environments: Sequence[Mapping[str, str]]
-    first_rank: int
     folder: Path
     log_dir: Path | None
     mpi: bool
@@ -67,7 +63,7 @@ class Start:
             UsageError: If `mpiexec` cannot start ranks.
         """
         number = len(self.environments)
-        records = [self.folder / f"failure-{index}" for index in range(number)]
+        records = [self.folder / f"failure-{rank}" for rank in range(number)]
         for record in records:
             record.unlink(missing_ok=True)
         with ExitStack() as stack:
@@ -75,55 +71,49 @@ class Start:
             if self.mpi:
                 places = stack.enter_context(mpi_ranks(number))
             workers = []
-            for index, place in enumerate(places):
-                workers.append(self._worker(index, place, records[index]))
+            for rank, place in enumerate(places):
+                workers.append(self._worker(rank, place, records[rank]))
                 stack.callback(workers[-1].close)
             supervisor = Supervisor(workers, records, self.signals)
             supervisor.wait()
             return find_failure(workers, records, supervisor)
 
-    def _worker(self, index: int, place: MpiRank, record: Path) -> WorkerProcess:
-        environment = {**self.environments[index], **place.variables}
+    def _worker(self, rank: int, place: MpiRank, record: Path) -> WorkerProcess:
+        environment = {**self.environments[rank], **place.variables}
         environment["FASTNET_RUN"] = "1"
         # See at_start/sitecustomize.py.
         paths = [_AT_START, environment.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         environment["FASTNET_LAUNCHER"] = str(os.getpid())
         environment["FASTNET_FAILURE"] = str(record)
-        if not index:
-            environment["FASTNET_IS_SHOWN"] = "1"
-        if len(json.loads(environment["TF_CONFIG"])["cluster"]["worker"]) > 1:
+        if len(self.environments) > 1:
             environment["FASTNET_NEEDS_STRATEGY"] = "1"
-        rank = self.first_rank + index
         common = rank, self.words, environment
-        if not index:
+        if not rank:
+            environment["FASTNET_IS_SHOWN"] = "1"
             return WorkerProcess(*common, descriptors=place.descriptors)
-        with self.output(index).open("ab") as file:
+        with self.output(rank).open("ab") as file:
             # Progress bars would fill the disk.
             shown = subprocess.DEVNULL if self.log_dir is None else file
             return WorkerProcess(*common, (shown, file), place.descriptors)
 
-    def output(self, index: int) -> Path:
-        """Returns the file with a worker's output; that of the first one is shown.
-
-        Args:
-            index: The number of the worker on this machine.
-        """
-        return (self.log_dir or self.folder) / f"rank-{self.first_rank + index}.log"
+    def output(self, rank: int) -> Path:
+        """Returns the file with a worker's output; that of rank 0 is shown."""
+        return (self.log_dir or self.folder) / f"rank-{rank}.log"
 
     def message(self, failure: Failure) -> list[str]:
         """Returns the lines about a failure, the most informative one last."""
         lines = []
-        index = failure.rank - self.first_rank
-        if index:
-            where = f"its output: {self.output(index)}"
+        rank = failure.rank
+        if rank:
+            where = f"its output: {self.output(rank)}"
             if self.log_dir is None:
                 where = "--log-dir DIR keeps its whole output"
-            lines.append(f"fastnet: the end of worker {failure.rank} ({where}):")
+            lines.append(f"fastnet: the end of worker {rank} ({where}):")
         if failure.recorded is not None:
             lines += failure.recorded.traceback.rstrip("\n").split("\n")
-        elif index:
-            lines += last_lines(self.output(index))
+        elif rank:
+            lines += last_lines(self.output(rank))
         return [*lines, f"fastnet: {failure.heading}"]
 
 
@@ -133,40 +123,12 @@ _PAUSE_SECONDS = 1.0
 Transport = Literal["auto", "tensorflow", "mpi"]
 
 
-@dataclasses.dataclass(frozen=True)
-class Placement:
-    """The placement of this machine's workers.
-
-    Attributes:
-        threads_per_worker: The size of each of a worker's thread pools. Defaults
-            to `None`: the CPUs of this process divided by the number of workers.
-        gpus_per_worker: GPUs for each worker. Defaults to `None`: the visible GPUs
-            divided by the number of workers.
-        hosts: All machines of the cluster, on each of which `run` is called. Defaults
-            to none: this machine is the only one.
-        node_rank: The number of this machine in `hosts`. Defaults to `0`.
-        port: The port of the first worker of each of `hosts`; the next worker has the
-            next port. Defaults to 20,000. Without `hosts` any free ports are taken.
-    """
-
-    threads_per_worker: int | None = None
-    gpus_per_worker: int | None = None
-    hosts: Sequence[Host] = ()
-    node_rank: int = 0
-    port: int = FIRST_PORT
-
-    def __post_init__(self) -> None:
-        if self.threads_per_worker is not None:
-            checked_integer("threads_per_worker", self.threads_per_worker, at_least=1)
-        if self.gpus_per_worker is not None:
-            checked_integer("gpus_per_worker", self.gpus_per_worker, at_least=0)
-
-
 def run(
     workers: int,
     command: Sequence[str],
     *,
-    placement: Placement = Placement(),
+    threads_per_worker: int | None = None,
+    gpus_per_worker: int | None = None,
     transport: Transport = "auto",
     max_restarts: int = 0,
     log_dir: str | os.PathLike[str] | None = None,
@@ -181,12 +143,13 @@ def run(
         workers: The number of workers on this machine, at least 1.
         command: The words that follow `python`: a script and its arguments, or `-m`,
             a module and its arguments.
-        placement: Threads, GPUs and machines. Defaults to an equal division of this
-            machine.
+        threads_per_worker: The size of each of a worker's thread pools. Defaults
+            to `None`: the CPUs of this process divided by the number of workers.
+        gpus_per_worker: GPUs for each worker. Defaults to `None`: the visible GPUs
+            divided by the number of workers.
         transport: `"mpi"` makes the workers ranks of an MPI world too, over which
             `TorusStrategy` then reduces; `"tensorflow"` does not. Defaults to `"auto"`:
-            MPI on the CPUs of one machine, if the wheels of mpi4py and MPICH are
-            installed.
+            MPI on CPUs, if the wheels of mpi4py and MPICH are installed.
         max_restarts: How many times all workers are started again after a failure.
             Defaults to `0`.
         log_dir: A directory for the files `rank-1.log` and so on, which receive the
@@ -204,6 +167,10 @@ def run(
     """
     checked_integer("workers", workers, at_least=1)
     checked_integer("max_restarts", max_restarts, at_least=0)
+    if threads_per_worker is not None:
+        checked_integer("threads_per_worker", threads_per_worker, at_least=1)
+    if gpus_per_worker is not None:
+        checked_integer("gpus_per_worker", gpus_per_worker, at_least=0)
     environment = os.environ if environment is None else environment
     words = _interpreter_command(command)
     if cluster := environment.get("TF_CONFIG"):
@@ -213,38 +180,30 @@ def run(
             "`python script.py` instead of `fastnet run`; otherwise `unset TF_CONFIG`."
         )
     gpus = visible_gpus(environment)
-    on_cpus = not gpus or placement.gpus_per_worker == 0
+    on_cpus = not gpus or gpus_per_worker == 0
     mpi = transport == "mpi"
-    if transport == "auto" and workers > 1 and on_cpus and not placement.hosts:
+    if transport == "auto" and workers > 1 and on_cpus:
         mpi = can_start_ranks(environment)
-    first_rank = sum(host.workers for host in placement.hosts[: placement.node_rank])
     with ExitStack() as stack:
         variables = worker_environments(
             stack.enter_context(reserved_ports(workers)),
             environment,
             cpus=available_cpus(),
             gpus=gpus,
-            threads_per_worker=placement.threads_per_worker,
-            gpus_per_worker=placement.gpus_per_worker,
+            threads_per_worker=threads_per_worker,
+            gpus_per_worker=gpus_per_worker,
         )
-        if placement.hosts:
-            addresses: list[str] = []
-            for host in placement.hosts:
-                addresses += host.addresses(placement.port)
-            for rank, worker in enumerate(variables, first_rank):
-                worker["TF_CONFIG"] = cluster_configuration(addresses, rank)
         temporary = tempfile.TemporaryDirectory(prefix="fastnet-")
         start = Start(
             words=words,
             environments=[{**environment, **worker} for worker in variables],
-            first_rank=first_rank,
             folder=Path(stack.enter_context(temporary)),
             log_dir=None if log_dir is None else _made(Path(log_dir)),
             mpi=mpi,
             signals=stack.enter_context(noted_signals()),
         )
-        for index in range(1, workers):
-            start.output(index).unlink(missing_ok=True)
+        for rank in range(1, workers):
+            start.output(rank).unlink(missing_ok=True)
         return _start_repeatedly(start, max_restarts)
 
 

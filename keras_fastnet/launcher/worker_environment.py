@@ -8,7 +8,6 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from keras_fastnet.cluster.gpus import divide_gpus
 
@@ -17,39 +16,6 @@ _OPERATIONS = "TF_NUM_INTEROP_THREADS"
 # tensorflow/core/common_runtime/process_util.cc); OpenMP and OpenBLAS, hence
 # NumPy, read the third.
 _THREADS = ("TF_NUM_INTRAOP_THREADS", _OPERATIONS, "OMP_NUM_THREADS")
-
-
-class Host(NamedTuple):
-    """A machine with workers.
-
-    Attributes:
-        name: The name or address at which the other machines reach it.
-        workers: The number of its workers.
-    """
-
-    name: str
-    workers: int
-
-    def addresses(self, first_port: int) -> list[str]:
-        """Returns the addresses of its workers, by rank.
-
-        Example:
-
-        >>> Host("::1", 2).addresses(20000)
-        ['[::1]:20000', '[::1]:20001']
-        """
-        name = f"[{self.name}]" if ":" in self.name else self.name
-        return [f"{name}:{first_port + worker}" for worker in range(self.workers)]
-
-
-def cluster_configuration(addresses: Sequence[str], rank: int) -> str:
-    """Returns the TF_CONFIG of worker `rank` of a cluster."""
-    return json.dumps(
-        {
-            "cluster": {"worker": list(addresses)},
-            "task": {"type": "worker", "index": rank},
-        }
-    )
 
 
 def worker_environments(
@@ -96,7 +62,9 @@ def worker_environments(
     addresses = [f"127.0.0.1:{port}" for port in ports]
     result = []
     for rank in range(len(ports)):
-        variables = {"TF_CONFIG": cluster_configuration(addresses, rank), **shared}
+        task = {"type": "worker", "index": rank}
+        cluster = {"cluster": {"worker": addresses}, "task": task}
+        variables = {"TF_CONFIG": json.dumps(cluster), **shared}
         if gpu_blocks is not None:
             # -1 hides all GPUs.
             variables["CUDA_VISIBLE_DEVICES"] = ",".join(gpu_blocks[rank]) or "-1"

@@ -169,7 +169,7 @@ def test_ranks_of_mpi_unpickle_nothing():
 
 def test_processes_that_train_alone_beside_others_are_told():
     assert "job has 4 tasks: start them with `srun" in left_out(BATCH)
-    assert "pod 1 of a Job: start each with `fastnet run --hosts" in left_out(POD)
+    assert "pod 1 of a Job: set TF_CONFIG in each" in left_out(POD)
     assert left_out(STEP) is left_out({}) is None
 
 

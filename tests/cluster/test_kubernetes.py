@@ -1,5 +1,6 @@
 """The manifest of examples/clusters, and workers with the variables of its pods."""
 
+import json
 import os
 import sys
 
@@ -46,41 +47,45 @@ def test_numbers_and_names_in_the_manifest_agree(documents):
     domain = service["metadata"]["name"]
     assert pod["subdomain"] == domain
     assert spec["completions"] == spec["parallelism"]
-    hosts = [f"{name}-{index}.{domain}:2" for index in range(spec["completions"])]
-    assert ",".join(hosts) in pod["containers"][0]["args"]
+    workers = [f"{name}-{index}.{domain}:20000" for index in range(spec["completions"])]
+    assert json.loads(variables(documents["Job"], 0)["TF_CONFIG"]) == {
+        "cluster": {"worker": workers},
+        "task": {"type": "worker", "index": 0},
+    }
     assert service["spec"]["selector"] == {"batch.kubernetes.io/job-name": name}
 
 
-def pods(job, script):
-    """Yields names and a command of each pod that the cluster would start.
-
-    The names are in the hosts' file; the command runs the script.
-    """
-    pod, name = job["spec"]["template"]["spec"], job["metadata"]["name"]
-    (container,) = pod["containers"]
-    options = [*container["command"][1:], *container["args"][:2]]
-    for index in range(job["spec"]["completions"]):
-        own = [word.replace("$(JOB_COMPLETION_INDEX)", str(index)) for word in options]
-        command = [sys.executable, "-m", "keras_fastnet.cli", *own, *script]
-        yield f"{name}-{index}.{pod['subdomain']} {name}-{index}", command
+def variables(job, index):
+    """Returns the variables that the cluster would set in a pod."""
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    rank, cluster = container["env"]
+    source = rank["valueFrom"]["fieldRef"]["fieldPath"]
+    assert source == "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+    value = cluster["value"].replace(f"$({rank['name']})", str(index))
+    return {rank["name"]: str(index), cluster["name"]: value}
 
 
 @pytest.mark.distributed
 @pytest.mark.clusters
 def test_pods_find_each_other(tmp_path, documents):
-    script = [TRAIN, str(tmp_path), "1", "0"]
-    started = []
-    names, commands = zip(*pods(documents["Job"], script), strict=True)
+    job, started = documents["Job"], []
+    pod, name = job["spec"]["template"]["spec"], job["metadata"]["name"]
+    (container,) = pod["containers"]
+    assert container["command"][0] == "python"
+    pods = range(job["spec"]["completions"])
+    names = [f"{name}-{index}.{pod['subdomain']} {name}-{index}" for index in pods]
     try:
         hosts = NamedHosts(names, tmp_path)
     except OSError as error:
         pytest.skip(str(error))
     # What an image has.
     image = {**QUIET, "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
-    logs = [tmp_path / f"{index}.log" for index in range(len(names))]
+    logs = [tmp_path / f"{index}.log" for index in pods]
+    command = [sys.executable, TRAIN, str(tmp_path), "1", "0"]
     try:
-        for index, command in enumerate(commands):
-            started.append(hosts.start(index, command, image, logs[index]))
+        for index in pods:
+            environment = {**image, **variables(job, index)}
+            started.append(hosts.start(index, command, environment, logs[index]))
         codes = [process.wait(PATIENCE) for process in started]
     finally:
         for process in started:
@@ -89,6 +94,5 @@ def test_pods_find_each_other(tmp_path, documents):
         hosts.remove()
     output = logs[0].read_text()
     assert codes == [0] * len(names), output
-    assert "fastnet: 4 workers on 2 hosts, started by `fastnet run`" in output
-    assert "4 workers, grid 2x2" in output
-    check_weights(tmp_path / "rank-0.npz", tmp_path / "rank-3.npz")
+    assert "fastnet: 2 workers on 2 hosts" in output
+    check_weights(tmp_path / "rank-0.npz", tmp_path / "rank-1.npz")

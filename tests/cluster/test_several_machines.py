@@ -204,7 +204,9 @@ def test_workers_end_when_a_link_is_unplugged(hosts, training, tmp_path, carrier
 
 
 TRAIN_AND_REACH = """
-import json, os, socket
+import json, os, pathlib, socket, sys
+addresses = json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"]
+pathlib.Path(sys.argv[1]).write_text(" ".join(addresses))
 import keras, numpy as np
 import keras_fastnet
 
@@ -213,8 +215,7 @@ with strategy.scope():
     model = keras.Sequential([keras.layers.Dense(1)])
     model.compile("sgd", "mse")
 model.fit(np.ones((8, 2)), np.ones(8), batch_size=8, verbose=0)
-config = json.loads(os.environ["TF_CONFIG"])
-for address in config["cluster"]["worker"]:
+for address in addresses:
     host, port = address.split(":")
     with socket.create_connection((host, int(port))) as connection:
         connection.sendall(b"PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n" + bytes(9))
@@ -242,29 +243,30 @@ def test_other_hosts_never_reach_workers_of_fastnet_run(tmp_path, environment):
         network = Network(2, megabits=100)
     except OSError as error:
         pytest.skip(str(error))
-    script = tmp_path / "train.py"
+    script, addresses = tmp_path / "train.py", tmp_path / "addresses"
     script.write_text(TRAIN_AND_REACH)
-    hosts = ["--hosts", "127.0.0.1:2", "--node-rank", "0", "--port", "20500"]
     # As a user who is not root.
     plain = ["setpriv", "--bounding-set=-net_raw", "--inh-caps=-net_raw"]
-    fastnet = [*plain, sys.executable, "-m", "keras_fastnet.cli", "run", *hosts, script]
+    fastnet = [*plain, sys.executable, "-m", "keras_fastnet.cli", "run", "-n", "2"]
     probe = [sys.executable, "-c", REACH_UNTIL_TOLD, network.address(0)]
+    piped = {"stdout": subprocess.PIPE, "text": True}
     try:
         with subprocess.Popen(
-            [*network.wrapper(1), *probe, "20500", "20501"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        ) as stranger:
-            result = subprocess.run(
-                [*network.wrapper(0), *fastnet],
-                env=environment,
-                capture_output=True,
-                text=True,
-            )
-            seen, _ = stranger.communicate("enough\n", timeout=60)
+            [*network.wrapper(0), *fastnet, script, addresses],
+            env=environment,
+            stderr=subprocess.PIPE,
+            **piped,
+        ) as training:
+            # Before TensorFlow is imported.
+            wait_until(lambda: addresses.exists() and addresses.read_text(), str)
+            ports = [each.split(":")[1] for each in addresses.read_text().split()]
+            with subprocess.Popen(
+                [*network.wrapper(1), *probe, *ports], stdin=subprocess.PIPE, **piped
+            ) as stranger:
+                _, errors = training.communicate()
+                seen, _ = stranger.communicate("enough\n", timeout=60)
     finally:
         network.remove()
-    assert result.returncode == 0, result.stderr
-    assert "loopback" not in result.stderr
+    assert training.returncode == 0, errors
+    assert "loopback" not in errors
     assert seen == "attempts without an answer: True\n"

@@ -132,7 +132,7 @@ def script(tmp_path, monkeypatch):
     ("words", "message"),
     [
         ("-n 0 S", "--workers: must be an integer >= 1. Received: 0"),
-        ("S --workers 2", "needs either --workers N or --hosts, before the script"),
+        ("S --workers 2", "needs --workers N, before the script"),
         ("--workers 2 -m", "a script or a module"),
         ("--workers 2 missing.py", "Received: missing.py"),
         ("--workers 2 --threads-per-worker 0 S", "--threads-per-worker"),
@@ -140,13 +140,6 @@ def script(tmp_path, monkeypatch):
         ("--workers 2 --log-dir S/logs S", "--log-dir must be a writable directory"),
         ("--workers 2 --max-restarts -1 S", "integer >= 0. Received: -1"),
         ("--workers 2 --transport tcp S", "invalid choice: 'tcp'"),
-        ("--hosts a:2,b S", "Received: 'a:2,b'. Pass, for example, a:4,b:4"),
-        ("--hosts user@a:2 S", "must be addresses of machines"),
-        ("--hosts a:2,b:2 S", "must be passed together"),
-        ("--hosts a:2,b:2 --node-rank 2 S", "Received: 2, and 2 machines"),
-        ("--hosts a:2 --node-rank 0 --workers 2 S", "neither, or both"),
-        ("--hosts a:2,b:2 --node-rank 1 --max-restarts 2 S", "must not be passed with"),
-        ("--node-rank 1 --workers 2 S", "must be passed together"),
     ],
 )
 def test_invalid_options_are_errors(script, capsys, words, message):
@@ -184,29 +177,11 @@ def planned(monkeypatch):
     return starts
 
 
-def test_machines_compute_the_same_addresses(script, planned):
-    for rank in (0, 1):
-        words = ["--hosts", "a:2,[fd00::1]:1", "--node-rank", str(rank)]
-        assert main(["run", *words, "--port", "20500", script]) == 0
-    configs = [
-        json.loads(environment["TF_CONFIG"])
-        for start in planned
-        for environment in start.environments
-    ]
-    workers = ["a:20500", "a:20501", "[fd00::1]:20500"]
-    assert [config["cluster"]["worker"] for config in configs] == [workers] * 3
-    assert [config["task"]["index"] for config in configs] == [0, 1, 2]
-    assert [start.first_rank for start in planned] == [0, 2]
-
-
-CPUS = launcher.Placement(gpus_per_worker=0)
-
-
 @pytest.mark.parametrize(
     ("workers", "options", "environment", "mpi"),
     [
         (2, {}, {}, True),
-        (2, {"placement": CPUS}, {"CUDA_VISIBLE_DEVICES": "0,1"}, True),
+        (2, {"gpus_per_worker": 0}, {"CUDA_VISIBLE_DEVICES": "0,1"}, True),
         (2, {}, {"CUDA_VISIBLE_DEVICES": "0,1"}, False),
         (1, {}, {}, False),
         (2, {"transport": "tensorflow"}, {}, False),
