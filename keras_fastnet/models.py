@@ -18,7 +18,6 @@ def cifar_resnet(
     *,
     input_shape: tuple[int, int, int] = (32, 32, 3),
     classes: int = 10,
-    first_strides: int = 1,
 ) -> keras.Model:
     """Returns a residual network for 32x32 images (He et al., arXiv 1512.03385, 4.2).
 
@@ -30,8 +29,6 @@ def cifar_resnet(
         depth: Number of layers with weights, 6n + 2: 8, 14, 20, … Defaults to 20.
         input_shape: Height, width and channels. Defaults to `(32, 32, 3)`.
         classes: Number of logits. Defaults to 10.
-        first_strides: Strides of the first convolution; 2 reduces the time to a
-            quarter. Defaults to 1 (the paper).
 
     Returns:
         A model from images `(batch, *input_shape)` to logits `(batch, classes)`.
@@ -61,7 +58,7 @@ def cifar_resnet(
         return layers.BatchNormalization(momentum=0.9)(x)
 
     inputs = keras.Input(input_shape)
-    x = layers.ReLU()(convolution(inputs, 16, 3, first_strides))
+    x = layers.ReLU()(convolution(inputs, 16, 3))
     for stage in range(3):
         filters = 16 * 2**stage
         for block in range(blocks):

@@ -40,6 +40,12 @@ def blocks(page: Path, *languages: str) -> list[Block]:
     ]
 
 
+def rows(page: str, heading: str) -> set[str]:
+    """Returns the rows of a section's table that begin with code."""
+    section = (ROOT / page).read_text("utf-8").partition(f"\n{heading}\n")[2]
+    return set(re.findall(r"^\| `.*", section.partition("\n## ")[0], re.M))
+
+
 def run_blocks(page: Path, *languages: str) -> list[Block]:
     """Returns those of a page's blocks that are run."""
     return [block for block in blocks(page, *languages) if block.not_run is None]

@@ -1,7 +1,6 @@
 """Registers and installs the changes to functions of Keras and TensorFlow.
 
-Each change states its reason and when it can be removed; `python -m
-keras_fastnet._keras` lists them.
+Each change states its reason and when it can be removed; docs/upstream.md lists them.
 """
 
 import functools
@@ -33,13 +32,13 @@ class Change(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The function's path, beginning with `keras` for each package of Keras 2."""
+        """The function's path, the same for each package of Keras 2 and TensorFlow."""
         home = self.owner.__name__
         if inspect.isclass(self.owner):
             home = f"{self.owner.__module__}.{self.owner.__qualname__}"
         package, _, rest = home.partition(".")
         home = f"keras.{rest}" if package == "tf_keras" else home
-        return f"{home}.{self.name}"
+        return f"{home.replace('._api.v2', '')}.{self.name}"
 
 
 CHANGES: list[Change] = []

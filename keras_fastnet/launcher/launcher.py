@@ -255,11 +255,6 @@ def _made(path: Path) -> Path:
             "--log-dir must be a writable directory, or one that can be created. "
             f"Received: {path} ({error}). Choose another directory."
         ) from error
-    if links := [str(log) for log in path.glob("rank-*.log") if log.is_symlink()]:
-        raise UsageError(
-            "Logs in --log-dir must not be links, which others may have placed there. "
-            f"Received: {', '.join(links)}. Remove them, or choose another directory."
-        )
     return path
 
 

@@ -1,5 +1,6 @@
 """The environment variables that divide this machine's CPUs and GPUs."""
 
+import itertools
 import json
 import os
 import platform
@@ -90,8 +91,13 @@ def visible_gpus(environment: Mapping[str, str]) -> list[str]:
     These are the devices of CUDA_VISIBLE_DEVICES if it is set, otherwise those that
     `nvidia-smi -L` lists, otherwise none.
     """
-    if "CUDA_VISIBLE_DEVICES" in environment:
-        return parse_visible_devices(environment["CUDA_VISIBLE_DEVICES"])
+    if (named := environment.get("CUDA_VISIBLE_DEVICES")) is not None:
+        # CUDA ignores all entries after the first invalid one. -1 and NoDevFiles (as
+        # Slurm sets it) are invalid on purpose.
+        devices = map(str.strip, named.split(","))
+        return list(
+            itertools.takewhile(re.compile(r"(?!-|NoDevFiles$).").match, devices)
+        )
     command = shutil.which("nvidia-smi", path=environment.get("PATH"))
     if command is None:
         return []
@@ -102,16 +108,3 @@ def visible_gpus(environment: Mapping[str, str]) -> list[str]:
     except (OSError, subprocess.TimeoutExpired):
         return []
     return re.findall(r"^GPU (\d+):", listing.stdout, re.M)
-
-
-def parse_visible_devices(value: str) -> list[str]:
-    """Returns the devices in a value of CUDA_VISIBLE_DEVICES."""
-    devices = []
-    for device in value.split(","):
-        device = device.strip()
-        # CUDA ignores all entries after the first invalid one. -1 and NoDevFiles (as
-        # Slurm sets it) are invalid on purpose.
-        if not device or device.startswith("-") or device == "NoDevFiles":
-            break
-        devices.append(device)
-    return devices

@@ -9,7 +9,6 @@ from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.cluster.gpus import divide_gpus, mpi_process_gpus, slurm_task_gpus
 from keras_fastnet.errors import ClusterError, UsageError
 from keras_fastnet.launcher.worker_environment import (
-    parse_visible_devices,
     visible_gpus,
 )
 
@@ -131,8 +130,9 @@ def test_gpus_that_cannot_be_divided_raise():
 
 
 def test_gpu_lists_are_read(tmp_path):
-    assert parse_visible_devices("2, GPU-ab,-1,3") == ["2", "GPU-ab"]
-    assert parse_visible_devices("") == parse_visible_devices("NoDevFiles") == []
+    expected = {"2, GPU-ab,-1,3": ["2", "GPU-ab"], "": [], "NoDevFiles": []}
+    for value, devices in expected.items():
+        assert visible_gpus({"CUDA_VISIBLE_DEVICES": value}) == devices
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\necho 'GPU 0: H100 (UUID: 1)\nGPU 1: H100 (UUID: 2)'")
     program.chmod(0o755)

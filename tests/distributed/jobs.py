@@ -819,11 +819,11 @@ def tpu_programs(strategy: Any) -> list[dict[str, Any]]:
 
     PROGRAMS.clear()
     generator = np.random.default_rng(0)
-    x = generator.random((96, 32, 32, 3), "float32")
+    x = generator.random((96, 16, 16, 3), "float32")
     y = generator.integers(0, 10, 96)
     model = classifier(
         strategy,
-        lambda: keras_fastnet.models.cifar_resnet(8, first_strides=2),
+        lambda: keras_fastnet.models.cifar_resnet(8, input_shape=(16, 16, 3)),
         lambda: large_batch(keras_fastnet.LARS(0.1), 2),
     )
     growth = keras_fastnet.callbacks.BatchGrowth({0: 16, 1: 32, 2: 48})

@@ -2,14 +2,18 @@
 
 import pytest
 
+from keras_fastnet._keras import adapters as adapters  # Registers the changes.
 from keras_fastnet._keras.wrapping import CHANGES
+from tests.documentation import rows
 
 pytestmark = pytest.mark.smoke
 PROGRAM = """
 import numpy as np
 import keras_fastnet
 from keras_fastnet import LARS, LargeBatchOptimizer, callbacks, keras
+from keras_fastnet._keras import adapters as adapters  # Registers the changes.
 from keras_fastnet._keras.wrapping import CHANGES
+from tests.documentation import rows
 
 def changed():
     functions = [vars(change.owner).get(change.name) for change in CHANGES]
@@ -35,3 +39,8 @@ def test_nothing_is_changed_before_a_strategy_exists(python):
 
 def test_the_changes_are_few():
     assert len(CHANGES) <= 12
+
+
+def test_the_page_lists_all_changes():
+    expected = {f"| `{c.path}` | {c.stock} | {c.until} |" for c in CHANGES}
+    assert rows("docs/upstream.md", "## Keras 2") == expected
