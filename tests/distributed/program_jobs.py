@@ -19,21 +19,16 @@ def program(strategy: Any, *, name: str, folder: str) -> dict[str, Any]:
         folder: Where it may write; the same on all workers.
 
     Returns:
-        What it returns, and what it says of itself.
+        What it returns.
     """
     before = keras.config.floatx()
     keras.config.set_floatx("float64")
     try:
         # It may make a loss when it is imported.
         module = importlib.import_module(f"tests.programs.{name}")
-        results = module.train(strategy or tf.distribute.get_strategy(), folder)
+        return module.train(strategy or tf.distribute.get_strategy(), folder)
     finally:
         keras.config.set_floatx(before)
-    return {
-        "results": results,
-        "published": module.PUBLISHED,
-        "changed": module.CHANGED,
-    }
 
 
 def documented_script(strategy: Any, *, script: str, folder: str) -> float | None:

@@ -6,9 +6,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-PUBLISHED = "tensorflow.org/tutorials/distribute/custom_training"
-CHANGED = ""
-
 GLOBAL_BATCH = 8
 
 

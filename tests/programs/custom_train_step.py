@@ -5,9 +5,6 @@ import numpy as np
 import tensorflow as tf
 from keras import layers
 
-PUBLISHED = "keras.io/guides/custom_train_step_in_tensorflow"
-CHANGED = ""
-
 
 class ByKeras(keras.Model):
     def train_step(self, data):

@@ -5,9 +5,6 @@ import numpy as np
 import tensorflow as tf
 from keras import layers
 
-PUBLISHED = "keras.io/examples/nlp/masked_language_modeling"
-CHANGED = "no dropout"
-
 WORDS, LENGTH, WIDTH = 20, 10, 8
 
 loss_fn = keras.losses.SparseCategoricalCrossentropy(reduction=None)

@@ -5,11 +5,6 @@ import numpy as np
 import tensorflow as tf
 from keras import layers
 
-PUBLISHED = (
-    "keras.io/examples/structured_data/structured_data_classification_from_scratch"
-)
-CHANGED = "no dropout"
-
 
 def table(count, seed):
     generator = np.random.default_rng(seed)
