@@ -54,7 +54,7 @@ def cifar_resnet(
             use_bias=False,
             kernel_initializer="he_normal",
         )(x)
-        # Keras's 0.99 is too slow for trainings with few updates.
+        # Keras's 0.99 is too slow for training runs with few updates.
         return layers.BatchNormalization(momentum=0.9)(x)
 
     inputs = keras.Input(input_shape)

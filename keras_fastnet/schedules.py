@@ -17,7 +17,7 @@ __all__ = [
 ]
 
 Decay = Callable[[float], float]
-"""From the epochs since the warm-up to a factor of the peak, 1 at first."""
+"""Maps the epochs since the warm-up to a factor of the peak, which begins at 1."""
 
 
 def warmup_then_decay(
@@ -164,7 +164,7 @@ class Steps:
 
     def __str__(self) -> str:
         return ", ".join(
-            f"x {factor:g} {epoch:.4g} epochs later"
+            f"x {factor:g} {epoch:.4g} epochs after the warm-up"
             for epoch, factor in self.factors.items()
         )
 

@@ -1,4 +1,4 @@
-"""The modules that adapt the Keras in use, of `keras2` or `keras3`.
+"""Selects the modules that adapt the Keras in use: those of `keras2` or `keras3`.
 
 The rest of the package imports them from here. `keras2` has only the functions that are
 called with Keras 2, whose loop is TensorFlow's. Importing the modules registers their

@@ -1,4 +1,4 @@
-"""Lists of callbacks: ends of epochs, files with one writer, and stopping together."""
+"""Keras's lists of callbacks: ends of epochs, one writer per file, joint stopping."""
 
 import functools
 from collections import ChainMap
@@ -26,8 +26,8 @@ _WRITERS = (
 )
 
 
-# `fit` creates this list. It gets the methods of a subclass: further callbacks in it
-# would be visible to the others, and with one for the end of batches Keras would wait
+# `fit` creates this list, and this makes it a subclass's. Further callbacks in it would
+# be visible to the others, and with one that has `on_train_batch_end`, Keras would wait
 # for the logs of every step.
 @wrap(
     keras.callbacks.CallbackList,
@@ -46,7 +46,7 @@ def _make_list(original, callbacks, given=None, *args, **kwargs):
     if strategy is not None:
         given = _allowed(strategy, tf.nest.flatten(given) if given else [])
         if strategy.rank and kwargs.get("verbose") == "auto":
-            # One progress bar, that of rank 0, also without a launcher.
+            # Only rank 0 shows a progress bar, with or without a launcher.
             kwargs |= {"verbose": 0, "add_progbar": False}
     original(callbacks, given, *args, **kwargs)
     hidden: tuple[str, ...] = ()
@@ -244,7 +244,7 @@ class WorkersCallbackList(keras.callbacks.CallbackList):
             self._stop_wanted = True
 
     def _all_stop(self, logs: dict[str, Any] | None) -> bool:
-        """Returns whether every worker stops after this step, for the same loss."""
+        """Returns whether every worker stops at this step, as all see the same loss."""
         watched = any(
             isinstance(callback, keras.callbacks.TerminateOnNaN)
             for callback in self.callbacks

@@ -1,4 +1,4 @@
-"""Stages of `tf.data` pipelines and their functions, in private attributes."""
+"""Reads the stages of `tf.data` pipelines, and their functions, from private API."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -78,7 +78,7 @@ def cache_file(dataset: tf.data.Dataset) -> str:
 
 
 def again(dataset: tf.data.Dataset, source: tf.data.Dataset) -> tf.data.Dataset:
-    """Returns a stage that does not look into elements, over another source.
+    """Returns a copy of a stage that leaves elements unchanged, over another source.
 
     Args:
         dataset: Of kind `"prefetch"`, `"shuffle"`, `"repeat"`, `"take"`, `"skip"`,
@@ -134,7 +134,7 @@ def in_order(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 
 class _InOrder(dataset_ops.UnaryUnchangedStructureDataset):
-    """A pipeline after TensorFlow's own rewriting for deterministic operations."""
+    """A pipeline that TensorFlow has rewritten to be deterministic."""
 
     def __init__(self, dataset: tf.data.Dataset):
         variant = gen_dataset_ops.optimize_dataset_v2(
@@ -152,7 +152,7 @@ class _SameShuffle(shuffle_op._ShuffleDataset):
 
     Args:
         dataset: The other dataset.
-        source: What to shuffle.
+        source: The dataset to shuffle.
     """
 
     def __init__(self, dataset: Any, source: tf.data.Dataset):
@@ -212,7 +212,7 @@ class MapFunction:
         self._input, self._output = wrapper._input_structure, wrapper.output_structure
 
     def why_whole(self) -> str:
-        """Returns why every worker must run it for all elements; `""` if not.
+        """Returns why every worker must run it on all elements; `""` if none must.
 
         Random operations are a reason only if they have a seed: a worker that draws for
         its share alone would then draw the numbers of other examples.
@@ -220,7 +220,7 @@ class MapFunction:
         operations = sorted({node.op for node in self._nodes() if _needs_order(node)})
         if not operations:
             return ""
-        return f"{', '.join(operations)} in {self.name} may depend on their order"
+        return f"{', '.join(operations)} in {self.name} may depend on element order"
 
     def call(self, element: Any) -> Any:
         """Returns the function's result for an element, in a graph."""

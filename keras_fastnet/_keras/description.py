@@ -116,7 +116,7 @@ def described_data(data: Any) -> Any:
 
 
 def described_input(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what Keras's iterator is made of, in named parts."""
+    """Returns a description of the arguments of Keras's iterator, in named parts."""
     return {
         name: described_data(value) if name in _DATA else _plain(value)
         for name, value in arguments.items()
@@ -140,7 +140,7 @@ def shared_state(model: keras.Model) -> dict[str, Any]:
         values.path(variable): variable
         for variable in variables
         if id(variable) not in own
-        and not _of_each_replica(values.tensorflow_variable(variable))
+        and not _differs_by_replica(values.tensorflow_variable(variable))
     }
 
 
@@ -171,7 +171,7 @@ def first_difference(values: Sequence[Any]) -> tuple[list[str], Sequence[Any]] |
     return None
 
 
-def _of_each_replica(variable: tf.Variable) -> bool:
+def _differs_by_replica(variable: tf.Variable) -> bool:
     """Returns whether each replica has a different value, unlike moving statistics."""
     return (
         variable.synchronization == tf.VariableSynchronization.ON_READ

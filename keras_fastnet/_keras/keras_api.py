@@ -24,7 +24,7 @@ def keras_2_is_asked_for() -> bool:
 
 
 def _check_versions(module: ModuleType) -> None:
-    """Raises for versions that do not work together."""
+    """Raises `ImportError` for versions that do not work together."""
     name, keras_version = module.__name__, _numbers(module.__version__)
     tensorflow = _numbers(tf.__version__)
     if keras_version[0] == 2:
@@ -60,7 +60,7 @@ def _chosen() -> ModuleType:
                 f"keras_fastnet uses the same Keras as TensorFlow: {name}, by "
                 f"TF_USE_LEGACY_KERAS={os.environ.get('TF_USE_LEGACY_KERAS', '')!r}. "
                 f"Received: no package {name}. Install it with `pip install {name}`, "
-                "in the version of your TensorFlow, or set the variable otherwise."
+                "in the version for your TensorFlow, or change the variable."
             ) from None
         if error.name not in _OTHER_BACKENDS:
             raise
@@ -83,17 +83,17 @@ else:
 IS_KERAS_2 = keras.__version__.startswith("2.")
 
 
-def require_keras_3(what: str) -> None:
+def require_keras_3(feature: str) -> None:
     """Raises an error if the package uses Keras 2.
 
     Args:
-        what: The feature that needs Keras 3, as the start of a sentence.
+        feature: What needs Keras 3, as the start of a sentence.
 
     Raises:
         NotImplementedError: The package uses Keras 2.
     """
     if IS_KERAS_2:
         raise NotImplementedError(
-            f"{what} is for Keras 3. Received: {keras.__name__} {keras.__version__}. "
+            f"{feature} needs Keras 3. Received: {keras.__name__} {keras.__version__}. "
             "Unset TF_USE_LEGACY_KERAS, on TensorFlow 2.18 or later."
         )

@@ -1,8 +1,8 @@
 """Raises an error if each worker of a launch would train alone.
 
 Several processes of a script without a strategy each train a separate model on all
-data, without an error. Only in the workers of `fastnet run`, this file is loaded before
-the script, by its path. It imports neither TensorFlow, nor Keras, nor this package.
+data, without an error. The workers of `fastnet run`, and no others, load this file by
+its path, before the script. It imports neither TensorFlow, nor Keras, nor this package.
 """
 
 import functools
@@ -71,8 +71,8 @@ def _refuse(model: Any) -> None:
         "A script that several workers run must train in the scope of a strategy; "
         "otherwise each worker trains a separate model. Received: training of "
         f"{model.name!r} without such a strategy, in one of several workers started by "
-        "`fastnet run`. Add these lines, and move the making of the model and "
-        "`compile` under the last:\n\n"
+        "`fastnet run`. Add these lines, and move the code that creates and "
+        "compiles the model under the last:\n\n"
         "    import keras_fastnet\n\n"
         "    strategy = keras_fastnet.TorusStrategy()  # at the start of the program\n"
         "    with strategy.scope():\n\n"

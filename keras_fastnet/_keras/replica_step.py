@@ -18,7 +18,7 @@ class ModelStep:
     Attributes:
         model: The model.
         function: The step, a Python function of a batch.
-        kind: What it does.
+        kind: The kind of step.
     """
 
     model: Any
@@ -171,7 +171,7 @@ def holds_sums() -> bool:
 
 
 def sum_over_replicas(values: list[tf.Tensor]) -> list[tf.Tensor]:
-    """Sums tensors over the replicas, outside of what is differentiated."""
+    """Sums tensors over the replicas, without a gradient."""
     # Not `ReplicaContext.all_reduce`: TensorFlow never frees the gradient function that
     # it registers, nor with it the graph of every `fit`.
     extended = tf.distribute.get_strategy().extended

@@ -99,7 +99,7 @@ def write_whole(write: Callable[[Any], Any], given: Any) -> Any:
         given: The path.
 
     Returns:
-        What `write` returns.
+        The result of `write`.
     """
     parent, name = os.path.split(os.path.realpath(given))
     if not os.path.isdir(parent):

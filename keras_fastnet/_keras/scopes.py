@@ -77,8 +77,8 @@ def _entered() -> Any:
     return strategy if isinstance(strategy, FastnetStrategy) else None
 
 
-def counts_alone(model: Any) -> bool:
-    """Returns whether an optimizer counts the examples of each step on one device."""
+def uses_micro_batches_on_one_device(model: Any) -> bool:
+    """Returns whether a model accumulates micro-batches on a single device."""
     return (
         isinstance(getattr(model, "optimizer", None), MicroBatchOptimizer)
         and model.distribute_strategy.num_replicas_in_sync == 1
@@ -94,7 +94,7 @@ _PACKAGES = ("keras", "tf_keras")
 _OTHER = next(name for name in _PACKAGES if name != keras.__name__)
 _RULE = "A model must be made within `with strategy.scope():` to be trained on "
 _OR_ALONE = (
-    "To train a model on each worker by itself on purpose, do so within `with "
+    "To train a separate model on each worker on purpose, train it within `with "
     "keras_fastnet.train_alone():`."
 )
 
@@ -106,7 +106,7 @@ def support_of(model: Any) -> Any:
     accumulates micro-batches.
     """
     strategy = strategy_of(model)
-    if strategy is None and counts_alone(model):
+    if strategy is None and uses_micro_batches_on_one_device(model):
         strategy = next(iter(STRATEGIES), None)
     return None if strategy is None else strategy.fit_support
 
@@ -177,8 +177,8 @@ def refuse_lone_update(optimizer: Any, variables: Any) -> None:
         if optimizer._distribution_strategy is not strategy:
             raise ValueError(
                 "An optimizer must be made within `with strategy.scope():` to be used "
-                f"in `strategy.run`. Received: {optimizer.name!r}, made outside. Move "
-                "its making into the scope."
+                f"in `strategy.run`. Received: {optimizer.name!r}, made outside. "
+                "Create it in the scope."
             )
         return
     scope = in_scope_only()
@@ -226,7 +226,7 @@ def refuse_other_step(step: Callable[..., Any]) -> None:
     if any(home.split(".")[0] == _OTHER for home in homes):
         change = "Unset" if keras_2_is_asked_for() else "Set"
         raise TypeError(
-            "A strategy of keras_fastnet trains models of one Keras. Received: a model "
+            "A process trains models of one Keras package only. Received: a model "
             f"of {_OTHER}, while keras_fastnet uses {keras.__name__} "
             f"{keras.__version__} in this process, as TensorFlow does. Make the model "
             f"with it, as `keras_fastnet.keras`, or use {_OTHER} for everything: "

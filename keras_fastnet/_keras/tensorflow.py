@@ -31,7 +31,7 @@ from keras_fastnet._keras.wrapping import extend, wrap
 
 # The implementation behind `tf.distribute.MultiWorkerMirroredStrategy`.
 CollectiveAllReduceExtended = collective_all_reduce_strategy.CollectiveAllReduceExtended
-# Its reductions across replicas, all of which call it.
+# Its cross-device operations, which all of its reductions call.
 CollectiveAllReduce = cross_device_ops.CollectiveAllReduce
 # The implementation behind `tf.distribute.TPUStrategy`.
 TPUExtended = tpu_strategy.TPUExtended
@@ -43,7 +43,7 @@ TPUExtended = tpu_strategy.TPUExtended
     "reset_default_graph",
     stock=(
         "`keras.utils.clear_session()` leaves the strategy's scope: layers made "
-        "afterwards are outside, and its end raises `IndexError: pop from empty list`."
+        "afterwards are outside, and its exit raises `IndexError: pop from empty list`."
     ),
     until="TensorFlow keeps the strategy elsewhere.",
 )
@@ -56,10 +56,10 @@ def _keep_scope(original):
 
 @contextlib.contextmanager
 def nccl_for_all_workers() -> Iterator[None]:
-    """Has worker 0 of a cluster that starts meanwhile choose NCCL on GPUs.
+    """Makes worker 0 choose NCCL on GPUs, for a cluster that starts in this context.
 
-    Worker 0 resolves the operations of all, without knowing what they ask for.
-    Otherwise it finds no reduce-scatter.
+    Worker 0 resolves the operations of all workers without knowing their settings.
+    Without this, it finds no reduce-scatter.
     """
     current = context.context()
     configure = current.configure_collective_ops
@@ -73,7 +73,7 @@ def nccl_for_all_workers() -> Iterator[None]:
 
 
 def share_orders(reductions: Any, orders: Sequence[tf.Variable]) -> None:
-    """Has the reductions of a `CollectiveAllReduce` follow an order for each device."""
+    """Makes reductions of a `CollectiveAllReduce` follow the order of each device."""
     for launcher, order in zip(reductions._launchers, orders, strict=True):
         launcher._ordering_token = order
 
@@ -128,7 +128,7 @@ def post_text(key: str, text: str) -> None:
     """Posts a text for the other workers, on the chief's coordination service.
 
     Args:
-        key: A key without a text.
+        key: A key that has no text yet.
         text: The text.
     """
     context.context().set_config_key_value(key, text)
@@ -186,7 +186,7 @@ def empty_batch(element_spec: Any) -> Any:
 
 
 def without_end_of_data_agreement(dataset: Any) -> Any:
-    """Ends a distributed dataset without asking the other workers.
+    """Makes a distributed dataset end without asking the other workers.
 
     Correct only if all workers have equally many batches. It saves one collective in
     every step and keeps the batches' static shapes.
@@ -257,8 +257,8 @@ class SummedVariable(ConvertibleVariable):
     def assign(self, value: Any, *args: Any, **kwargs: Any) -> Any:
         """Assigns a value; outside of a step, the whole value to the first replica.
 
-        TensorFlow gives each replica an equal part, and loses an integer's remainder:
-        two replicas would count 0 examples for 1.
+        TensorFlow would give each replica an equal part and lose the remainder of an
+        integer: on two replicas a count of 1 would become 0.
         """
         outside = tf.distribute.in_cross_replica_context()
         outside |= not tf.distribute.has_strategy()
@@ -273,7 +273,7 @@ class SummedVariable(ConvertibleVariable):
 
 
 def convertible(variable: Any) -> Any:
-    """Returns a variable, made convertible if several replicas have values of it."""
+    """Returns the variable; one of several replicas is made convertible to numbers."""
     if isinstance(variable, distributed_values.DistributedVariable):
         on_read = isinstance(variable, distributed_values.SyncOnReadVariable)
         summed = variable.aggregation == tf.VariableAggregation.SUM

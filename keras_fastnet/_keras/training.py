@@ -17,7 +17,7 @@ class FastnetCallback:
     """A callback of keras_fastnet."""
 
     only_watches = False
-    """Whether it does not affect training, so that workers may differ in it."""
+    """Whether it leaves training unchanged, so that only some workers may have it."""
     siblings: Sequence[Any] = ()
     """The callbacks of the list that it is in."""
     hidden_logs: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ def data_of(model: Any) -> Any:
 
 
 def is_own(kind: type) -> bool:
-    """Returns whether a class is neither Python's, nor Keras's, nor this package's."""
+    """Returns whether a class is from outside Python, Keras, TensorFlow and fastnet."""
     known = ("builtins", "keras", "keras_fastnet", "tensorflow")
     return kind.__module__.partition(".")[0] not in known
 

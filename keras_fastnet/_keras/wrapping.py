@@ -18,7 +18,7 @@ class Change(NamedTuple):
 
     Attributes:
         owner: A class or module.
-        name: The function of it.
+        name: The name of its function.
         wrapper: Called with the original first.
         stock: What happens without the change.
         until: When the change can be removed.

@@ -11,8 +11,8 @@ from keras_fastnet._keras.tensorflow import empty_batch, worker_dataset
 from keras_fastnet.batches.epoch_data import DatasetElements, Elements, EpochData
 from keras_fastnet.batches.fingerprints import (
     fingerprint,
+    fingerprints_match,
     targets_differ,
-    tell_the_same,
 )
 from keras_fastnet.batches.global_batch import (
     GlobalBatch,
@@ -56,7 +56,7 @@ class DistributedInput:
             dataset: A dataset that this strategy distributed.
         """
         if self._strategy.num_replicas_in_sync < 2:
-            return self.of_one_device(worker_dataset(dataset))
+            return self.for_one_device(worker_dataset(dataset))
         shares = _global_batches(dataset)
         if shares is None:
             own = worker_dataset(dataset).prefetch(2 * self._devices)
@@ -88,7 +88,7 @@ class DistributedInput:
             element_spec=element_spec,
         )
 
-    def of_one_device(self, dataset: Any) -> EpochData:
+    def for_one_device(self, dataset: Any) -> EpochData:
         """Returns the elements for a model that trains on one device.
 
         Args:
@@ -183,13 +183,13 @@ class DistributedInput:
         if self._strategy.num_workers < 2:
             return
         seen = self._marks_of_all(batch, "the first batch")
-        same = tell_the_same(seen)
+        same = fingerprints_match(seen)
         if shares.marks_sources and any(marks != seen[0] for marks in seen):
             # The sources may differ although the data are equal, for example file
             # paths.
             whole = next(iter(shares.whole))
             seen = self._marks_of_all(whole, "the first batch as a whole")
-            same = same or tell_the_same(seen)
+            same = same or fingerprints_match(seen)
         if targets_differ(seen, shares.whole.element_spec):
             raise ShardingError(
                 "All workers must see the same global batches, of which each takes "
@@ -213,7 +213,7 @@ class DistributedInput:
 
 
 def local_results(strategy: tf.distribute.Strategy, data: Any) -> list[Any]:
-    """Returns a structure for each local replica of one of `PerReplica` values."""
+    """Splits a structure of `PerReplica` values into one for each local replica."""
     return [
         tf.nest.map_structure(
             lambda value: strategy.experimental_local_results(value)[i],  # noqa: B023
@@ -224,7 +224,7 @@ def local_results(strategy: tf.distribute.Strategy, data: Any) -> list[Any]:
 
 
 def per_replica(strategy: tf.distribute.Strategy, values: Sequence[Any]) -> Any:
-    """Returns a `PerReplica` value of values in the order of this worker's devices."""
+    """Returns a `PerReplica` of one value for each of this worker's devices."""
     first = strategy.rank * len(values)
     return strategy.experimental_distribute_values_from_function(
         lambda context: values[context.replica_id_in_sync_group - first]

@@ -109,7 +109,7 @@ def _mapped(pairs: tf.data.Dataset, function: MapFunction) -> tf.data.Dataset:
 
     if function.parallel_calls is None:
         return pairs.map(changed)
-    # In order, even if the user allows another: shares are identified by it.
+    # Even if the user allows any order: elements find their shares by position.
     return pairs.map(changed, function.parallel_calls, deterministic=True)
 
 
@@ -124,7 +124,7 @@ def early_shares(
         replicas: Number of replicas.
 
     Returns:
-        If this is impossible, the reason; `""` if it would save nothing.
+        An `EarlyShares`; if impossible, why; `""` if it would save nothing.
     """
     if not tf.executing_eagerly():
         return "the pipeline is made within a tf.function"
@@ -135,7 +135,7 @@ def early_shares(
     while (kind := upstream.kind(stage)) != "batch":
         if kind == "map":
             name = MapFunction(stage).name
-            return f"{name} behind batch may look at whole batches"
+            return f"{name} after batch may look at whole batches"
         if kind not in _IN_ORDER and (kind != "cache" or upstream.cache_file(stage)):
             return f"{upstream.class_name(stage)} follows the last batch"
         after.append(stage)
@@ -197,7 +197,7 @@ def _once(
 
     Args:
         stage: The user's dataset.
-        key: What else the replacement depends on.
+        key: Other values that the replacement depends on.
         make: Returns the replacement.
     """
     made = vars(stage).setdefault("_fastnet_moved", {})

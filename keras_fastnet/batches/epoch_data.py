@@ -190,9 +190,9 @@ class EpochData:
     def pass_epoch(self) -> None:
         """Skips an epoch that an earlier run has trained on.
 
-        Its first element is read nevertheless: a `Dataset.shuffle` counts its starts,
-        which for nested ones happens at the first read, and a `PyDataset` is shuffled
-        by Python's random numbers when it is read.
+        Its first element is still read: a `Dataset.shuffle` counts how often it starts,
+        and a nested one starts at the first read; a `PyDataset` is shuffled by Python's
+        random numbers when it is read.
         """
         iter(self).skip(1)
 

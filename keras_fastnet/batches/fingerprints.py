@@ -91,7 +91,7 @@ def _mark(leaf: Any, examples: tf.Tensor) -> tf.Tensor:
 
 
 def _shortened(leaf: tf.Tensor) -> tf.Tensor:
-    """Returns strings by their lengths and last bytes: they may be whole files."""
+    """Replaces strings, which may be whole files, by their lengths and last bytes."""
     if leaf.dtype != tf.string:
         return leaf
     length = tf.strings.length(leaf)
@@ -101,7 +101,7 @@ def _shortened(leaf: tf.Tensor) -> tf.Tensor:
     )
 
 
-def tell_the_same(fingerprints: list[list[int]]) -> bool:
+def fingerprints_match(fingerprints: list[list[int]]) -> bool:
     """Returns whether the workers' batches appear to be the same.
 
     One tensor with equal hashes is enough: random augmentation may change others on

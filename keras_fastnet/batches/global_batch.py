@@ -1,7 +1,7 @@
 """A replica's share of one global batch.
 
 One device computes the mean over the examples of a batch. Replicas with unequal numbers
-of examples compute the same mean if each is weighed by its share:
+of examples compute the same mean if each is weighted by its share:
 
     mean over the batch = sum over replicas r of (n_r / n) * (mean over r's examples)
 """

@@ -49,7 +49,7 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
     streams, the position in the data, and the state of Keras's `EarlyStopping`,
     `ReduceLROnPlateau` and `ModelCheckpoint`. NumPy alone can read it.
 
-    Only the chief reads and writes files, in a thread, so workers need not share a
+    Only the chief reads and (in a thread) writes files, so workers need not share a
     disk. A damaged file is skipped, and the previous one is used. If a backup cannot be
     written, the chief prints a warning, and training continues. A backup states which
     training it belongs to; `fit` raises `ValueError` with the parts that differ. The
@@ -249,9 +249,9 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
         if differing:
             texts = "; ".join(f"{name}: {text}" for name, text in differing.items())
             raise ValueError(
-                f"A backup must be of the same training. Received: {self.backup_dir}, "
-                f"where these parts differ: {texts}. Continue that training unchanged, "
-                "or pass another `backup_dir`."
+                "A backup must belong to the same training. Received: "
+                f"{self.backup_dir}, where these parts differ: {texts}. Continue that "
+                "training unchanged, or pass another `backup_dir`."
             )
 
         def set_all() -> list[str]:
@@ -259,7 +259,7 @@ class BackupAndRestore(FastnetCallback, keras.callbacks.Callback):
             return set_callbacks(self.siblings, arrays, about["callbacks"])
 
         for name in set_all():
-            self._note(f"{name} is not in both backup and training: it has no state")
+            self._note(f"{name}: not in both backup and training, so not restored")
         if batch:
             # The backup holds the value after `fit` and callbacks have begun the epoch:
             # a `LearningRateScheduler` would multiply the rate a second time.

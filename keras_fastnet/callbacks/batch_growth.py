@@ -92,7 +92,7 @@ class BatchGrowth(FastnetCallback, keras.callbacks.Callback):
                 "`rate_exponent=1.0` too, or pass `momentum_correction=True` to "
                 "`LearningRateWarmup`."
             )
-        # Of epochs in which the rate does not follow the batch alone.
+        # Rate factors of epochs whose rate does not follow from the batch alone.
         self._factors: dict[int, float] = {}
         self._micro_batch = 1
         self._data: Any = None
@@ -110,7 +110,7 @@ class BatchGrowth(FastnetCallback, keras.callbacks.Callback):
         rate_exponent: float = -0.5,
         momentum_correction: bool = False,
     ) -> "BatchGrowth":
-        """Returns a growth that takes the place of a decaying learning rate.
+        """Returns a `BatchGrowth` that replaces the decay of the learning rate.
 
         Where the schedule would halve the rate, the batch is doubled and the rate is
         divided by the square root of 2: Seesaw (Meterez et al. 2025, arXiv 2510.14717,
@@ -253,7 +253,7 @@ class BatchGrowth(FastnetCallback, keras.callbacks.Callback):
             updates = -(-self._data.num_batches // steps)
             text += f", {count(updates, 'update')} an epoch"
             if steps > self._data.num_batches:
-                text += ", which has fewer examples"
+                text += " of fewer examples"
         factor = self._factor_at(epoch)
         if factor != 1:
             text += f", learning rate times {factor:.4g}"
@@ -365,8 +365,8 @@ class NoiseBatchGrowth(BatchGrowth):
     def _print_plan(self) -> None:
         print_on_chief(
             self.model,
-            f"{self._describe(0)}; doubled where the critical batch is larger, up to "
-            f"{self.max_batch:,}",
+            f"{self._describe(0)}; doubled once the critical batch is twice as large, "
+            f"up to {self.max_batch:,}",
         )
 
 

@@ -35,8 +35,8 @@ class ThroughputMonitor(FastnetCallback, keras.callbacks.Callback):
     without validation; in the first epoch it includes tracing. Waiting is measured on
     this worker. The callback reads two clocks per batch and nothing else.
 
-    It counts examples under a strategy of `keras_fastnet` with several replicas or with
-    a `LargeBatchOptimizer`; otherwise only updates are logged. List it before loggers.
+    With Keras 3 it counts examples under a strategy of `keras_fastnet` or with a
+    `LargeBatchOptimizer`; otherwise only updates are logged. List it before loggers.
 
     Example:
 

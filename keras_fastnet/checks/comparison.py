@@ -66,7 +66,7 @@ def check(strategy: TorusStrategy | TPUStrategy, subject: Subject) -> Iterator[V
     ```
     """
     require_keras_3("The check of a cluster")
-    for what, measure in (
+    for subject_name, measure in (
         ("the updates of one device", _compare),
         ("equal weights on every worker", _agree),
     ):
@@ -76,7 +76,7 @@ def check(strategy: TorusStrategy | TPUStrategy, subject: Subject) -> Iterator[V
             # TensorFlow and Keras raise errors of many types if workers do not agree.
             text = " ".join(str(error).split())
             kind: Any = "refused" if isinstance(error, ValueError) else "fail"
-            yield Verdict(what, kind, f"{type(error).__name__}: {text}"[:500])
+            yield Verdict(subject_name, kind, f"{type(error).__name__}: {text}"[:500])
 
 
 def _compare(strategy: Any, subject: Subject) -> Iterator[Verdict]:

@@ -1,8 +1,8 @@
 """One worker of `fastnet check`.
 
 `fastnet check` starts it as `python -m keras_fastnet.checks.worker FILE SCRIPT
-[ARGUMENT …]`. Rank 0 writes the exit code to FILE; every worker writes the text of a
-`UsageError` after it.
+[ARGUMENT …]`. Rank 0 writes the exit code to FILE; a worker that gets a `UsageError`
+writes 2 and its text.
 """
 
 import sys

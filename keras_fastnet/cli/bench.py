@@ -4,7 +4,7 @@ import argparse
 import os
 
 from keras_fastnet.cli.option_types import add_cluster, byte_sizes, grid, integer
-from keras_fastnet.cluster.environment import who_started
+from keras_fastnet.cluster.environment import cluster_source
 from keras_fastnet.collectives.cost_model import WIRE_BYTES
 from keras_fastnet.errors import UsageError
 from keras_fastnet.launcher import launcher
@@ -17,7 +17,7 @@ Time how long it takes to sum a vector over all ranks: with TensorFlow's own
 all-reduce, one flat ring, the torus and the gather of each grid, and the algorithm that
 TorusStrategy would choose. Prints a table and writes a file for `fastnet plan --bench`.
 
-The table has milliseconds, the median of all rounds; * marks the fastest algorithm for
+The table shows the median milliseconds of all rounds; * marks the fastest algorithm for
 a size; "best/ring" is its time divided by the flat ring's. Run it on an idle machine.
 """
 
@@ -32,7 +32,7 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
     add_cluster(
         parser,
         "start N workers on this machine (default: take part in the cluster of "
-        "TF_CONFIG)",
+        "TF_CONFIG, MPI or Slurm)",
     )
     parser.add_argument(
         "--sizes",
@@ -75,7 +75,7 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Runs `fastnet bench` and returns its exit code."""
-    if (arguments.workers is None) != bool(who_started()):
+    if (arguments.workers is None) != bool(cluster_source()):
         raise UsageError(
             "`fastnet bench` needs either --workers N or a cluster. Received: "
             f"{'neither' if arguments.workers is None else 'both'}. Pass `--workers 4` "

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from keras_fastnet.cli.option_types import add_cluster
-from keras_fastnet.cluster.environment import who_started
+from keras_fastnet.cluster.environment import cluster_source
 from keras_fastnet.errors import UsageError
 from keras_fastnet.launcher import launcher
 
@@ -52,7 +52,7 @@ def execute(arguments: argparse.Namespace) -> int:
             "--help`."
         )
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    if arguments.workers is None and who_started():
+    if arguments.workers is None and cluster_source():
         from keras_fastnet.checks.worker import check_cluster
 
         return check_cluster(arguments.script)[1]

@@ -36,7 +36,7 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
         (
             *("cores-per-host", "K", None),
             "processor cores of each host, if ranks compute on them: more ranks than "
-            "cores take longer (default: those of --bench, else enough)",
+            "cores take longer (default: as in the --bench files, else one a rank)",
         ),
     ):
         parser.add_argument(
@@ -60,7 +60,7 @@ def add_parser(subparsers: "argparse._SubParsersAction") -> None:
         "--compute-ms",
         type=positive,
         metavar="MS",
-        help="milliseconds of one step on one rank alone, for the efficiency",
+        help="milliseconds of a step on a single rank; needed for the efficiency",
     )
     costs = parser.add_argument_group("costs")
     costs.add_argument(

@@ -109,7 +109,7 @@ def make_cluster(
             "from 0, below the number of such tasks. Received: "
             f"{task_type!r} {task_index!r}, of {count(len(workers), 'worker')} and "
             f"{count(len(chief), 'chief')}. Give every process its own position, and "
-            f"start evaluators and parameter servers without TF_CONFIG. It looks like "
+            f"start evaluators and parameter servers without TF_CONFIG. A valid value: "
             f"{_EXAMPLE}; a cluster resolver needs `task_type` and `task_id`."
         )
     addresses = (*chief, *workers)

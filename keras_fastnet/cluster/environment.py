@@ -65,7 +65,7 @@ def slurm_rank(environment: Mapping[str, str]) -> ProcessRank | None:
     return ProcessRank(f"Slurm (job {job}, step {step})", int(rank), int(size))
 
 
-def who_started(environment: Mapping[str, str] = os.environ) -> str | None:
+def cluster_source(environment: Mapping[str, str] = os.environ) -> str | None:
     """Returns the name of the source that describes a cluster; `None` if none does."""
     if environment.get("TF_CONFIG"):
         return "TF_CONFIG"
@@ -77,7 +77,7 @@ def who_started(environment: Mapping[str, str] = os.environ) -> str | None:
 
 
 def left_out(environment: Mapping[str, str]) -> str | None:
-    """Describes what else was started with a process that finds no cluster.
+    """Returns a hint that a process without a cluster may be one of several, or `None`.
 
     Such a process trains alone, on purpose or by a common mistake.
     """

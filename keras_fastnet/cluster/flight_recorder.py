@@ -1,7 +1,7 @@
 """Records what each worker is doing, and exchanges texts outside of steps.
 
 Both use texts in TensorFlow's coordination service, which runs on the chief (rank 0),
-with every transport of sums:
+whichever transport carries the sums:
 
 - `keras_fastnet/doing/RANK`: what a worker is doing, and whether it waits for others;
 - `keras_fastnet/end`: the message about the first worker that failed, left the program
@@ -32,7 +32,7 @@ from keras_fastnet.errors import ClusterError, MismatchError
 _TICK_SECONDS = 1.0
 # Waits longer than this are investigated.
 _LONG_SECONDS = 5.0
-# Time after which a waiting worker prints for whom it waits.
+# Time after which a waiting worker prints what the others were last seen doing.
 _PATIENCE_SECONDS = 30.0
 # A worker that has found the late one ends only after this time, so that the others can
 # read its message first: its end breaks their connections.
@@ -110,7 +110,7 @@ class FlightRecorder:
             self._waits.pop()
 
     def poll(self, seconds: float) -> None:
-        """Checks a wait in Python, which must call it at least once a second.
+        """Records a wait in Python code, which must call this at least once a second.
 
         Args:
             seconds: How long it has waited.

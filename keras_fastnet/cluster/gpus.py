@@ -29,11 +29,11 @@ def divide_gpus(
     own = len(gpus) // workers if per_worker is None else per_worker
     if (per_worker is None and len(gpus) % workers) or own * workers > len(gpus):
         raise UsageError(
-            "The visible GPUs must be a multiple of the workers, and not fewer than "
-            f"--gpus-per-worker times --workers. Received: {len(gpus)} visible GPUs "
-            f"({','.join(gpus)}), {workers} workers, {per_worker or 'all'} for each. "
-            "Change --workers or --gpus-per-worker (0 trains on the CPU), or the GPUs "
-            "in CUDA_VISIBLE_DEVICES."
+            "The visible GPUs must be a multiple of the workers or, with "
+            f"--gpus-per-worker, enough for all. Received: {len(gpus)} visible GPUs "
+            f"({','.join(gpus)}), {workers} workers, {per_worker or 'equally many'} "
+            "for each. Change --workers or --gpus-per-worker (0 trains on the CPU), or "
+            "the GPUs in CUDA_VISIBLE_DEVICES."
         )
     if not gpus:
         return None
@@ -79,7 +79,7 @@ def mpi_process_gpus(seen: Sequence[tuple[str, str | None, int]], rank: int) -> 
     Raises:
         ClusterError: If the GPUs are not a multiple of the processes that see them.
     """
-    sharing = [other for other, what in enumerate(seen) if what == seen[rank]]
+    sharing = [i for i, facts in enumerate(seen) if facts == seen[rank]]
     return _own_block(seen[rank][2], len(sharing), sharing.index(rank))
 
 

@@ -88,7 +88,7 @@ class Notes(NamedTuple):
 
     def unequal_steps(self, ranks: Sequence[int], step: Note) -> str:
         """Returns the message about workers that are missing in the others' step."""
-        found = f"{listed('rank', ranks)} left the loop of the others"
+        found = f"{listed('rank', ranks)} left the loop before the others"
         if step.text == _IN_A_STEP:
             batches = count(step.numbers[1] - 1, "batch", "batches")
             found = f"the data of {listed('rank', ranks)} ended after {batches}"

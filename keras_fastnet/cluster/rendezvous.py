@@ -123,7 +123,7 @@ def meet(
 def _follow(
     cluster: Cluster, messages: "queue.SimpleQueue[Any]", timeout: float
 ) -> Any:
-    """As any other rank, waits for rank 0's answer."""
+    """On every rank but 0, waits for rank 0's answer."""
     begun = time.monotonic()
     end, next_log = begun + timeout + VERDICT_SECONDS, begun + FIRST_LOG_SECONDS
     leader = cluster.addresses[0]
@@ -215,7 +215,7 @@ def _call(address: str) -> tuple[socket.socket, _Hello] | str:
                 "patience": int() | float() as patience,
             }:
                 return line, _Hello(rank, number, facts, patience)
-        raise ValueError("what answers there is not that worker")
+        raise ValueError("the program there is not that worker")
     except (OSError, ValueError) as error:
         if line is None:
             return str(error)
@@ -246,7 +246,7 @@ def _received(opened: socket.socket, seconds: float) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        raise ValueError("what answers there is not that worker") from None
+        raise ValueError("the program there is not that worker") from None
 
 
 def _closed(line: socket.socket) -> bool:

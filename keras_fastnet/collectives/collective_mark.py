@@ -1,4 +1,4 @@
-"""Marks around collectives, which show another thread that one waits."""
+"""Marks around collectives, by which another thread sees that one is waiting."""
 
 import time
 from collections.abc import Callable

@@ -209,9 +209,9 @@ def nccl_all_reduce_seconds(
     """Returns the predicted time of NCCL's all-reduce of one vector.
 
     The time is that of the shortest vector, plus that of the bytes of a long one, plus
-    `pipelining` times the geometric mean of both: NCCL cuts a vector into chunks, and
-    chunks of any size cost either starts or waiting for the first one to arrive. With
-    the best size of chunk, a pipeline has this form, and a factor of 2.
+    `pipelining` times the geometric mean of both: NCCL cuts a vector into chunks. Small
+    chunks cost more starts, large ones a longer wait for the first to arrive. With the
+    best size of chunk, a pipeline has this form and a factor of 2.
 
     Args:
         latency: Seconds of an all-reduce of a few bytes.

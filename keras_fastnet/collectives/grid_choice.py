@@ -14,10 +14,10 @@ from keras_fastnet.collectives.cost_model import (
 )
 from keras_fastnet.collectives.grid import Grid, check_grid
 
-# Fitted to benchmarks/all_reduce and rounded, with latency added for a network, and the
-# bytes that gRPC sends between the hosts of benchmarks/two_hosts: between the costs
-# fitted at 10 and at 1 Gbit/s, with which the fastest algorithms are chosen at both.
-# Only their ratios affect the choice.
+# Fitted to benchmarks/all_reduce and rounded, with latency added for a network. The
+# cost of a network byte lies between those fitted at 10 and at 1 Gbit/s over gRPC in
+# benchmarks/two_hosts, so that the fastest algorithms are chosen at both speeds.
+# Only the ratios of the costs affect the choice.
 _DEFAULT_COSTS = UnitCosts(
     host_round=1e-4,
     host_message=2.5e-4,

@@ -54,8 +54,8 @@ class MpiGroup:
 
     Args:
         communicator: An `mpi4py.MPI.Comm` that nothing else uses.
-        check_peers: Called with the seconds that this rank has waited, every half a
-            second; raises if a peer has exited or is late.
+        check_peers: Called every half second with the seconds that this rank has
+            waited; raises if a peer has exited or is late.
     """
 
     def __init__(self, communicator: Any, check_peers: Callable[[float], None]):

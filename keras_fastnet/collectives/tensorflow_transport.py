@@ -30,8 +30,8 @@ class TensorFlowGroup:
     and a local sum: the same bytes, in one step. `float16` and `bfloat16` are added in
     `float32` and rounded once, on the rank that sums a chunk.
 
-    On GPUs NCCL has all but the exchange, which TensorFlow's NCCL makes between the
-    devices of one process only, in silence.
+    On GPUs NCCL has all operations but the exchange, which TensorFlow silently limits
+    to the devices of one process.
 
     Operations that share an order run one after the other, as the program issues them;
     others may overlap. Over NCCL all operations of a device share one: ranks that run
@@ -226,8 +226,8 @@ class TensorFlowBucketSums:
     Args:
         grid_sums: The collectives of one device.
         few_dtypes: Whether TensorFlow adds only `float32`, `float64` and `int64`
-            correctly, as on GPUs: `int32` it refuses, over NCCL also `bfloat16`, and
-            NCCL rounds `float16` after each addition. Defaults to `False`.
+            correctly, as on GPUs: it has no sum of `int32`, NCCL none of `bfloat16`
+            either, and NCCL rounds `float16` after each addition. Defaults to `False`.
     """
 
     # A collective sends a whole vector, so only several vectors can overlap.

@@ -143,7 +143,7 @@ def _resize(image: tf.Tensor, image_size: int) -> tf.Tensor:
 
 
 def flip(images: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
-    """Mirrors the images with an odd number, left to right.
+    """Mirrors each image whose number is odd, left to right.
 
     Args:
         images: `(batch, height, width, channels)`.

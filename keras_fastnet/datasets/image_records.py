@@ -75,8 +75,8 @@ class ImageRecords:
     Raises:
         FileNotFoundError: If there is no such file.
         TypeError: If an argument is of the wrong type.
-        ValueError: If an argument is out of its range; files that count themselves
-            (`-of-01024`) are missing or of several conversions; or a file is empty or
+        ValueError: If an argument is out of its range; numbered files
+            (`-of-01024`) are missing or from several conversions; or a file is empty or
             ends within a record.
 
     Example:
@@ -269,7 +269,7 @@ class ImageRecords:
         )
 
     def _share(self, batch_size: int, strategy: Any) -> tuple[int, Share]:
-        """Returns a replica's part of the global batch, and this worker's records."""
+        """Returns the per-replica batch size, and this worker's share of records."""
         replicas = 1 if strategy is None else strategy.num_replicas_in_sync
         if checked_integer("batch_size", batch_size, at_least=1) % replicas:
             raise ValueError(

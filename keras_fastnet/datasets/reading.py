@@ -46,8 +46,8 @@ def find_files(data_dir: pathlib.Path, split: str) -> list[pathlib.Path]:
     }
     if totals not in ({None}, {len(files)}):
         raise ValueError(
-            "The files of a split must be of one conversion, and as many as `-of-` in "
-            f"their names states. Received: {len(files):,} files from {files[0].name} "
+            "The files of a split must come from one conversion, as many as the names "
+            f"state after `-of-`. Received: {len(files):,} files from {files[0].name} "
             f"to {files[-1].name} in {data_dir}. Fetch missing files, or move files of "
             "another conversion elsewhere."
         )

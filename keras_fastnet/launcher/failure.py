@@ -21,7 +21,7 @@ class Recorded:
     Attributes:
         error: The exception, as `"RuntimeError: no data"`.
         traceback: The text of its traceback.
-        time: When it came, in seconds since 1970.
+        time: When it occurred, in seconds since 1970.
     """
 
     error: str

@@ -109,7 +109,7 @@ class Start:
             where = f"its output: {self.output(rank)}"
             if self.log_dir is None:
                 where = "--log-dir DIR keeps its whole output"
-            lines.append(f"fastnet: the end of worker {rank} ({where}):")
+            lines.append(f"fastnet: last output of worker {rank} ({where}):")
         if failure.recorded is not None:
             lines += failure.recorded.traceback.rstrip("\n").split("\n")
         elif rank:

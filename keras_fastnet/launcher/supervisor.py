@@ -189,7 +189,7 @@ class Supervisor:
         if not self._handled:
             print(
                 f"fastnet: {signal.Signals(self._signals[0]).name}, ending the "
-                "workers; a second one kills them",
+                "workers; a second signal kills them",
                 file=sys.stderr,
                 flush=True,
             )

@@ -114,7 +114,7 @@ class NoiseRecord:
             parts: The sum over all replicas' parts.
             gradients: The mean over the examples, the same on all replicas.
             examples: Their number.
-            scale: What the loss was multiplied by.
+            scale: The factor that the loss was multiplied by.
         """
         mean_square = _squared_norm(gradients) / scale**2
         noise, signal = noise_and_signal(

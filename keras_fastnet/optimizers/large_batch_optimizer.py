@@ -175,9 +175,9 @@ class LargeBatchOptimizer(MicroBatchOptimizer, optimizers.LossScaleOptimizer):
                 was built with.
 
         Raises:
-            ValueError: If the program has no strategy of `keras_fastnet`, several
-                replicas are another strategy's, or the update would be that of one
-                worker alone.
+            ValueError: If the program has no strategy of `keras_fastnet`, another
+                strategy has several replicas, or the update would not include all
+                replicas.
         """
         _check_strategy()
         refuse_lone_update(self, trainable_variables)

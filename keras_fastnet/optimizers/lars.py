@@ -251,7 +251,7 @@ class LARS(optimizers.Optimizer):
         self._record = None
 
     def describe(self, variables: Any = None) -> str:
-        """Returns a table of which tensors are decayed and adapted, and why not.
+        """Returns a table of decayed and adapted tensors, and what excludes the others.
 
         Args:
             variables: A model, or a list of variables. Defaults to the variables

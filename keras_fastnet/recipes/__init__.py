@@ -1,4 +1,4 @@
-"""Ready-made settings from published large-batch trainings."""
+"""Ready-made settings from published large-batch training runs."""
 
 from keras_fastnet.recipes.published import RECIPES
 from keras_fastnet.recipes.recipe import Recipe

@@ -1,4 +1,4 @@
-"""The published trainings: a table with a row for each, every value with its source."""
+"""The published training runs: one row each, every value with its source."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -154,7 +154,7 @@ berkeley2017 = Published(
 sony2018 = Published(
     "75.03 % top-1, ResNet-50 on ImageNet, batch 34K to 68K, 2,176 V100, 224 s",
     # 34K and 68K on 2,176 GPUs, with K = 1,024: 16 and 32 examples per GPU.
-    batch=paper(34_816, "34K, reported of the paper"),
+    batch=paper(34_816, "34K, from others' reports of the paper"),
     settings={
         **_COMMON,
         "model": paper("resnet50", "abstract"),
@@ -162,7 +162,7 @@ sony2018 = Published(
             90, "as the other systems; the paper's number was not available"
         ),
         "method": paper("lars", "section 2.1"),
-        "warmup_epochs": paper(5, "reported of the paper"),
+        "warmup_epochs": paper(5, "from others' reports of the paper"),
         "decay": chosen(None, "as LARS's Algorithm 1: power 2"),
         "momentum": chosen(0.9, "as berkeley2017"),
         "label_smoothing": chosen(0.1, "the abstract names it; 0.1 as MLPerf"),
@@ -246,4 +246,4 @@ RECIPES = {
     "mlperf": mlperf,
     "google2021": google2021,
 }
-"""All published trainings, by name."""
+"""All published training runs, by name."""

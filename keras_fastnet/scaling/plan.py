@@ -141,7 +141,7 @@ def make_plan(
     """Returns a plan, completed from the results of `fastnet bench` and the defaults.
 
     Args:
-        topology: The ranks' hosts. Without cores it has those of the results.
+        topology: The ranks' hosts. `cores` defaults to that of the bench files.
         gradients: The gradients that a rank sends.
         nccl: Measurements of NCCL, in place of unit costs. Defaults to `None`.
         compute_seconds: Time of a step on one rank alone. Defaults to `None`.

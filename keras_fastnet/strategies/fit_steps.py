@@ -15,13 +15,13 @@ from keras_fastnet.batches.global_batch import GlobalBatch
 def run_step(
     step: ModelStep, batch: GlobalBatch, replica: ReplicaStep
 ) -> tuple[Any, Any]:
-    """Runs a train or test step after which all replicas are equal.
+    """Runs a train or test step that leaves all replicas in the same state.
 
     In Keras every replica has its own moving statistics, and logs are the mean of the
     replicas' logs. Those differ from logs over all examples if a metric is not a mean
     (AUC) or shares are unequal. Here one all-reduce averages the changes of the layers'
     state and sums the metrics' states. A custom step may log anything: in it metrics
-    return their result over all replicas, and each replica's other logs are weighed by
+    return their result over all replicas; each replica's other logs are weighted by
     its share of the examples.
 
     Returns:
@@ -195,7 +195,7 @@ def differentiable_sums(replica: ReplicaStep) -> Iterator[None]:
     """Corrects gradients of collectives in a forward pass for unequal shares.
 
     `BatchNormalization(synchronized=True)` has such collectives. The gradient of a sum
-    over replicas is the sum of the replicas' gradients, each weighed by its replica's
+    over replicas is the sum of the replicas' gradients, each weighted by its
     share. The result is divided by the replica's own share, because its gradients are
     multiplied by that before they are summed.
     """

@@ -19,7 +19,7 @@ def _update(replicas: int, model: keras.Model, data: Any) -> str:
     if replicas > 1:
         text += f" (up to {-(-batch // replicas):,} a replica)"
     steps = _accumulation(model)
-    return text if steps == 1 else f"{text}, {batch * steps:,} in {steps} an update"
+    return text if steps < 2 else f"{text}, {batch * steps:,} ({steps} steps) an update"
 
 
 def _epoch(model: keras.Model, data: Any) -> str:

@@ -46,7 +46,7 @@ _LOSSES = {
     "elements": "a loss with an axis is treated as a sum over the examples if it is as "
     "long as a replica's batch, and otherwise as a penalty, the same on all replicas. "
     "If it could be both, reduce it, for example by `ops.sum(penalties)`.",
-    "accumulated": "gradients that a step adds up in variables are weighed by the "
+    "accumulated": "gradients that a step adds up in variables are weighted by the "
     "examples of its last batch, which is right for batches of one size. For others "
     "use LargeBatchOptimizer(optimizer, accumulation_steps), or add up "
     "tf.distribute.get_replica_context().all_reduce('MEAN', gradients).",
@@ -178,7 +178,7 @@ class FitSupport:
         return tf.nest.map_structure(reduce_one, value)
 
     def named_errors(self) -> AbstractContextManager[None]:
-        """Returns a context that adds the worker to errors raised in it."""
+        """Returns a context in which errors name the worker that caused them."""
         return (
             contextlib.nullcontext()
             if self.recorder is None
@@ -198,7 +198,7 @@ class FitSupport:
         return counted
 
     def note_call(self, arguments: Mapping[str, Any]) -> None:
-        """Describes what Keras is about to iterate over, for `compare_call`."""
+        """Stores a description of the data of a call, for `compare_call`."""
         if self.strategy.num_workers > 1:
             self._input = described_input(arguments)
 
@@ -250,11 +250,11 @@ class FitSupport:
     def begin(
         self, model: keras.Model, call: Literal["fit", "evaluate", "predict"]
     ) -> None:
-        """Compares the weights, and prints what is combined or slow.
+        """Compares the weights, and prints notes on custom state and on XLA.
 
         Args:
             model: The model, compiled.
-            call: What begins.
+            call: The call that begins.
 
         Raises:
             MismatchError: If the workers hold different weights.

@@ -50,7 +50,7 @@ class TorusCrossDeviceOps(upstream.CollectiveAllReduce):
             watch(mark.waited)
 
     def connect_to_nccl(self, orders: Sequence[tf.Variable]) -> None:
-        """Connects what gathers sparse gradients. All workers must call it together.
+        """Connects the gathers of sparse gradients. All workers must call it together.
 
         Args:
             orders: The order of each device's operations.

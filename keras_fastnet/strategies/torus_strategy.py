@@ -61,8 +61,8 @@ class TorusStrategy(FitStrategy, tf.distribute.MultiWorkerMirroredStrategy):
             GPUs. Defaults to TensorFlow's.
         grid: The grid of replicas, `(rows, columns)`; `"ring"` for one ring over all
             of them; `"auto"` for one row per host or, if that is impossible, the grid
-            of the lowest cost by the cost model, and for the faster of ring and torus
-            for each bucket. Defaults to `"auto"`.
+            with the lowest predicted cost, and the fastest of ring, torus and gather
+            for each bucket; NCCL chooses its own. Defaults to `"auto"`.
         wire_dtype: Dtype that `float32` values are rounded to for sending:
             `"bfloat16"` or `"float16"`, for half the bytes. Sums are computed in
             `float32`. `float16` overflows at 65,504. Defaults to `None`: no rounding.
@@ -99,10 +99,10 @@ class TorusStrategy(FitStrategy, tf.distribute.MultiWorkerMirroredStrategy):
     _made: ClassVar[list[tuple["TorusStrategy", Any]]] = []
 
     def __new__(cls, *args: Any, **options: Any) -> "TorusStrategy":
-        """Returns the strategy that the process has made with the same arguments.
+        """Returns the strategy made earlier with the same arguments, or a new one.
 
-        A notebook's cell may run again, as may a script under `fastnet check`, after
-        which a new cluster cannot be formed. Timeouts may differ.
+        A notebook's cell, or a script under `fastnet check`, may run again, when no new
+        cluster can be formed. Timeouts may differ.
         """
         given = args, {k: v for k, v in options.items() if not k.endswith("_timeout")}
         for strategy, others in cls._made:

@@ -141,7 +141,7 @@ def _equal_shares(shares: list[GlobalBatch]) -> list[GlobalBatch]:
     tf.debugging.assert_equal(
         shares[0].examples,
         tf.constant(rows, tf.int64),
-        "Batches of fewer examples than there are TPU cores cannot be joined. Pass a "
+        "A batch must have at least as many examples as there are TPU cores. Pass a "
         "larger `batch_size`.",
     )
     busy = max(n for n in range(1, len(shares) + 1) if rows % n == 0)

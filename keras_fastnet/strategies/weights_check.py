@@ -60,9 +60,9 @@ class WeightsCheck:
         self._compare(_variables(model), f"the first step of `{call}`", _AT_FIRST)
 
     def begin_used(self) -> None:
-        """Makes new variables equal that the traced graph uses.
+        """Sets new variables that the traced graph uses to the chief's values.
 
-        Without a graph it makes all new ones equal. All workers must call it.
+        Without a graph it sets all new ones. All workers must call it.
 
         Raises:
             MismatchError: If the workers have created different variables.
@@ -115,7 +115,7 @@ class WeightsCheck:
         remedy: str,
         stop: bool = False,
     ) -> bool:
-        """Sets new variables to the chief's values.
+        """Compares variables, and sets new ones to the chief's values.
 
         Returns:
             Whether any worker has passed `stop`.

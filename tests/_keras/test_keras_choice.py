@@ -56,7 +56,7 @@ def test_a_strategy_refuses_to_train_it(errors_of):
     )
     message = errors_of(program.replace("\n    model", "\nmodel"))
     assert f"a model of {OTHER}" in message
-    assert "trains models of one Keras" in message
+    assert "trains models of one Keras package" in message
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import tensorflow as tf
 
 from keras_fastnet.batches.fingerprints import (
     fingerprint,
+    fingerprints_match,
     targets_differ,
-    tell_the_same,
 )
 from keras_fastnet.batches.global_batch import (
     count_examples,
@@ -88,10 +88,10 @@ def test_one_tensor_with_equal_hashes_is_enough():
     images = np.random.default_rng(0).normal(size=(2, 40, 3, 3))
     one, other = (marks(i, labels) for i in images)
     assert one[0] != other[0]
-    assert tell_the_same([one, other])
-    assert not tell_the_same([marks(images[0], labels[::-1]), other])
-    assert not tell_the_same([one, [one[0] + 1, -1]])
-    assert tell_the_same([[-1, -1], [-1, -1]])
+    assert fingerprints_match([one, other])
+    assert not fingerprints_match([marks(images[0], labels[::-1]), other])
+    assert not fingerprints_match([one, [one[0] + 1, -1]])
+    assert fingerprints_match([[-1, -1], [-1, -1]])
     pair = (tf.TensorSpec([]), tf.TensorSpec([]))
     renumbered = [one, marks(images[0], 6 - labels)]
     assert targets_differ(renumbered, pair)

@@ -131,7 +131,7 @@ def test_state_goes_to_the_callback_of_its_class_and_monitor(tmp_path, capsys):
         assert mine.best == best
     fit(tmp_path / "backups", of_rate, stop_after=1)
     name = "ReduceLROnPlateau(monitor='loss')"
-    assert f"{name} is not in both backup and training" in capsys.readouterr().out
+    assert f"{name}: not in both backup and training" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("best", ["text", [1, 2]])

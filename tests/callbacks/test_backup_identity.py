@@ -172,7 +172,7 @@ def test_error_names_parts_and_both_values(tmp_path):
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     model = network()
     model.compile(LargeBatchOptimizer(LARS(0.05)), "mse")
-    with pytest.raises(ValueError, match="A backup must be of the same tr") as refusal:
+    with pytest.raises(ValueError, match="A backup must belong to the same") as refusal:
         fit(tmp_path, model=model, seed=6)
     assert "random seed: 5 in the backup, 6 in this training" in str(refusal.value)
     assert "learning rate: (0) 0.1" in str(refusal.value)

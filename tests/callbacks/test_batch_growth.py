@@ -87,9 +87,9 @@ def test_fit_line_is_about_the_first_phase(capsys):
     growth = BatchGrowth({0: 128, 1: 1024})
     model.fit(*data(640), batch_size=16, verbose=2, callbacks=[growth])
     printed = capsys.readouterr().out
-    assert "16 examples a step, 128 in 8 an update; 640 examples, 40 steps" in printed
+    assert "16 examples a step, 128 (8 steps) an update; 640 examples, 40 st" in printed
     assert "from epoch 2: global batch 1,024 = 64 x 16" in printed
-    assert ", 1 update an epoch, which has fewer examples" in printed
+    assert ", 1 update an epoch of fewer examples" in printed
     growth = BatchGrowth({0: 1024})
     model.fit(*data(640), batch_size=16, verbose=2, callbacks=[growth])
     printed = capsys.readouterr().out

@@ -158,7 +158,7 @@ def test_the_batch_follows_the_critical_batch(capsys):
     rates = [0.1 * (batch / 32) ** 0.5 for batch in expected]
     assert_allclose(logs["learning_rate"], rates, rtol=1e-6)
     printed = capsys.readouterr().out
-    assert "doubled where the critical batch is larger, up to 128" in printed
+    assert "doubled once the critical batch is twice as large, up to 128" in printed
     assert "global batch 64 = 4 x 16 (global micro-batch), 8 updates" in printed
 
 

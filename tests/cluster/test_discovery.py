@@ -8,10 +8,10 @@ from keras_fastnet.cluster.cluster_spec import Cluster
 from keras_fastnet.cluster.discovery import resolver_of
 from keras_fastnet.cluster.environment import (
     ProcessRank,
+    cluster_source,
     left_out,
     slurm_addresses,
     slurm_rank,
-    who_started,
 )
 from keras_fastnet.cluster.mpi import MpiWorld
 from keras_fastnet.errors import ClusterError
@@ -145,8 +145,8 @@ def test_inherited_variables_of_slurm_are_ignored():
     ],
     ids=str,
 )
-def test_who_started(variables, expected):
-    assert who_started(variables) == expected
+def test_cluster_source(variables, expected):
+    assert cluster_source(variables) == expected
 
 
 class Buffers:

@@ -149,8 +149,8 @@ def test_killed_worker_may_start_again(addresses, killed):
     [
         # The system accepts connections for a suspended process, too.
         (b"", "it accepts, but does not answer"),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "what answers there is not that worker"),
-        (b"[" * 100_000 + b"\n", "what answers there is not that worker"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "the program there is not that worker"),
+        (b"[" * 100_000 + b"\n", "the program there is not that worker"),
     ],
     ids=["nothing", "HTTP", "deep"],
 )

@@ -222,7 +222,7 @@ def test_bmp_raises(tmp_path):
 def test_files_that_are_not_all_of_one_conversion_raise(tmp_path, name):
     files = sorted(write_split(tmp_path, [2, 2, 2]).iterdir())
     files[1].rename(tmp_path / name)
-    with pytest.raises(ValueError, match=r"of one conversion.* train-00000-of"):
+    with pytest.raises(ValueError, match=r"from one conversion.* train-00000-of"):
         ImageRecords(tmp_path, "train", 6)
 
 

@@ -45,7 +45,7 @@ def test_large_batch_optimizer_needs_a_strategy():
     "argument", ["loss_scale_factor", "gradient_accumulation_steps"]
 )
 def test_arguments_of_keras_3_raise(argument):
-    with pytest.raises(NotImplementedError, match=f"`{argument}` is for Keras 3"):
+    with pytest.raises(NotImplementedError, match=f"`{argument}` needs Keras 3"):
         LARS(**{argument: 2})
 
 

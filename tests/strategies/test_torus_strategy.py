@@ -80,7 +80,7 @@ def test_unsupported_fits_raise_before_a_step(two_workers, case, words):
             {"count": 70, "accumulation_steps": 2},
             [
                 "2 workers with 4 replicas, grid 1x4 over gRPC",
-                "32 examples a step (up to 8 a replica), 64 in 2 an update",
+                "32 examples a step (up to 8 a replica), 64 (2 steps) an update",
                 "70 examples, 3 steps and 2 updates an epoch",
                 "each worker gathers 1/2 of each batch",
             ],

@@ -24,7 +24,7 @@ from keras_fastnet._keras.training import data_of, note_data
 from keras_fastnet._keras.wrapping import wrap
 
 _adapters = internal("engine.data_adapter")
-_NEVER = "Never: Keras 2 has ended; goes with its support."
+_NEVER = "Never: Keras 2 gets no more releases. Goes when its support is dropped."
 
 
 @wrap(
@@ -108,7 +108,7 @@ class HandlerData:
         return _adapters._is_distributed_dataset(self._adapter._dataset)
 
     def _static_rows(self) -> int | None:
-        """Returns the global batch size by the shapes of a dataset's elements."""
+        """Returns the global batch size, from the shapes of a dataset's elements."""
         first = tf.nest.flatten(self._adapter._dataset.element_spec)[0]
         shape = tf.TensorShape(getattr(first, "_value_specs", [first])[0].shape)
         rows = shape[0] if shape.rank else None
@@ -233,7 +233,7 @@ def _own_stream(original, generator):
 
 
 def step_of(function: Callable[..., Any]) -> None:
-    """Returns `None`: TensorFlow runs the steps of Keras 2 as any other function."""
+    """Returns `None`: TensorFlow runs the steps of Keras 2 like any other function."""
     return None
 
 
@@ -244,7 +244,7 @@ def build_optimizer(model: Any) -> None:
 
 
 def retrace(model: Any) -> None:
-    """Makes `fit` trace the train function again, from `on_train_begin` on."""
+    """Makes `fit` trace the train function again, even from `on_train_begin`."""
     model.train_function = model.make_train_function(force=True)
     if isinstance(model.optimizer, MicroBatchOptimizer):
         model.optimizer.retrace()

@@ -30,7 +30,7 @@ class Optimizer(_New):  # type: ignore[misc, valid-type]
         **kwargs: Passed to Keras 2's `Optimizer`.
 
     Raises:
-        NotImplementedError: An argument is of Keras 3 only.
+        NotImplementedError: An argument exists only in Keras 3.
     """
 
     def __init__(

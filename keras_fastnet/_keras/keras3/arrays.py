@@ -1,4 +1,4 @@
-"""Arrays of which each worker reads the rows of its shares only."""
+"""Arrays of which each worker reads only the rows of its shares."""
 
 import copy
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from keras_fastnet._keras.tensorflow import agreed_seed
 
 
 def dataset_of_rows(make: Callable[[Any], tf.data.Dataset], adapter: Any) -> Any:
-    """Returns the dataset of global batches that Keras makes of arrays.
+    """Returns the dataset of global batches that Keras makes from arrays.
 
     Its attribute `fastnet_rows`, an `ArrayRows`, reads parts of batches; sparse arrays
     lack it. Keras's own pipeline chooses the rows, so that they are those of one

@@ -26,9 +26,9 @@ from keras_fastnet._keras.wrapping import extend, wrap
     tf_trainer.TFEpochIterator,
     "__init__",
     stock=(
-        "Each worker takes the shards that TensorFlow assigns to it, and one more step "
-        "than there are batches, which counts an empty update. Every worker makes "
-        "whole batches, and for arrays a copy in memory."
+        "Each worker reads the shards that TensorFlow assigns to it, and runs one step "
+        "more than there are batches, which counts as an update. Every worker makes "
+        "whole batches, and copies arrays in memory."
     ),
     until="Keras's `fit` runs on several workers (keras#20585).",
 )
@@ -79,7 +79,7 @@ def iterate_over(iterator: tf_trainer.TFEpochIterator, data: Any) -> None:
 
 
 class WorkersEpochIterator(tf_trainer.TFEpochIterator):
-    """Keras's iterator over an `EpochData`, with properties of it for callbacks.
+    """Keras's iterator over an `EpochData`, with properties that callbacks read.
 
     Attributes:
         elements: The `EpochData`.
@@ -176,8 +176,8 @@ def _dataset_of(adapter: Any) -> Any:
 
 
 # Keras prepares the batches of a `PyDataset` with `workers` in one queue for all
-# iterators: batches that one leaves there, such as the one that only peeks at the first
-# batch, are read by the next in addition to its own.
+# iterators. Batches that one iterator leaves there, for example after peeking at the
+# first, would be read by the next one too.
 def separate_iterators(adapter: Any) -> None:
     """Separates the queues of iterators over a `PyDataset`.
 

@@ -15,8 +15,8 @@ _KERAS = ("normal", "truncated_normal", "uniform", "randint")
 def equal_draws() -> Iterator[None]:
     """Draws the same random numbers for all examples of a batch, in every step.
 
-    A model whose layers draw then makes the same update on any number of replicas. It
-    replaces the functions of `keras.random`, which Keras's layers call too. Other
+    A model with random layers then makes the same update on any number of replicas.
+    This replaces the functions of `keras.random`, which Keras's layers call too. Other
     distributions, and TensorFlow's functions, are unchanged.
     """
     changes: dict[tuple[Any, str], Any] = {

@@ -20,10 +20,10 @@ from keras_fastnet._keras.keras3.models import (
 from keras_fastnet._keras.keras3.optimizers import move_own_into_scope
 from keras_fastnet._keras.scopes import (
     FastnetStrategy,
-    counts_alone,
     refuse_no_scope,
     strategy_of,
     support_of,
+    uses_micro_batches_on_one_device,
 )
 from keras_fastnet._keras.training import note_data
 from keras_fastnet._keras.wrapping import wrap
@@ -69,7 +69,7 @@ def _refuse_stateful(model: keras.Model) -> None:
     for layer in model._flatten_layers():
         if isinstance(layer, keras.layers.RNN) and layer.stateful:
             raise ValueError(
-                "A recurrent layer that remembers the batch before cannot be divided "
+                "A recurrent layer that keeps state between batches cannot be divided "
                 f"among replicas. Received: {layer.name!r} with `stateful=True`, on "
                 "several replicas. Pass longer sequences and `stateful=False`, or "
                 "train on one device."
@@ -78,8 +78,8 @@ def _refuse_stateful(model: keras.Model) -> None:
 
 # Keras takes the first batch to build the model and then drops it. It also averages it
 # over the replicas, which fails for structures and unequal shares. And it builds by
-# `call`, where one process leaves this to the first step: a model with a custom step
-# may have no `call`, and optimizers that only that step uses.
+# `call`; in one process the first step does that. A model with a custom step may have
+# no `call`, and optimizers that only that step uses.
 @wrap(
     TensorFlowTrainer,
     "_maybe_symbolic_build",
@@ -102,9 +102,9 @@ def _peek(original, model, iterator=None, data_batch=None):
         note_data(model, iterator)
         batch = data.peek()
         share = strategy.fit_support.data.peek(data)
-        examples = _of_whole_batch(share, data.examples_of_first())
-    elif iterator is not None and counts_alone(model):
-        data = support_of(model).data.of_one_device(dataset_with_own_queues(iterator))
+        examples = _whole_batch_spec(share, data.examples_of_first())
+    elif iterator is not None and uses_micro_batches_on_one_device(model):
+        data = support_of(model).data.for_one_device(dataset_with_own_queues(iterator))
         iterate_over(iterator, data)
         note_data(model, iterator)
         batch = share = examples = data.peek()
@@ -123,7 +123,7 @@ def _peek(original, model, iterator=None, data_batch=None):
         _build(model, share, examples)
 
 
-def _of_whole_batch(share, examples):
+def _whole_batch_spec(share, examples):
     """Returns the specification of the whole batch, given a replica's share."""
 
     def spec(leaf):
@@ -143,7 +143,7 @@ def _build(model, share, examples):
 
 
 def _build_by_values(model, share, examples):
-    """Builds a model whose calls, losses and metrics may look at values."""
+    """Builds an eager model, whose `call`, loss and metrics may read values."""
 
     def whole(rows, spec):
         if not isinstance(spec, tf.TensorSpec):
@@ -195,7 +195,7 @@ def _make_step(original, model, step):
 
 
 def _with_named_errors(model, function):
-    """Returns a function whose errors name the worker that raised them."""
+    """Returns a function whose errors name the worker that caused them."""
     strategy = strategy_of(model)
     if strategy is None or strategy.num_workers < 2:
         return function
@@ -217,7 +217,7 @@ def _several_steps(model, function):
 
 
 def _step(model, step, kind):
-    if counts_alone(model) and kind == "train":
+    if uses_micro_batches_on_one_device(model) and kind == "train":
         step = support_of(model).counted_step(model.optimizer, step)
     if isinstance(model.distribute_strategy, FastnetStrategy):
         return model_step(model, step, kind)

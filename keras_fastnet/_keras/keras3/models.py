@@ -136,7 +136,7 @@ def results_over_replicas(model: keras.Model) -> Iterator[None]:
     """Adapts a model's metrics and layers to steps of several replicas.
 
     Metrics return results over all replicas if a step asks for them. Losses that layers
-    add are weighed. Values that a custom step assigns to weights are recorded.
+    add are weighted. Values that a custom step assigns to weights are recorded.
 
     Args:
         model: A compiled model, whose step runs on all replicas in this context.
@@ -177,7 +177,7 @@ def results_over_replicas(model: keras.Model) -> Iterator[None]:
 
 
 def _assign_for_all(state: keras.Variable, assign: Callable[[Any], Any], value: Any):
-    """Assigns the value of one device, by the `aggregation` that a layer states."""
+    """Assigns the value that one device would have, by the layer's `aggregation`."""
     step = keras_step()
     if step is None:
         return assign(value)
@@ -310,7 +310,7 @@ def build_by_step(model: keras.Model, step: Callable[[Any], Any], batch: Any) ->
         is_optional = isinstance(value, tf.experimental.Optional)
         return None if is_optional else values.as_tensor(value)
 
-    # An eager step may look at values, which a trace lacks. It makes its variables.
+    # An eager step may read values, which a trace lacks. It makes its own variables.
     errors = [Exception] if model.run_eagerly else []
     # Traced, not run.
     with contextlib.suppress(*errors), scratch_graph():
@@ -335,7 +335,7 @@ def begin_fit_at(model: keras.Model, epoch: int | None) -> None:
 
 
 def whole_state(model: keras.Model) -> dict[str, keras.Variable]:
-    """Returns all variables that training changes, by names that restarts repeat.
+    """Returns all variables that training changes, by names stable across restarts.
 
     Returns:
         Weights, states of layers, metrics and random streams, and the optimizer's

@@ -28,7 +28,7 @@ _MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
 
 # Keras gives every replica's loss the weight 1/N, however few examples it has. Here
 # losses are means over the replica's own examples, as on one device, and the gradients
-# are weighed. Outside of any replica they are means over the whole batch.
+# are weighted. Outside of any replica they are means over the whole batch.
 @wrap(
     keras_loss,
     "reduce_weighted_values",
@@ -37,7 +37,7 @@ _MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
         "the replica has; sums, scalars and weighted means are added up as if they "
         "were means over equal shares."
     ),
-    until="Keras weighs each replica's loss by its examples.",
+    until="Keras weights each replica's loss by its examples.",
 )
 def _reduce_exactly(
     original, values, sample_weight=None, mask=None, reduction=_MEANS[0], dtype=None
@@ -79,7 +79,7 @@ def _reduce_exactly(
     keras_loss,
     "unscale_loss_for_distribution",
     stock="Logs multiply every replica's loss by N, as if it had the weight 1/N.",
-    until="Keras weighs each replica's loss by its examples.",
+    until="Keras weights each replica's loss by its examples.",
 )
 def _as_on_one_device(original, value):
     plain = keras_step() is not None or in_scope_only() is not None
@@ -89,7 +89,7 @@ def _as_on_one_device(original, value):
 def added_loss(loss: Any) -> tf.Tensor:
     """Returns what `add_loss` or a regularizer adds to the loss of a replica's step.
 
-    Keras gives each the weight 1/N, also sums over a replica's examples.
+    Keras weights each by 1/N, even sums over a replica's examples.
     """
     if not keras.backend.is_float_dtype(loss.dtype):
         loss = keras.ops.cast(loss, keras.config.floatx())
@@ -122,14 +122,14 @@ def _count_by_share(original, metric, values, sample_weight=None):
     "gradient",
     stock=(
         "The gradient of per-example losses is that of their sum over a replica, "
-        "which is then weighed as a mean."
+        "which is then weighted as a mean."
     ),
     until="TensorFlow does not sum the elements of the target.",
 )
 def _weigh_target(
     original, tape, target, sources, output_gradients=None, *args, **kwargs
 ):
-    # Only gradients of weights are weighed, not of other sources such as inputs.
+    # Only gradients of weights are weighted, not of other sources such as inputs.
     weights = any(hasattr(source, "assign") for source in tf.nest.flatten(sources))
     if weights and output_gradients is None and keras_step() is not None:
         output_gradients = tf.nest.map_structure(_weights_of, target)
@@ -149,7 +149,7 @@ def _weigh_elements(values: tf.Tensor, total: tf.Tensor) -> tf.Tensor:
     Args:
         values: The tensor. A scalar is a mean over the replica's examples, or a penalty
             that is the same on all replicas. A tensor as long as the replica's batch
-            has a value for each example; any other is a penalty. A line says so, since
+            has a value for each example; any other is a penalty. This is printed, as
             neither Keras nor TensorFlow distinguishes the two.
         total: The sum of its elements.
     """
@@ -166,7 +166,7 @@ def _weigh_elements(values: tf.Tensor, total: tf.Tensor) -> tf.Tensor:
 @wrap(
     tf.nn,
     "compute_average_loss",
-    stock="A term of a mean over all replicas is weighed as a mean: updates of 1/N.",
+    stock="A term of a mean over all replicas counts as a mean: 1/N of the update.",
     until="Keras sums the losses of custom steps.",
 )
 def _average_of_batch(original, per_example_loss, *args, **kwargs):
@@ -205,7 +205,7 @@ def _step() -> ReplicaStep:
     """Returns the step in which a loss is computed; callers have checked for one."""
     step = keras_step()
     if step is None:
-        raise RuntimeError("Losses are weighed in the steps of several replicas only.")
+        raise RuntimeError("Losses are weighted only in steps of several replicas.")
     return step
 
 

@@ -36,7 +36,7 @@ _OF_MODEL = (
     "weighted metrics",
     *_SETTINGS,
 )
-# Parts that may be unknown in one of the trainings.
+# Parts that may be unknown in one of the training runs.
 _OPTIONAL = (
     *_SETTINGS,
     "batches in an epoch",
@@ -123,7 +123,7 @@ def differing_parts(theirs: Parts, mine: Parts, *, exact_order: bool) -> dict[st
 
 
 def _same_batch(theirs: Parts, mine: Parts) -> bool:
-    """Returns whether two trainings may have the same first batch.
+    """Returns whether two training runs may have the same first batch.
 
     One equal tensor is enough, since the others may be augmented at random. A negative
     fingerprint is ignored.

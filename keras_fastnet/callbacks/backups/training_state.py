@@ -88,7 +88,7 @@ def set_variables(
     if mine != theirs:
         name, shape = min(mine.items() ^ theirs.items(), key=str)
         raise ValueError(
-            "A backup must be of the same model and optimizer. Received: variables "
+            "A backup must fit the model and the optimizer. Received: variables "
             f"that differ from those in {location}, such as {name} of shape {shape}. "
             "Train the same model, or pass another `backup_dir`."
         )
@@ -145,7 +145,7 @@ def _attributes_of(callback: Any) -> tuple[str, ...]:
 
 
 def _is_like(value: Any, own: Any) -> bool:
-    """Returns whether a backup's value is a number, or numbers if it replaces a tuple.
+    """Returns whether a backup's value is a number or `None`, or numbers for a tuple.
 
     Args:
         value: The value.
@@ -161,7 +161,7 @@ def _is_like(value: Any, own: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Returns a number, or a list of them, that JSON can hold, an integer as one."""
+    """Returns a value as JSON numbers: integers stay integers, tuples become lists."""
     if isinstance(value, tuple):
         return list(map(_plain, value))
     return value if value is None or isinstance(value, int) else float(value)
