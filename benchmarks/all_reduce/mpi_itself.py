@@ -24,7 +24,7 @@ def main() -> None:
     extended = strategy.extended
     choice = extended.choice
     communicator = extended.mpi.communicator.Dup()
-    peers = communicator, extended.recorder.poll
+    peers = communicator, extended.monitor.poll
     (sums,) = mpi_sums(choice.grid, extended.hosts, *peers, choice.algorithm_for)
     rows = []
     for nbytes in map(int, sizes):

@@ -16,9 +16,8 @@ from keras_fastnet.collectives.cost_model import (
     Topology,
     UnitCosts,
     all_reduce_seconds,
-    cheapest_algorithm,
-    cheapest_grid,
 )
+from keras_fastnet.collectives.grid_choice import cheapest_algorithm, cheapest_grid
 from keras_fastnet.text import fact, table
 
 

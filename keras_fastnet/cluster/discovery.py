@@ -26,7 +26,7 @@ from keras_fastnet.cluster.environment import (
 )
 from keras_fastnet.cluster.gpus import slurm_task_gpus
 from keras_fastnet.cluster.mpi import MpiWorld, mpi4py_is_installed
-from keras_fastnet.cluster.watchdog import killed_after
+from keras_fastnet.cluster.probe import killed_after
 from keras_fastnet.errors import ClusterError
 
 _STUCK = (

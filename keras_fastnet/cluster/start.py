@@ -22,8 +22,8 @@ from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.cluster.cluster_spec import Cluster, hosts_of
 from keras_fastnet.cluster.discovery import Membership
 from keras_fastnet.cluster.ports import kept_to_loopback
+from keras_fastnet.cluster.probe import killed_after
 from keras_fastnet.cluster.rendezvous import meet
-from keras_fastnet.cluster.watchdog import killed_after
 from keras_fastnet.text import count
 from keras_fastnet.version import __version__
 

@@ -15,7 +15,7 @@ import math
 from collections.abc import Sequence
 from typing import Literal, get_args
 
-from keras_fastnet.collectives.grid import Grid, grids_of
+from keras_fastnet.collectives.grid import Grid
 
 Algorithm = Literal["ring", "torus", "gather"]
 """Algorithm of a sum over all ranks.
@@ -222,65 +222,6 @@ def nccl_all_reduce_seconds(
     """
     moving = nbytes / bandwidth
     return latency + pipelining * math.sqrt(latency * moving) + moving
-
-
-def cheapest_algorithm(
-    grid: Grid,
-    topology: Topology,
-    costs: UnitCosts,
-    nbytes: float,
-    among: Sequence[Algorithm] = ALGORITHMS,
-) -> Algorithm:
-    """Returns the algorithm with the shortest predicted time.
-
-    Args:
-        grid: The grid.
-        topology: The ranks' hosts.
-        costs: The machine's unit costs.
-        nbytes: Bytes of each rank's vector.
-        among: The algorithms to choose from. Defaults to all.
-    """
-    return min(
-        among,
-        key=lambda name: all_reduce_seconds(name, grid, topology, costs, nbytes),
-    )
-
-
-def cheapest_grid(
-    topology: Topology,
-    costs: UnitCosts,
-    *sizes: float,
-    among: Sequence[Algorithm] = ALGORITHMS,
-    columns: bool = True,
-) -> Grid:
-    """Returns the grid for a cluster.
-
-    Ranks on one host form a row, so that only the sums of a host cross the network.
-    With one rank per host, or one host, it is the grid with the lowest geometric mean
-    of the predicted times, each by the cheapest algorithm.
-
-    Args:
-        topology: The ranks' hosts.
-        costs: The machine's unit costs.
-        *sizes: Bytes of the vectors to sum.
-        among: The algorithms to choose from. Defaults to all.
-        columns: Whether all ranks may form one column. Defaults to `True`.
-    """
-    if topology.hosts > 1 and topology.ranks_per_host > 1:
-        return Grid(topology.hosts, topology.ranks_per_host)
-    if topology.ranks == 1:
-        return Grid(1, 1)  # Nothing is sent, and the logarithm of no time is undefined.
-
-    def mean_of_logarithms(grid: Grid) -> float:
-        total = 0.0
-        for nbytes in sizes:
-            best = cheapest_algorithm(grid, topology, costs, nbytes, among)
-            seconds = all_reduce_seconds(best, grid, topology, costs, nbytes)
-            total += math.log(seconds)
-        return total
-
-    grids = [grid for grid in grids_of(topology.ranks) if columns or grid.columns > 1]
-    return min(grids, key=mean_of_logarithms)
 
 
 def _work_of_vector(

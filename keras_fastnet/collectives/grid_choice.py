@@ -1,6 +1,7 @@
 """Chooses the grid of ranks, and the algorithm for each vector."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -9,10 +10,9 @@ from keras_fastnet.collectives.cost_model import (
     Algorithm,
     Topology,
     UnitCosts,
-    cheapest_algorithm,
-    cheapest_grid,
+    all_reduce_seconds,
 )
-from keras_fastnet.collectives.grid import Grid, check_grid
+from keras_fastnet.collectives.grid import Grid, check_grid, grids_of
 
 # Fitted to benchmarks/all_reduce and rounded, with latency added for a network. The
 # cost of a network byte lies between those fitted at 10 and at 1 Gbit/s over gRPC in
@@ -108,3 +108,62 @@ def choose_grid(
     grid = check_grid(wanted, len(hosts))
     among = ("torus",) if engine == "NCCL" else _GRID_ALGORITHMS
     return GridChoice(grid, among, topology, costs)
+
+
+def cheapest_algorithm(
+    grid: Grid,
+    topology: Topology,
+    costs: UnitCosts,
+    nbytes: float,
+    among: Sequence[Algorithm] = ALGORITHMS,
+) -> Algorithm:
+    """Returns the algorithm with the shortest predicted time.
+
+    Args:
+        grid: The grid.
+        topology: The ranks' hosts.
+        costs: The machine's unit costs.
+        nbytes: Bytes of each rank's vector.
+        among: The algorithms to choose from. Defaults to all.
+    """
+    return min(
+        among,
+        key=lambda name: all_reduce_seconds(name, grid, topology, costs, nbytes),
+    )
+
+
+def cheapest_grid(
+    topology: Topology,
+    costs: UnitCosts,
+    *sizes: float,
+    among: Sequence[Algorithm] = ALGORITHMS,
+    columns: bool = True,
+) -> Grid:
+    """Returns the grid for a cluster.
+
+    Ranks on one host form a row, so that only the sums of a host cross the network.
+    With one rank per host, or one host, it is the grid with the lowest geometric mean
+    of the predicted times, each by the cheapest algorithm.
+
+    Args:
+        topology: The ranks' hosts.
+        costs: The machine's unit costs.
+        *sizes: Bytes of the vectors to sum.
+        among: The algorithms to choose from. Defaults to all.
+        columns: Whether all ranks may form one column. Defaults to `True`.
+    """
+    if topology.hosts > 1 and topology.ranks_per_host > 1:
+        return Grid(topology.hosts, topology.ranks_per_host)
+    if topology.ranks == 1:
+        return Grid(1, 1)  # Nothing is sent, and the logarithm of no time is undefined.
+
+    def mean_of_logarithms(grid: Grid) -> float:
+        total = 0.0
+        for nbytes in sizes:
+            best = cheapest_algorithm(grid, topology, costs, nbytes, among)
+            seconds = all_reduce_seconds(best, grid, topology, costs, nbytes)
+            total += math.log(seconds)
+        return total
+
+    grids = [grid for grid in grids_of(topology.ranks) if columns or grid.columns > 1]
+    return min(grids, key=mean_of_logarithms)

@@ -24,7 +24,7 @@ from keras_fastnet.datasets.image_ops import (
     parse,
     shift,
 )
-from keras_fastnet.datasets.reading import (
+from keras_fastnet.datasets.record_files import (
     Share,
     count_records,
     find_files,

@@ -10,13 +10,15 @@ from keras_fastnet.collectives.cost_model import (
     Topology,
     UnitCosts,
     all_reduce_seconds,
-    cheapest_algorithm,
-    cheapest_grid,
     nccl_all_reduce_seconds,
     work_of,
 )
 from keras_fastnet.collectives.grid import Grid, grids_of
-from keras_fastnet.collectives.grid_choice import DEFAULT_BUCKET_BYTES
+from keras_fastnet.collectives.grid_choice import (
+    DEFAULT_BUCKET_BYTES,
+    cheapest_algorithm,
+    cheapest_grid,
+)
 from keras_fastnet.scaling.bench_results import read_measurements
 from keras_fastnet.text import count, fact, table
 

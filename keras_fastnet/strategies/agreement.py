@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from keras_fastnet._keras.description import ABSENT, first_difference
 from keras_fastnet.batches.distributed_input import per_replica
-from keras_fastnet.cluster.flight_recorder import FlightRecorder
+from keras_fastnet.cluster.peer_monitor import PeerMonitor
 from keras_fastnet.errors import MismatchError
 from keras_fastnet.text import listed
 
@@ -21,27 +21,27 @@ class WorkerExchange:
 
     Args:
         strategy: Their strategy.
-        recorder: Exchanges their texts; `None` for a single worker.
+        monitor: Exchanges their texts; `None` for a single worker.
     """
 
-    def __init__(self, strategy: Any, recorder: FlightRecorder | None = None):
+    def __init__(self, strategy: Any, monitor: PeerMonitor | None = None):
         self._strategy = strategy
-        self._recorder = recorder
+        self._monitor = monitor
         # If each worker reads its own data, every step sums a number: TensorFlow's
         # Python code for an eager reduction takes more time than the exchange.
         plain = functools.partial(tf.distribute.Strategy.reduce, strategy, "SUM")
         self._reduce = tf.function(plain, autograph=False)
 
     def gather(self, own: Any, purpose: str, *, last: bool = False) -> list[Any]:
-        """Returns each worker's value, by rank; see `FlightRecorder.gather`.
+        """Returns each worker's value, by rank; see `PeerMonitor.gather`.
 
         Raises:
             ClusterError: If another worker does not call it in time.
             MismatchError: If another worker calls it for another purpose.
         """
-        if self._recorder is None:
+        if self._monitor is None:
             return [own]
-        return self._recorder.gather(own, purpose, last=last)
+        return self._monitor.gather(own, purpose, last=last)
 
     def sum(self, value: tf.Tensor) -> tf.Tensor:
         """Sums one value of each worker, regardless of its number of devices."""

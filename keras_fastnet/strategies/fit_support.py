@@ -24,7 +24,7 @@ from keras_fastnet.batches.global_batch import (
     with_examples,
     without_optionals,
 )
-from keras_fastnet.cluster.flight_recorder import FlightRecorder
+from keras_fastnet.cluster.peer_monitor import PeerMonitor
 from keras_fastnet.strategies.agreement import WorkerExchange, compare_calls
 from keras_fastnet.strategies.extended import FitStrategy
 from keras_fastnet.strategies.fit_steps import (
@@ -71,7 +71,7 @@ class FitSupport:
     Args:
         strategy: The strategy.
         check_fit: Called before the first step of `fit`; raises if it cannot train.
-        recorder: Records what this worker does. Defaults to `None`: a single worker.
+        monitor: Records what this worker does. Defaults to `None`: a single worker.
 
     Attributes:
         workers: Exchanges values between the workers.
@@ -86,11 +86,11 @@ class FitSupport:
         strategy: Any,
         *,
         check_fit: Callable[[], None] = lambda: None,
-        recorder: FlightRecorder | None = None,
+        monitor: PeerMonitor | None = None,
     ):
         self.strategy = strategy
-        self.recorder = recorder
-        self.workers = WorkerExchange(strategy, recorder)
+        self.monitor = monitor
+        self.workers = WorkerExchange(strategy, monitor)
         self.data = DistributedInput(strategy, self.workers, self.compiles_all)
         self._check_fit = check_fit
         new = strategy.extended.new_variables
@@ -181,8 +181,8 @@ class FitSupport:
         """Returns a context in which errors name the worker that caused them."""
         return (
             contextlib.nullcontext()
-            if self.recorder is None
-            else self.recorder.named_errors()
+            if self.monitor is None
+            else self.monitor.named_errors()
         )
 
     def counted_step(
@@ -275,9 +275,9 @@ class FitSupport:
             print(f"fastnet: {text}", flush=True)
 
     def note(self, text: str, *numbers: int) -> None:
-        """Records what this worker is doing; see `FlightRecorder.note`."""
-        if self.recorder is not None:
-            self.recorder.note(text, *numbers)
+        """Records what this worker is doing; see `PeerMonitor.note`."""
+        if self.monitor is not None:
+            self.monitor.note(text, *numbers)
 
     def end_epoch(self, model: keras.Model, epoch: int, stop: bool) -> bool:
         """Compares the workers' weights, and returns whether any stops.

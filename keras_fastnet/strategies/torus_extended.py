@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet.cluster.discovery import Membership
-from keras_fastnet.cluster.flight_recorder import FlightRecorder
+from keras_fastnet.cluster.peer_monitor import PeerMonitor
 from keras_fastnet.collectives.all_reducer import AllReducer, BucketSums
 from keras_fastnet.collectives.collective_mark import CollectiveMark
 from keras_fastnet.collectives.cost_model import Algorithm
@@ -112,7 +112,7 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
         wire_dtype: Dtype that `float32` is rounded to for sending; `None` for no
             rounding.
         transport: `"mpi"`, `"tensorflow"` or `"auto"`.
-        recorder: Records what this worker does; `None` for a single worker.
+        monitor: Records what this worker does; `None` for a single worker.
     """
 
     def __init__(
@@ -124,9 +124,9 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
         grid: object,
         wire_dtype: tf.DType | None,
         transport: str,
-        recorder: FlightRecorder | None,
+        monitor: PeerMonitor | None,
     ):
-        self.recorder: Any = None
+        self.monitor: Any = None
         gpus = tf.config.get_visible_devices("GPU")
         nccl = gpus and communication_options.implementation != _KINDS.RING
         with upstream.nccl_for_all_workers() if nccl else contextlib.nullcontext():
@@ -136,9 +136,9 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
                 communication_options=communication_options,
             )
         self.rank, self.workers = self._id_in_cluster, self._num_workers
-        self.recorder = recorder
-        if recorder is not None:
-            recorder.start()
+        self.monitor = monitor
+        if monitor is not None:
+            monitor.start()
         self._wire_dtype = wire_dtype
         self.mpi = membership.mpi if self._suits_mpi(transport) else None
         if wire_dtype is not None and self.engine == "NCCL":
@@ -205,7 +205,7 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
             orders = [new_order(device) for device in self.worker_devices]
         all_sums: Sequence[BucketSums]
         if self.mpi is not None:
-            peers = self.mpi.communicator, self.recorder.poll
+            peers = self.mpi.communicator, self.monitor.poll
             all_sums = mpi_sums(grid, self.hosts, *peers, algorithm_for)
         else:
             all_sums = tensorflow_sums(
@@ -240,15 +240,15 @@ class TorusExtended(FitExtended, upstream.CollectiveAllReduceExtended):
         }
 
     def _watch(self, clock: Callable[[], float]) -> None:
-        if self.recorder is not None:
-            self.recorder.watch(clock)
+        if self.monitor is not None:
+            self.monitor.watch(clock)
 
     def _reduce_to(self, *args, **kwargs):
-        if self.recorder is None or not tf.executing_eagerly():
+        if self.monitor is None or not tf.executing_eagerly():
             return super()._reduce_to(*args, **kwargs)
         # For example the metrics at the end of an epoch.
         purpose = "for the others in a sum outside of steps"
-        with self.recorder.waiting(purpose), self.recorder.named_errors():
+        with self.monitor.waiting(purpose), self.monitor.named_errors():
             return super()._reduce_to(*args, **kwargs)
 
     def _get_variable_creator_initial_value(

@@ -16,7 +16,7 @@ from keras_fastnet.cluster.discovery import (
     check_described_in_time,
     find_cluster,
 )
-from keras_fastnet.cluster.flight_recorder import FlightRecorder
+from keras_fastnet.cluster.peer_monitor import PeerMonitor
 from keras_fastnet.cluster.start import meet_workers, server_start
 from keras_fastnet.collectives.grid import Grid
 from keras_fastnet.strategies.extended import FitStrategy
@@ -146,10 +146,10 @@ class TorusStrategy(FitStrategy, tf.distribute.MultiWorkerMirroredStrategy):
             "transport": transport,
         }
         nodes = meet_workers(found, start_timeout, settings)
-        recorder = None
+        monitor = None
         if found.cluster is not None and found.cluster.size > 1:
-            recorder = FlightRecorder(found.cluster, wait_timeout)
-        named_errors = recorder.named_errors() if recorder else nullcontext()
+            monitor = PeerMonitor(found.cluster, wait_timeout)
+        named_errors = monitor.named_errors() if monitor else nullcontext()
         with server_start(found.cluster, start_timeout), named_errors:
             extended = TorusExtended(
                 self,
@@ -159,14 +159,14 @@ class TorusStrategy(FitStrategy, tf.distribute.MultiWorkerMirroredStrategy):
                 grid,
                 None if wire_dtype is None else tf.as_dtype(wire_dtype),
                 transport,
-                recorder,
+                monitor,
             )
             # Its base class's, since its own creates a different extended object.
             tf.distribute.Strategy.__init__(self, extended)
         self.fit_support = FitSupport(
             self,
             check_fit=functools.partial(check_described_in_time, found),
-            recorder=recorder,
+            monitor=monitor,
         )
         if not any("GPU" in device for device in extended.worker_devices):
             keep_freed_memory()

@@ -10,11 +10,10 @@ from keras_fastnet.collectives.cost_model import (
     UnitCosts,
     Work,
     all_reduce_seconds,
-    cheapest_algorithm,
-    cheapest_grid,
     work_of,
 )
 from keras_fastnet.collectives.grid import Grid
+from keras_fastnet.collectives.grid_choice import cheapest_algorithm, cheapest_grid
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def sums_on(
         )
     everyone = extended.mpi.communicator
     members = everyone.group.Incl(range(grid.size))
-    peers = everyone.Create_group(members), extended.recorder.poll
+    peers = everyone.Create_group(members), extended.monitor.poll
     return mpi_sums(grid, hosts, *peers, algorithm_for)
 
 

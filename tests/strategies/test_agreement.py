@@ -9,7 +9,7 @@ import types
 import numpy as np
 import pytest
 
-from keras_fastnet.cluster.notes import Note, Notes
+from keras_fastnet.cluster.worker_messages import Note, Notes
 from keras_fastnet.errors import MismatchError
 from keras_fastnet.strategies.agreement import compare_calls
 from tests.distributed.differing_jobs import describe_differing, kinds

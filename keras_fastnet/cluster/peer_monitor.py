@@ -1,7 +1,7 @@
-"""Records what each worker is doing, and exchanges texts outside of steps.
+"""Ends waits for workers that ended or are late, and exchanges texts outside of steps.
 
-Both use texts in TensorFlow's coordination service, which runs on the chief (rank 0),
-whichever transport carries the sums:
+Workers read each other's texts in TensorFlow's coordination service, which runs on the
+chief (rank 0), whichever transport carries the sums:
 
 - `keras_fastnet/doing/RANK`: what a worker is doing, and whether it waits for others;
 - `keras_fastnet/end`: the message about the first worker that failed, left the program
@@ -25,8 +25,8 @@ import tensorflow as tf
 
 from keras_fastnet._keras import tensorflow as upstream
 from keras_fastnet.cluster.cluster_spec import Cluster
-from keras_fastnet.cluster.notes import Note, Notes
-from keras_fastnet.cluster.watchdog import silent_ranks
+from keras_fastnet.cluster.probe import silent_ranks
+from keras_fastnet.cluster.worker_messages import Note, Notes
 from keras_fastnet.errors import ClusterError, MismatchError
 
 _TICK_SECONDS = 1.0
@@ -56,7 +56,7 @@ _OF_PEERS = (
 )
 
 
-class FlightRecorder:
+class PeerMonitor:
     """Notes what this worker is doing, and ends waits for workers that are missing.
 
     Every second a thread checks how long this worker has waited for the others, and
