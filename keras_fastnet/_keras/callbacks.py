@@ -128,6 +128,8 @@ class WorkersCallbackList(keras.callbacks.CallbackList):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Begins the training in the strategy, after all callbacks."""
         self._record("the beginning of `fit`")
+        # `fit` has set it; a custom loop has not.
+        self.model.stop_training = getattr(self.model, "stop_training", False)
         strategy = strategy_of(self.model)
         if strategy is not None:
             self._asks_all = strategy.fit_support.compare_fit(

@@ -320,6 +320,27 @@ def calls_of_callbacks(strategy: Any, *, steps: int, data: str) -> dict[str, Any
     return results
 
 
+def callbacks_of_a_loop(strategy: Any) -> dict[str, Any]:
+    """Calls callbacks from a loop of a model that is not compiled."""
+    with scope(strategy):
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    stopping = keras.callbacks.EarlyStopping("loss", patience=1)
+    callbacks = keras.callbacks.CallbackList([stopping], model=model, epochs=4)
+    callbacks.on_train_begin()
+    epochs = []
+    for epoch in range(4):
+        logs = {"loss": 1.0}
+        callbacks.on_epoch_begin(epoch)
+        callbacks.on_train_batch_begin(0)
+        callbacks.on_train_batch_end(0, logs)
+        callbacks.on_epoch_end(epoch, logs)
+        epochs.append(epoch)
+        if getattr(model, "stop_training", False):
+            break
+    callbacks.on_train_end()
+    return {"epochs": epochs}
+
+
 class Contrasted(keras.Sequential):
     """Compares every example of the global batch with all others.
 

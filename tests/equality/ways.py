@@ -196,6 +196,7 @@ OWN_STEPS = {
             ("endless", 3),
         ]
     },
+    "callbacks of a loop": _own("callbacks_of_a_loop"),
     "a contrastive loss, traced": _own("fit_contrasted", run_eagerly=False),
     "a contrastive loss, eager": _own("fit_contrasted", run_eagerly=True),
     "state of layers, and metrics": _own("fit_tallies"),
