@@ -20,7 +20,7 @@ examples:
       options after the script are passed to the script
   fastnet run --workers 4 --log-dir logs --max-restarts 3 train.py
       start all workers again after a failure
-several machines: docs/several_machines.md
+For several machines see docs/several_machines.md.
 """
 
 

@@ -94,10 +94,8 @@ def visible_gpus(environment: Mapping[str, str]) -> list[str]:
     if (named := environment.get("CUDA_VISIBLE_DEVICES")) is not None:
         # CUDA ignores all entries after the first invalid one. -1 and NoDevFiles (as
         # Slurm sets it) are invalid on purpose.
-        devices = map(str.strip, named.split(","))
-        return list(
-            itertools.takewhile(re.compile(r"(?!-|NoDevFiles$).").match, devices)
-        )
+        valid = re.compile("(?!-|NoDevFiles$).")
+        return list(itertools.takewhile(valid.match, map(str.strip, named.split(","))))
     command = shutil.which("nvidia-smi", path=environment.get("PATH"))
     if command is None:
         return []

@@ -69,7 +69,6 @@ import keras, numpy as np
 hooks = list(sys.meta_path)
 import keras_fastnet
 import keras_fastnet._keras.adapters
-from keras_fastnet._keras import adapters as adapters  # Registers the changes.
 from keras_fastnet._keras.wrapping import CHANGES
 
 def functions():

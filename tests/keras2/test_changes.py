@@ -11,9 +11,7 @@ PROGRAM = """
 import numpy as np
 import keras_fastnet
 from keras_fastnet import LARS, LargeBatchOptimizer, callbacks, keras
-from keras_fastnet._keras import adapters as adapters  # Registers the changes.
 from keras_fastnet._keras.wrapping import CHANGES
-from tests.documentation import rows
 
 def changed():
     functions = [vars(change.owner).get(change.name) for change in CHANGES]

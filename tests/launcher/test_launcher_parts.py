@@ -168,6 +168,18 @@ def planned(monkeypatch):
     return starts
 
 
+def test_logs_do_not_follow_links(script, planned, tmp_path):
+    kept, log = tmp_path / "kept", tmp_path / "rank-1.log"
+    kept.touch()
+    log.symlink_to(kept)
+    assert main(["run", "--workers", "2", "--log-dir", str(tmp_path), script]) == 0
+    # What the worker prints.
+    with planned[0].output(1).open("ab") as file:
+        file.write(b"printed")
+    assert log.read_bytes() == b"printed"
+    assert not kept.read_bytes()
+
+
 @pytest.mark.parametrize(
     ("workers", "options", "environment", "mpi"),
     [
