@@ -2,7 +2,6 @@
 
 import json
 import signal
-import socket
 
 import pytest
 
@@ -15,6 +14,7 @@ from keras_fastnet.cluster.cluster_spec import (
 )
 from keras_fastnet.cluster.ports import kept_to_loopback, reserved_ports
 from keras_fastnet.errors import ClusterError
+from keras_fastnet.launcher.worker_environment import worker_environments
 
 TWO = ["host0:12345", "host1:12345"]
 
@@ -42,7 +42,6 @@ def test_configuration_without_a_cluster_is_none():
     "text",
     [
         "",
-        "{",
         "null",
         "[" * 100_000,
         '{"cluster": ["host0:1"]}',
@@ -61,28 +60,10 @@ def test_malformed_tf_config_raises(text):
     ("jobs", "task", "index", "message"),
     [
         ({"worker": TWO}, "evaluator", 0, "'evaluator' 0.*without TF_CONFIG"),
-        ({"worker": TWO}, None, None, "Received: None None"),
-        (
-            {"worker": TWO, "ps": ["a:1"]},
-            "worker",
-            0,
-            r"jobs \['ps', 'worker'\] with 0",
-        ),
-        (
-            {"worker": TWO},
-            "worker",
-            2,
-            "from 0, below.*Received: 'worker' 2, of 2 workers",
-        ),
+        ({"worker": TWO, "ps": ["a:1"]}, "worker", 0, r"'ps', 'worker'\] with 0"),
+        ({"worker": TWO}, "worker", 2, "below.*Received: 'worker' 2, of 2 workers"),
         ({"worker": TWO}, "worker", True, "Received: 'worker' True"),
-        ({"master": ["a:1"], "worker": TWO}, "master", 0, "`master` is the `chief`"),
-        ({"worker": TWO}, "chief", 0, "'chief'"),
-        (
-            {"worker": TWO, "chief": ["a:1", "b:1"]},
-            "chief",
-            0,
-            "'worker'\\] with 2 chiefs",
-        ),
+        ({"worker": TWO, "chief": ["a:1", "b:1"]}, "chief", 0, "with 2 chiefs"),
         ({"worker": "host0:1"}, "worker", 0, "must be `host:port`.*Received: 'h'"),
         ({"worker": ["a:1", "A:01"]}, "worker", 0, "Received twice"),
     ],
@@ -121,21 +102,10 @@ def test_loopback_addresses_are_recognized(address, expected):
     assert is_loopback(Cluster(("127.0.0.1:1", address), 0)) is expected
 
 
-def test_server_of_a_loopback_cluster_is_kept_to_the_loopback_interface(caplog):
-    """A socket as TensorFlow makes it stands in for the server's."""
-    with reserved_ports(1) as (port,), socket.socket(socket.AF_INET6) as server:
-        with kept_to_loopback(Cluster((f"127.0.0.1:{port}",), 0)):
-            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            server.bind(("", port))
-            server.listen()
-        device = server.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16)
-        assert device.rstrip(b"\0") == b"lo"
-        assert not caplog.messages
-        server.close()
-        with kept_to_loopback(Cluster((f"127.0.0.1:{port}",), 0)):
-            pass
-    assert f"no socket of this process listens on port {port}" in caplog.text
+def test_a_server_that_is_not_kept_to_the_loopback_interface_is_reported(caplog):
+    with kept_to_loopback(Cluster(("127.0.0.1:1",), 0)):
+        pass
+    assert "no socket of this process listens on port 1" in caplog.text
 
 
 @pytest.mark.parametrize("cluster", ["two_workers", "two_mpi"])
@@ -172,14 +142,6 @@ for variables, arguments, message in cases:
     else:
         raise AssertionError(message)
 """
-SLURM = {
-    "SLURM_PROCID": "0",
-    "SLURM_NODEID": "0",
-    "SLURM_LOCALID": "0",
-    "SLURM_STEP_NUM_TASKS": "3",
-    "SLURM_STEP_NODELIST": "n[1-3]",
-    "SLURM_STEP_TASKS_PER_NODE": "1(x3)",
-}
 
 
 @pytest.mark.distributed
@@ -187,16 +149,18 @@ SLURM = {
 def test_wrong_descriptions_raise(python):
     with reserved_ports(2) as ports:
         workers = [f"127.0.0.1:{port}" for port in ports]
-        first, second = (
-            {"TF_CONFIG": json.dumps({"cluster": {"worker": workers}, "task": task})}
-            for task in ({"type": "worker", "index": index} for index in range(2))
-        )
+        first, second = worker_environments(ports, {}, cpus=2)
+        slurm = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "3"}
+        open_mpi = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4"}
+        no_library = {"PMI_RANK": "0", "PMI_SIZE": "2", "MPI4PY_LIBMPI": "/nowhere"}
         cases = [
             # A valid TF_CONFIG beside the resolver does not help.
             (second, {"cluster_resolver": 0}, "must describe the same cluster"),
-            (first | SLURM, {}, "rank 0 of 2 from TF_CONFIG, and rank 0 of 3 from S"),
+            (first | slurm, {}, "rank 0 of 2 from TF_CONFIG, and rank 0 of 3 from S"),
             (second, {"start_timeout": 0}, "`start_timeout` must be a number above 0"),
-            (second, {"start_timeout": 2}, "got no answer from rank 0"),
+            ({}, {"transport": "mpi"}, "several processes that MPI started"),
+            (no_library, {}, "pip install mpi4py mpich"),
+            (open_mpi, {}, "4 processes were started, and mpi4py knows of 1"),
             (first, {}, "before TensorFlow runs its first operation"),
         ]
         done = python("-c", REFUSED, *map(json.dumps, (workers, cases)))

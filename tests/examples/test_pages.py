@@ -128,7 +128,7 @@ def test_help_describes_every_option(command):
     parser = parser_of(command)
     assert all(action.help for action in parser._actions)
     # A single `%` in a text would be an error.
-    assert parser.format_help()
+    assert parser.format_help() and make_parser().format_help()
 
 
 def test_every_page_can_be_found():

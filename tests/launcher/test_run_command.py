@@ -167,12 +167,6 @@ def test_no_process_is_left_by_a_killed_launcher(start, tmp_path, transport):
     wait_until(lambda: all(is_gone(pid) for pid in started), lambda: "processes end")
 
 
-def test_module_is_run_with_its_own_options(fastnet):
-    result = fastnet("--workers", 1, "-m", "json.tool", "--sort-keys", "--workers")
-    assert result.returncode == 2
-    assert "unrecognized arguments: --w" in result.stderr
-
-
 def test_script_gets_its_words_and_the_users_variables(fastnet, tmp_path):
     script = tmp_path / "show.py"
     script.write_text(
