@@ -100,18 +100,23 @@ def environment() -> dict[str, str]:
     return {**kept, "CUDA_VISIBLE_DEVICES": "", "TERM": "xterm"}
 
 
+def _ended(command: list[object], environment: dict[str, str]):
+    return subprocess.run(
+        list(map(str, command)),
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+
+
 @pytest.fixture
 def fastnet(environment) -> Callable[..., subprocess.CompletedProcess]:
     """Runs `fastnet` with the given words and variables until it ends."""
 
     def run(*words: object, **variables: str) -> subprocess.CompletedProcess:
-        return subprocess.run(
-            [sys.executable, "-m", "keras_fastnet.cli", *map(str, words)],
-            env={**environment, **variables},
-            capture_output=True,
-            text=True,
-            timeout=240,
-        )
+        command = [sys.executable, "-m", "keras_fastnet.cli", *words]
+        return _ended(command, {**environment, **variables})
 
     return run
 
@@ -123,13 +128,8 @@ def python(environment) -> Callable[..., subprocess.CompletedProcess]:
     def run(
         *words: object, ranks: int | None = None, **variables: str
     ) -> subprocess.CompletedProcess:
-        mpi = [] if ranks is None else [MPIEXEC, "-n", str(ranks)]
-        return subprocess.run(
-            [*mpi, sys.executable, *map(str, words)],
-            env={**environment, **QUIET, **variables},
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-        )
+        mpi = [] if ranks is None else [MPIEXEC, "-n", ranks]
+        command = [*mpi, sys.executable, *words]
+        return _ended(command, {**environment, **QUIET, **variables})
 
     return run

@@ -5,7 +5,6 @@ import secrets
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -64,9 +63,8 @@ class Network:
 
     def remove(self) -> None:
         """Removes the network. Processes that still run there keep running."""
-        self._keeper.stdin.close()
-        self._keeper.wait()
-        self._keeper.stdout.close()
+        # It ends at the end of its input.
+        self._keeper.communicate()
 
     def _host(self, host: int) -> str:
         return f"{self._name}-host{host}"
@@ -78,20 +76,18 @@ class Network:
             if shutil.which(tool) is None:
                 raise OSError(f"`{tool}` is missing: install iproute2")
         names = [self._switch, *(self._host(host) for host in range(self._size))]
-        with tempfile.TemporaryFile("w+") as errors:
-            keeper = subprocess.Popen(
-                ["sh", "-c", _KEEPER, "keeper", *names],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                # Ctrl-C is for the owner; the keeper cleans up after it.
-                start_new_session=True,
-            )
-            if keeper.stdout.readline() != "made\n":
-                keeper.communicate()
-                errors.seek(0)
-                raise OSError(f"network namespaces are not allowed: {errors.read()}")
+        keeper = subprocess.Popen(
+            ["sh", "-c", _KEEPER, "keeper", *names],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            # Ctrl-C is for the owner; the keeper cleans up after it.
+            start_new_session=True,
+        )
+        if keeper.stdout.readline() != "made\n":
+            _, errors = keeper.communicate()
+            raise OSError(f"network namespaces are not allowed: {errors}")
         return keeper
 
     def _build(self) -> None:

@@ -8,9 +8,7 @@ from keras_fastnet import TorusStrategy
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.cluster.gpus import divide_gpus, mpi_process_gpus, slurm_task_gpus
 from keras_fastnet.errors import ClusterError, UsageError
-from keras_fastnet.launcher.worker_environment import (
-    visible_gpus,
-)
+from keras_fastnet.launcher.worker_environment import visible_gpus
 
 
 @pytest.mark.distributed

@@ -43,9 +43,7 @@ SCRIPTS = [
         marks=[pytest.mark.slow] * (name_of(page) not in FIRST_READ),
     )
     for page in RUN_PAGES
-    for name, text in scripts(page).items()
-    # Otherwise a script for one process; `test_commands` runs it.
-    if "TorusStrategy" in text or not name
+    for name in scripts(page)
 ]
 # Pages whose commands start no workers.
 PRINTED = ("docs/plan.md",)

@@ -24,16 +24,9 @@ def leave_pid(name, pid):
     path.with_suffix(".new").rename(path)
 
 
-def await_file(name):
-    while not Path(directory, name).exists():
-        time.sleep(0.01)
-
-
-once = Path(directory, f"{rank}.once")
-if "once" in action and once.exists():
-    action = "say hello"
-elif "once" in action:
-    once.touch()
+# It has the file of an earlier start.
+if "once" in action and Path(directory, f"{rank}.pid").exists():
+    action = ""
 if "deaf" in action:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if "parent" in action:
@@ -45,7 +38,8 @@ print(f"rank {rank} is careful", file=sys.stderr)
 if "raise" in action or "crash" in action:
     # Waits until the other workers, named in the orders, have started.
     for order in orders:
-        await_file(f"{order.split('=')[0]}.pid")
+        while not Path(directory, f"{order.split('=')[0]}.pid").exists():
+            time.sleep(0.01)
 if "linger" in action:
     # A thread that Python waits for when the program has failed.
     threading.Thread(target=time.sleep, args=(600,)).start()
