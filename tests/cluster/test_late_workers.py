@@ -12,12 +12,10 @@ from pathlib import Path
 import pytest
 
 from keras_fastnet.cluster.ports import reserved_ports
+from keras_fastnet.launcher.worker_environment import worker_environments
 from tests.cluster.processes import ACT, MPIEXEC, PATIENCE, QUIET
 
-pytestmark = [
-    pytest.mark.distributed,
-    pytest.mark.skipif(sys.platform != "linux", reason="needs Linux"),
-]
+pytestmark = pytest.mark.distributed
 
 LIMITS = {"wait_timeout": 20.0, "start_timeout": 30.0}
 
@@ -45,12 +43,10 @@ def reports(environment, tmp_path):
         command = [sys.executable, ACT, *words]
         with contextlib.ExitStack() as stack:
             ports = stack.enter_context(reserved_ports(count))
-            cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
-            starts = [([MPIEXEC, "-n", str(count), *command], {})]
-            if transport == "grpc":
-                tasks = [{"type": "worker", "index": rank} for rank in range(count)]
-                configs = [{"cluster": cluster, "task": task} for task in tasks]
-                starts = [(command, {"TF_CONFIG": json.dumps(c)}) for c in configs]
+            variables = worker_environments(ports, QUIET, cpus=1)
+            starts = [(command, each) for each in variables]
+            if transport == "mpi":
+                starts = [([MPIEXEC, "-n", str(count), *command], {})]
             waited = []
             for number, (words, variables) in enumerate(starts):
                 log = tmp_path / f"{number}.log"

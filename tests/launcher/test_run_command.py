@@ -20,10 +20,7 @@ from tests.cluster.processes import (
 
 ACT = str(Path(__file__).parents[1] / "launcher_scripts" / "act.py")
 
-pytestmark = [
-    pytest.mark.distributed,
-    pytest.mark.skipif(sys.platform != "linux", reason="needs Linux"),
-]
+pytestmark = pytest.mark.distributed
 
 
 @pytest.fixture
