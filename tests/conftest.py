@@ -72,11 +72,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return used if used == [0] else [place for place in used if place]
 
     items.sort(key=group)
-    if "PYTEST_XDIST_WORKER" in os.environ and any(
-        item.get_closest_marker("xdist_group") and "@" not in item.nodeid
-        for item in items
-    ):
-        raise pytest.UsageError("this pytest-xdist cannot group tests with this pytest")
     _last_users.update({name: item for item in items for name in pools_of(item)})
 
 

@@ -1,6 +1,5 @@
 """The built wheel works outside of the checkout."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -45,7 +44,7 @@ print(strategy.num_workers, "workers trained beside", demo)
 """
 
 
-def test_two_workers_train_beside_the_demo_script(built):
+def test_two_workers_train_beside_the_demo_script(built, fastnet, monkeypatch):
     (wheel,) = built.glob("*.whl")
     site = built / "site"
     subprocess.run(
@@ -54,14 +53,8 @@ def test_two_workers_train_beside_the_demo_script(built):
         capture_output=True,
     )
     (built / "train.py").write_text(TRAINING)
-    done = subprocess.run(
-        [sys.executable, "-m", "keras_fastnet.cli", "run", "-n", "2", "train.py"],
-        cwd=built,
-        # Before the checkout, which may be installed too.
-        env={**os.environ, "PYTHONPATH": str(site)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    monkeypatch.chdir(built)
+    # Before the checkout, which may be installed too.
+    done = fastnet("run", "--workers", 2, "train.py", PYTHONPATH=str(site))
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"2 workers trained beside {site}" in done.stdout

@@ -5,10 +5,7 @@ import pytest
 
 @pytest.mark.parametrize(
     "words",
-    [
-        "run --workers 1 missing.py",
-        "plan --ranks 4 --parameters 9 --compute-ms 1",
-    ],
+    ["run --workers 1 missing.py", "plan --ranks 4 --parameters 9 --compute-ms 1"],
 )
 def test_nothing_heavy_is_imported_for_an_answer(python, words):
     code = (

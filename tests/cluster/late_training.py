@@ -1,5 +1,6 @@
-"""Trains a small model; some ranks are suspended, fail, or do something else."""
+"""Trains a small model; one rank is suspended, fails, or does something else."""
 
+import ctypes
 import json
 import os
 import signal
@@ -12,17 +13,21 @@ import tensorflow as tf
 
 import keras_fastnet
 from keras_fastnet._keras.keras_api import keras
+from keras_fastnet.cluster.cluster_spec import read_tf_config
+from keras_fastnet.cluster.environment import mpi_rank
 from keras_fastnet.strategies import torus_strategy
 
-ACTION, PLACE, VICTIMS, OPTIONS = sys.argv[1:]
+ACTION, PLACE, VICTIM, OPTIONS = sys.argv[1:]
+IS_VICTIM = str((mpi_rank(os.environ) or read_tf_config()).rank) == VICTIM
 EXAMPLES = np.ones([8, 4], "float32")
+# A suspended rank, too, ends with its parent.
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
-def act(place: str, rank: int) -> None:
-    """Does what is told, on the victims at their place."""
-    if place != PLACE or str(rank) not in VICTIMS:
+def act(place: str) -> None:
+    """Does what is told, on the victim at its place."""
+    if place != PLACE or not IS_VICTIM:
         return
-    print("the victim", os.getpid(), flush=True)
     if ACTION == "raise":
         raise ValueError("on purpose")
     # What it is doing is left for the others every second.
@@ -39,17 +44,10 @@ def act(place: str, rank: int) -> None:
 
 class Act(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        if self.params["epochs"] > 2:
-            act("training", strategy.rank)
+        act("training")
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
-        act("validation", strategy.rank)
-
-
-def rank_outside() -> int:
-    """Returns this process's rank before a strategy knows it."""
-    config = json.loads(os.environ.get("TF_CONFIG", "{}"))
-    return int(os.environ.get("PMI_RANK", config.get("task", {}).get("index", 0)))
+        act("validation")
 
 
 meet = torus_strategy.meet_workers
@@ -57,21 +55,20 @@ meet = torus_strategy.meet_workers
 
 def meet_and_act(*arguments: Any) -> Any:
     nodes = meet(*arguments)
-    act("servers", rank_outside())
+    act("servers")
     return nodes
 
 
 torus_strategy.meet_workers = meet_and_act
-act("meeting", rank_outside())
+act("meeting")
 strategy = keras_fastnet.TorusStrategy(**json.loads(OPTIONS))
-act("building", strategy.rank)
-is_victim = str(strategy.rank) in VICTIMS
+act("building")
 with strategy.scope():
     model = keras.Sequential([keras.Input([4]), keras.layers.Dense(1)])
     model.compile(optimizer="sgd", loss="mse")
 if ACTION == "other":
     # Another sum on the victim.
-    vector = tf.ones([8 if is_victim else 4])
+    vector = tf.ones([8 if IS_VICTIM else 4])
     context = tf.distribute.get_replica_context
     total = tf.function(
         lambda: strategy.run(lambda: context().all_reduce("SUM", vector))
@@ -80,7 +77,7 @@ if ACTION == "other":
 data = tf.data.Dataset.from_tensor_slices((EXAMPLES, EXAMPLES[:, :1]))
 # Of unknown length.
 data = data.repeat().batch(4).filter(lambda x, y: True)
-if ACTION == "data" and is_victim:
+if ACTION == "data" and IS_VICTIM:
     data = data.take(4)
 if ACTION != "data":
     data = data.take(2)

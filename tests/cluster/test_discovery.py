@@ -1,5 +1,7 @@
 """Clusters are read from the variables of Slurm and MPI."""
 
+import re
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -15,6 +17,7 @@ from keras_fastnet.cluster.environment import (
 )
 from keras_fastnet.cluster.mpi import MpiWorld
 from keras_fastnet.errors import ClusterError
+from tests.cluster.processes import TRAIN, check_weights, weights_of
 
 # As Slurm 22.05 gave them to the last of four tasks.
 STEP = {
@@ -177,3 +180,15 @@ def test_resolver_states_the_number_of_gpus(monkeypatch):
     monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: [kind, kind])
     resolver = resolver_of(Cluster(("a:1", "b:1"), 1))
     assert resolver.num_accelerators() == {"GPU": 2}
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(
+    ("transport", "carrier"),
+    [("auto", "MPI"), pytest.param("tensorflow", "gRPC", marks=pytest.mark.slow)],
+)
+def test_mpiexec_needs_no_other_description(python, tmp_path, transport, carrier):
+    done = python(TRAIN, tmp_path, "2", "0", transport, ranks=2)
+    assert done.returncode == 0, done.stderr
+    assert re.search(rf"over {carrier}", done.stdout)
+    check_weights(*weights_of(tmp_path))

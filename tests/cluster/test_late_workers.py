@@ -2,12 +2,9 @@
 
 import contextlib
 import json
-import os
 import re
-import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -18,20 +15,6 @@ from tests.cluster.processes import ACT, MPIEXEC, PATIENCE, QUIET
 pytestmark = pytest.mark.distributed
 
 LIMITS = {"wait_timeout": 20.0, "start_timeout": 30.0}
-
-
-@contextlib.contextmanager
-def ended(process, log):
-    """A context in which a process runs, and its suspended ranks of `mpiexec`."""
-    try:
-        yield
-    finally:
-        process.kill()
-        process.wait()
-        for pid in re.findall(r"the victim (\d+)", log.read_text(errors="replace")):
-            command = Path(f"/proc/{pid}/cmdline")
-            if command.exists() and ACT in command.read_text():
-                os.kill(int(pid), signal.SIGKILL)
 
 
 @pytest.fixture
@@ -57,7 +40,8 @@ def reports(environment, tmp_path):
                         stdout=file,
                         stderr=file,
                     )
-                stack.enter_context(ended(process, log))
+                stack.enter_context(process)
+                stack.callback(process.kill)
                 if number != victim or transport == "mpi":
                     waited.append((process, log))
             for process, log in waited:

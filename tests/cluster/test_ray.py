@@ -21,12 +21,7 @@ def train(storage, kill=False):
     """Trains, and returns what was printed; a worker may be killed in epoch 6."""
     process = subprocess.Popen(
         [sys.executable, SCRIPT, "--epochs", str(EPOCHS), "--storage", str(storage)],
-        env={
-            **os.environ,
-            "CUDA_VISIBLE_DEVICES": "",
-            "RAY_DEDUP_LOGS": "0",
-            **QUIET,
-        },
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "RAY_DEDUP_LOGS": "0", **QUIET},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

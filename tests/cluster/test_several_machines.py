@@ -148,23 +148,18 @@ def test_mpiexec_over_ssh_equals_one_process(hosts, whole, tmp_path, carrier, na
 
 
 @pytest.fixture
-def training(hosts, tmp_path):
-    """Starts a training of endless epochs, and ends it in any case."""
-    started = []
-
-    def start(carrier):
-        process = mpiexec(hosts, tmp_path, carrier, epochs=10**6)
-        started.append(process)
-        output = tmp_path / "output"
+def training(hosts, tmp_path, carrier):
+    """A training of endless epochs, which is ended in any case."""
+    process = mpiexec(hosts, tmp_path, carrier, epochs=10**6)
+    output = tmp_path / "output"
+    try:
         wait_until(lambda: "Epoch 3/" in output.read_text(), output.read_text)
         workers = workers_of(tmp_path)
         assert set(workers) == {0, 1}
-        return process, workers, output
-
-    yield start
-    for pid in workers_of(tmp_path).values():
-        os.kill(pid, signal.SIGKILL)
-    for process in started:
+        yield process, workers, output
+    finally:
+        for pid in workers_of(tmp_path).values():
+            os.kill(pid, signal.SIGKILL)
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -177,8 +172,8 @@ def training(hosts, tmp_path):
         *(("tensorflow", "Ctrl-C"), ("tensorflow", "kill 1")),
     ],
 )
-def test_all_workers_end_together(training, tmp_path, carrier, way):
-    process, workers, output = training(carrier)
+def test_all_workers_end_together(training, tmp_path, way):
+    process, workers, output = training
     if way == "Ctrl-C":
         os.killpg(process.pid, signal.SIGINT)
     else:
@@ -188,9 +183,9 @@ def test_all_workers_end_together(training, tmp_path, carrier, way):
 
 
 @pytest.mark.parametrize("carrier", ["auto", "tensorflow"])
-def test_workers_end_when_a_link_is_unplugged(hosts, training, tmp_path, carrier):
+def test_workers_end_when_a_link_is_unplugged(hosts, training, tmp_path):
     """`mpiexec` itself goes on waiting for the host that it does not reach."""
-    _, _, output = training(carrier)
+    _, _, output = training
     hosts.cut(1)
     try:
         wait_until(lambda: not workers_of(tmp_path), output.read_text, LOST_SECONDS)

@@ -21,13 +21,14 @@ from tests.cluster.slurm_nodes import slurm
 pytestmark = [pytest.mark.distributed, pytest.mark.clusters]
 
 BATCH = str(ROOT / "examples" / "clusters" / "slurm.sbatch")
-ADDRESSES = """
+PRINT = """
 import os
 from keras_fastnet.cluster.environment import slurm_rank
 from keras_fastnet.cluster.environment import slurm_addresses
 place = slurm_rank(os.environ)
 print(place.rank, os.environ["SLURMD_NODENAME"], *slurm_addresses(os.environ, place))
 """
+SHOW = [sys.executable, "-c", PRINT]
 # Jobs inherit the path.
 PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 VARIABLES = {**QUIET, "PATH": PATH, "PYTHONPATH": str(ROOT)}
@@ -49,30 +50,19 @@ def srun(cluster, *words, seconds=240.0):
     return done.stdout
 
 
-def addresses(cluster, *options):
-    """Returns each rank's node, and the addresses that all ranks know."""
-    words = [*options, sys.executable, "-c", ADDRESSES]
-    lines = [line.split() for line in srun(cluster, *words).splitlines()]
-    known = {tuple(line[2:]) for line in lines}
-    assert len(known) == 1
-    ranks = sorted(lines, key=lambda line: int(line[0]))
-    return [line[1] for line in ranks], known.pop()
-
-
 @pytest.mark.parametrize(
     ("options", "nodes"),
     [
         (["-N2", "-n4"], ["fast9"] * 3 + ["fast10"]),
-        (["-N1", "-n1", ":", "-N1", "-n2"], ["fast9"] + ["fast10"] * 2),
+        (["-N1", "-n1", *SHOW, ":", "-N1", "-n2"], ["fast9"] + ["fast10"] * 2),
     ],
     ids=["unequal", "heterogeneous"],
 )
 def test_every_slurm_task_runs_at_its_address(cluster, options, nodes):
-    if ":" in options:
-        own = [sys.executable, "-c", ADDRESSES]
-        options = [*options[:2], *own, *options[2:]]
-    where, known = addresses(cluster, *options)
-    assert where == nodes
+    output = srun(cluster, *options, *SHOW)
+    lines = sorted(line.split() for line in output.splitlines())
+    assert [node for _, node, *_ in lines] == nodes
+    (known,) = {tuple(addresses) for _, _, *addresses in lines}
     assert [address.split(":")[0] for address in known] == nodes
     assert len(set(known)) == len(nodes)
 

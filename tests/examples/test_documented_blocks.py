@@ -9,14 +9,7 @@ from pathlib import Path
 import pytest
 
 from keras_fastnet import cli
-from tests.documentation import (
-    PAGES,
-    ROOT,
-    commands,
-    name_of,
-    run_blocks,
-    scripts,
-)
+from tests.documentation import PAGES, ROOT, commands, name_of, run_blocks, scripts
 from tests.image_record_files import example, plain, write, write_split
 
 pytestmark = pytest.mark.landing

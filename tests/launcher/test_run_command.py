@@ -1,6 +1,5 @@
 """`fastnet run` with real processes, most of them without TensorFlow."""
 
-import functools
 import signal
 import subprocess
 import sys
@@ -24,11 +23,6 @@ pytestmark = pytest.mark.distributed
 
 
 @pytest.fixture
-def fastnet(fastnet):
-    return functools.partial(fastnet, "run")
-
-
-@pytest.fixture
 def start(environment):
     """Starts the launcher in the background, and ends it in any case."""
     # A shell starts background jobs with SIGINT ignored, which is inherited.
@@ -44,15 +38,16 @@ def start(environment):
     yield popen
     signal.signal(signal.SIGINT, previous)
     for process in started:
-        process.kill()
-        process.wait()
-        process.stdout.close()
-        process.stderr.close()
+        with process:
+            process.kill()
 
 
 def pids(directory, *names):
     paths = [directory / f"{name}.pid" for name in names]
-    wait_until(lambda: all(path.exists() for path in paths), lambda: "workers start")
+    wait_until(
+        lambda: all(path.exists() and path.read_text() for path in paths),
+        lambda: "workers start",
+    )
     return [int(path.read_text()) for path in paths]
 
 
@@ -69,7 +64,7 @@ def test_rank_0_is_shown_as_it_is_and_the_others_are_logged(fastnet, tmp_path):
     logs = tmp_path / "new" / "logs"
     words = ("--log-dir", logs, "python", ACT, tmp_path)
     for _ in range(2):  # The second run replaces the files.
-        result = fastnet("--workers", 3, *words)
+        result = fastnet("run", "-n", 3, *words)
         assert result.returncode == 0
         assert result.stdout == "rank 0 says hello\n"
         assert result.stderr == "rank 0 is careful\n"
@@ -82,7 +77,7 @@ def test_rank_0_is_shown_as_it_is_and_the_others_are_logged(fastnet, tmp_path):
 @pytest.mark.parametrize("first", [0, 1])
 def test_first_failure_is_named_last_and_ends_the_others(fastnet, tmp_path, first):
     orders = [f"{rank}={'raise' if rank == first else 'sleep'}" for rank in range(3)]
-    result = fastnet("--workers", 3, ACT, tmp_path, *orders)
+    result = fastnet("run", "-n", 3, ACT, tmp_path, *orders)
     assert result.returncode == 1
     assert result.stderr.splitlines()[-2:] == [
         f"RuntimeError: rank {first} is broken",
@@ -97,7 +92,7 @@ def test_killed_worker_is_named_and_those_that_ignore_sigterm_are_killed(
     fastnet, tmp_path
 ):
     orders = ("0=deaf sleep", "1=crash")
-    result = fastnet("--workers", 2, ACT, tmp_path, *orders)
+    result = fastnet("run", "-n", 2, ACT, tmp_path, *orders)
     assert result.returncode == 128 + signal.SIGKILL
     assert "worker 1 failed first: killed by SIGKILL" in result.stderr
     # The end of its stderr.
@@ -171,7 +166,7 @@ def test_script_gets_its_words_and_the_users_variables(fastnet, tmp_path):
         "print(sys.argv, sys.path[0], __name__, os.environ['OMP_NUM_THREADS'])\n"
         "print([name for name in os.environ if name.startswith('FASTNET')])\n"
     )
-    result = fastnet("--workers", 2, script, "--workers", "7", OMP_NUM_THREADS="5")
+    result = fastnet("run", "-n", 2, script, "--workers", "7", OMP_NUM_THREADS="5")
     argv = [str(script), "--workers", "7"]
     expected = f"{argv} {tmp_path} __main__ 5\n['FASTNET_RUN']\n"
     assert result.stdout == expected, result.stderr
@@ -185,7 +180,7 @@ def test_workers_start_again_after_one_is_killed(fastnet, tmp_path):
     logs = tmp_path / "logs"
     orders = ("0=", "1=once crash")
     words = ("--max-restarts", 3, "--log-dir", logs, ACT, tmp_path, *orders)
-    result = fastnet("--workers", 2, *words)
+    result = fastnet("run", "-n", 2, *words)
     assert result.returncode == 0, result.stderr
     assert "worker 1 failed first: killed by SIGKILL" in result.stderr
     assert result.stderr.splitlines()[-2:] == [
@@ -196,7 +191,7 @@ def test_workers_start_again_after_one_is_killed(fastnet, tmp_path):
 
 
 def test_restarts_are_limited(fastnet, tmp_path):
-    result = fastnet("--workers", 2, "--max-restarts", 2, ACT, tmp_path, "1=crash")
+    result = fastnet("run", "-n", 2, "--max-restarts", 2, ACT, tmp_path, "1=crash")
     assert result.returncode == 128 + signal.SIGKILL
     assert result.stderr.count("failed first") == 3
 
@@ -210,19 +205,14 @@ def test_signal_between_two_starts_ends_everything(start, tmp_path):
     assert process.returncode == 128 + signal.SIGTERM
 
 
-@pytest.fixture
-def train(fastnet):
+def train(fastnet, transport, folder, *words):
     """Trains two epochs, with backups, on two workers that are restarted."""
-
-    def run(transport, folder, *words):
-        options = ("--workers", 2, "--max-restarts", 4, "--transport", transport)
-        return fastnet(*options, TRAIN, folder, 2, 0, *words)
-
-    return run
+    options = ("-n", 2, "--max-restarts", 4, "--transport", transport)
+    return fastnet("run", *options, TRAIN, folder, 2, 0, *words)
 
 
-def test_a_killed_training_is_resumed(train, tmp_path):
-    done = train("mpi", tmp_path, "auto", "1:5:kill")
+def test_a_killed_training_is_resumed(fastnet, tmp_path):
+    done = train(fastnet, "mpi", tmp_path, "auto", "1:5:kill")
     assert done.returncode == 0, done.stderr
     assert "worker 1 failed first: killed by SIGKILL" in done.stderr
     assert "restart 1 of 4" in done.stderr
@@ -232,13 +222,13 @@ def test_a_killed_training_is_resumed(train, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("transport", ["mpi", "tensorflow"])
 def test_training_that_fails_in_three_ways_ends_with_the_same_weights(
-    train, tmp_path, transport
+    fastnet, tmp_path, transport
 ):
     broken, whole = tmp_path / "broken", tmp_path / "whole"
     for folder in (broken, whole):
         folder.mkdir()
     orders = ("1:5:kill", "1:20:stop", "0:22:raise")
-    done = train(transport, broken, "auto", *orders)
+    done = train(fastnet, transport, broken, "auto", *orders)
     assert done.returncode == 0, done.stderr
     assert "worker 1 failed first: killed by SIGKILL" in done.stderr
     assert "rank 1 does not answer" in done.stderr
@@ -246,5 +236,5 @@ def test_training_that_fails_in_three_ways_ends_with_the_same_weights(
     assert "restart 3 of 4" in done.stderr
     # The callback that kills comes before the one that backs up.
     assert "resuming at epoch 2, batch 11, after 21 updates" in done.stdout
-    assert train(transport, whole).returncode == 0
+    assert train(fastnet, transport, whole).returncode == 0
     check_weights(whole / "rank-0.npz", *weights_of(whole), *weights_of(broken))

@@ -16,29 +16,24 @@ from pathlib import Path
 directory, *orders = sys.argv[1:]
 rank = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
 action = dict(order.split("=", 1) for order in orders).get(str(rank), "")
-
-
-def leave_pid(name, pid):
-    path = Path(directory, f"{name}.pid")
-    path.with_suffix(".new").write_text(str(pid))
-    path.with_suffix(".new").rename(path)
-
-
+own_pid = Path(directory, f"{rank}.pid")
 # It has the file of an earlier start.
-if "once" in action and Path(directory, f"{rank}.pid").exists():
+if "once" in action and own_pid.exists():
     action = ""
 if "deaf" in action:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if "parent" in action:
     command = [sys.executable, "-c", "import time; time.sleep(600)"]
-    leave_pid(f"{rank}-child", subprocess.Popen(command).pid)
-leave_pid(rank, os.getpid())
+    child = subprocess.Popen(command)
+    Path(directory, f"{rank}-child.pid").write_text(str(child.pid))
+own_pid.write_text(str(os.getpid()))
 print(f"rank {rank} says hello")
 print(f"rank {rank} is careful", file=sys.stderr)
 if "raise" in action or "crash" in action:
     # Waits until the other workers, named in the orders, have started.
     for order in orders:
-        while not Path(directory, f"{order.split('=')[0]}.pid").exists():
+        other = Path(directory, f"{order.split('=')[0]}.pid")
+        while not (other.exists() and other.read_text()):
             time.sleep(0.01)
 if "linger" in action:
     # A thread that Python waits for when the program has failed.
