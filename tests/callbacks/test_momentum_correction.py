@@ -21,9 +21,8 @@ def trained(optimizer, *callbacks):
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, use_bias=False)])
     model.set_weights([START])
     model.compile(optimizer=optimizer, loss="mse")
-    model.fit(
-        X, Y, MICRO_BATCH, EPOCHS, shuffle=False, verbose=0, callbacks=callbacks
-    )  # fmt: skip
+    options = {"shuffle": False, "verbose": 0, "callbacks": callbacks}
+    model.fit(X, Y, MICRO_BATCH, EPOCHS, **options)
     return model.get_weights()[0]
 
 
