@@ -11,8 +11,8 @@ from tests.distributed.jobs import compiled_network, examples
 def fit(optimizer):
     data = tf.data.Dataset.from_tensor_slices(examples(100)).batch(16)
     model = compiled_network(None, lambda: optimizer)
-    callbacks = [ThroughputMonitor()]
-    return model.fit(data, epochs=2, verbose=0, callbacks=callbacks).history
+    options = {"epochs": 2, "shuffle": False, "verbose": 0}
+    return model.fit(data, callbacks=[ThroughputMonitor()], **options).history
 
 
 def test_examples_per_update():
