@@ -12,12 +12,7 @@ import tensorflow as tf
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.callbacks.backups import backup_file
 from keras_fastnet.callbacks.backups.backup_folder import BackupFolder
-from tests.callbacks.backup_trainings import (
-    assert_same_weights,
-    backups_in,
-    fit,
-    halve,
-)
+from tests.callbacks.backup_trainings import assert_same_weights, backups_in, fit
 
 ABOUT = {"epoch": 1, "batch": 2, "callbacks": {}, "parts": {}}
 WEIGHT = ("model/0", "dense/kernel", np.arange(600, dtype="float32"))
@@ -109,10 +104,10 @@ def test_damaged_backup_is_skipped(tmp_path):
     notes = []
     backups = written(tmp_path, notes=notes)
     newest, before = backups_in(tmp_path)
-    halve(newest)
+    newest.write_bytes(newest.read_bytes()[:99])
     assert backups.newest() == before.read_bytes()
     assert f"skipping {newest}: " in notes[0]
-    halve(before)
+    before.write_bytes(b"")
     with pytest.raises(ValueError, match=r"only damaged ones in .*Remove them"):
         backups.newest()
 
@@ -153,13 +148,6 @@ def test_backup_is_complete_or_absent(tmp_path, monkeypatch):
     backups.wait()
     # What an earlier process has left.
     assert not list(tmp_path.glob("*.unfinished"))
-
-
-def test_unusable_folder_raises(tmp_path):
-    (tmp_path / "file").write_text("mine")
-    for folder in (tmp_path / "file", tmp_path / ("x" * 300)):
-        with pytest.raises(ValueError, match="`backup_dir` must be a folder in which"):
-            BackupFolder(folder, 2, print).newest()
 
 
 @pytest.mark.landing

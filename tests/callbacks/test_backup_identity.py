@@ -27,27 +27,14 @@ class Look(keras.callbacks.Callback):
         raise Stop
 
 
-def dataset(shuffle):
-    examples = tf.data.Dataset.from_tensor_slices(arrays())
-    return (examples.shuffle(64) if shuffle else examples).batch(16)
+def dataset():
+    return tf.data.Dataset.from_tensor_slices(arrays()).batch(16)
 
 
-def network(units=4, **settings):
-    hidden = keras.layers.Dense(units, "relu", **settings)
+def network(units=4, trainable=True):
+    hidden = keras.layers.Dense(units, "relu", trainable=trainable)
     ends = [keras.layers.Dropout(0.5), keras.layers.Dense(1)]
     return keras.Sequential([keras.Input((3,)), hidden, *ends])
-
-
-def frozen():
-    model = network()
-    model.layers[0].trainable = False
-    return model
-
-
-def renamed():
-    for _ in range(3):
-        keras.layers.Dense(1)
-    return network(name="hidden")
 
 
 def sgd(rate=0.1, steps=1, momentum=0.9):
@@ -93,7 +80,7 @@ def plain():
 # What the next training changes, and the part that differs.
 DIFFERENT = {
     "units": ({"model": lambda: network(units=5)}, "model"),
-    "frozen layer": ({"model": frozen}, "model"),
+    "frozen layer": ({"model": lambda: network(trainable=False)}, "model"),
     "momentum": ({"optimizer": lambda: sgd(momentum=0.8)}, "optimizer"),
     "learning rate": ({"optimizer": lambda: sgd(0.05)}, "learning rate"),
     "accumulation": ({"optimizer": lambda: sgd(steps=2)}, "accumulation steps"),
@@ -105,7 +92,7 @@ DIFFERENT = {
     "more examples": ({"data": lambda: arrays(80)}, "batches in an epoch"),
     "other targets": ({"data": lambda: (arrays()[0], -arrays()[1])}, "first examples"),
     "sample weights": ({"sample_weight": np.full(64, 2.0, "float32")}, "elements"),
-    "a dataset in another order": ({"data": lambda: dataset(False)}, "first batch"),
+    "a dataset in another order": ({"data": dataset}, "first batch"),
     "warm-up": ({"callbacks": [LearningRateWarmup(0.2, 2)]}, "callbacks"),
     "growth": ({"callbacks": [BatchGrowth({0: 16, 1: 32})]}, "callbacks"),
 }
@@ -122,11 +109,10 @@ def test_training_that_differs(plain, case):
 
 # What the next training changes, and whether the backup is within an epoch.
 EQUAL = {
-    "names of layers": ({"model": renamed}, True),
     "compiled another way": ({"compiled": {"run_eagerly": True}}, True),
     "a callback that watches": ({"callbacks": [keras.callbacks.History()]}, True),
     "a strategy": ({"scope": lambda: TorusStrategy().scope()}, True),
-    "another order, between epochs": ({"data": lambda: dataset(False)}, False),
+    "another order, between epochs": ({"data": dataset}, False),
 }
 
 
@@ -162,9 +148,8 @@ def test_shards_may_change_with_the_number_of_workers(plain):
 
 def test_settings_of_a_training_under_way_are_not_compared(plain):
     """Callbacks have set them."""
-    assert (
-        differing_parts(plain, plain | {"learning rate": None}, exact_order=True) == {}
-    )
+    later = plain | {"learning rate": None}
+    assert differing_parts(plain, later, exact_order=True) == {}
 
 
 def test_error_names_parts_and_both_values(tmp_path):

@@ -6,10 +6,8 @@ import shutil
 import numpy as np
 import pytest
 
-from keras_fastnet import TorusStrategy
 from keras_fastnet.callbacks.backups import backup_file
 from tests.callbacks.backup_trainings import backups_in
-from tests.distributed import backup_jobs
 
 pytestmark = pytest.mark.distributed
 
@@ -19,10 +17,6 @@ def slow(*values):
 
 
 THREE = slow("three_workers")
-
-
-def in_this_process(job, **kwargs):
-    return [getattr(backup_jobs, job)(TorusStrategy(), **kwargs)]
 
 
 def assert_same(mine, theirs, exactly, names=("weights", "optimizer")):
@@ -51,14 +45,6 @@ def whole(two_workers, tmp_path_factory):
     return two_workers.run("fit_with_backups", folder=str(folder))
 
 
-@pytest.fixture(params=["two_workers", slow("in_this_process")])
-def run(request):
-    """Runs a job on the workers of a pool, or in this process."""
-    if request.param == "in_this_process":
-        return in_this_process
-    return request.getfixturevalue(request.param).run
-
-
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
 @pytest.mark.parametrize(
     ("kind", "count"),
@@ -69,7 +55,11 @@ def run(request):
         *(slow("dataset", count) for count in (96, 90)),
     ],
 )
-def test_an_interrupted_training_ends_as_a_whole_one(run, tmp_path, kind, count):
+@pytest.mark.parametrize("pool", ["two_workers", slow("one_device")])
+def test_an_interrupted_training_ends_as_a_whole_one(
+    request, tmp_path, pool, kind, count
+):
+    run = request.getfixturevalue(pool).run
     settings = {"kind": kind, "count": count, "dropout": 0.3}
     whole = run("fit_with_backups", folder=str(tmp_path / "whole"), **settings)
     settings["folder"] = str(tmp_path / "ended")
@@ -101,11 +91,12 @@ def test_sigterm_to_one_worker_ends_all(two_workers, whole, tmp_path):
     assert_same(results[0], whole[0], exactly=True)
 
 
-@pytest.mark.parametrize("run", ["in_this_process", THREE], indirect=True)
-def test_another_number_of_workers_resumes(run, interrupted, whole, tmp_path):
+@pytest.mark.parametrize("pool", ["one_device", THREE])
+def test_another_number_of_workers_resumes(request, pool, interrupted, whole, tmp_path):
     folder = tmp_path / "backups"
     shutil.copytree(interrupted, folder)
-    results = run("fit_with_backups", folder=str(folder))
+    workers = request.getfixturevalue(pool)
+    results = workers.run("fit_with_backups", folder=str(folder))
     assert "resuming at epoch 2, batch 3, after 7 updates" in results[0]["printed"]
     assert "sums are rounded differently" in results[0]["printed"]
     for result in results:

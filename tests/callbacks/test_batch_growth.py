@@ -8,72 +8,63 @@ from keras_fastnet import LARS, LargeBatchOptimizer, TorusStrategy
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.callbacks import BatchGrowth, LearningRateWarmup
 from keras_fastnet.schedules import Polynomial
+from tests.callbacks.backup_trainings import arrays
 
 # 34 micro-batches of 1,024: a batch of 32,768 and two left, or 8 of 4,096 and two left.
 EXAMPLES = 34 * 1024
 PHASES = {0: 1_024, 1: 4_096, 2: 32_768}
-# The first micro-batch of every update, by hand.
-UPDATES = [list(range(34)), [0, 4, 8, 12, 16, 20, 24, 28, 32], [0, 32]]
+# The first micro-batch of the update that each micro-batch belongs to, by hand.
+FIRST = [
+    list(range(34)),
+    np.repeat([0, 4, 8, 12, 16, 20, 24, 28, 32], [*[4] * 8, 2]),
+    np.repeat([0, 32], [32, 2]),
+]
 
 
-class Watch(keras.callbacks.Callback):
-    """Records the learning rate of every update."""
+class Counting(keras.Sequential):
+    """Counts the traces of its step."""
 
-    def __init__(self):
-        super().__init__()
-        self.rates = []
+    traces = 0
 
-    def on_train_batch_end(self, batch, logs=None):
-        self._note()
-
-    def on_epoch_end(self, epoch, logs=None):
-        self._note()
-
-    def _note(self):
-        new = int(self.model.optimizer.iterations.numpy()) - len(self.rates)
-        self.rates += new * [float(self.model.optimizer.learning_rate.numpy())]
+    def train_step(self, data):
+        self.traces += 1
+        return super().train_step(data)
 
 
-def data(count=EXAMPLES):
-    generator = np.random.default_rng(0)
-    x = generator.normal(size=(count, 4)).astype("float32")
-    return x, x.sum(axis=1, keepdims=True)
-
-
-def compiled(optimizer, traces=None):
-    class Counting(keras.Sequential):
-        def train_step(self, data):
-            if traces is not None:
-                traces.append(data)
-            return super().train_step(data)
-
-    model = Counting([keras.Input((4,)), keras.layers.Dense(1)])
+def compiled(optimizer):
+    model = Counting([keras.Input((3,)), keras.layers.Dense(1)])
     model.compile(optimizer=optimizer, loss="mse")
     return model
 
 
 def test_growth_and_warmup_in_one_fit(capsys):
-    watch, traces = Watch(), []
-    model = compiled(LargeBatchOptimizer(keras.optimizers.SGD(1e-4)), traces)
+    found = []
+    watch = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: found.append(
+            float(model.optimizer.learning_rate.numpy())
+        )
+    )
+    model = compiled(LargeBatchOptimizer(keras.optimizers.SGD(1e-4)))
     warmup = LearningRateWarmup(0.02, 1, Polynomial(2), start=0.01)
     history = model.fit(
-        *data(),
+        *arrays(EXAMPLES),
         batch_size=1024,
         epochs=3,
         verbose=0,
         shuffle=False,
         # Its batches have another size.
-        validation_data=data(100),
+        validation_data=arrays(100),
         callbacks=[warmup, BatchGrowth(PHASES), watch],
     ).history
     # Once to make the variables of a custom step, which Keras 2 does not need.
-    assert len(traces) == 2
+    assert model.traces == 2
+    assert int(model.optimizer.iterations.numpy()) == 34 + 9 + 2
     rates = [
-        [0.01 + 0.01 * first / 34 for first in UPDATES[0]],
-        [0.02 * (1 - first / 34 / 2) ** 2 for first in UPDATES[1]],
-        [0.02 * (1 - (1 + first / 34) / 2) ** 2 for first in UPDATES[2]],
+        [0.01 + 0.01 * first / 34 for first in FIRST[0]],
+        [0.02 * (1 - first / 34 / 2) ** 2 for first in FIRST[1]],
+        [0.02 * (1 - (1 + first / 34) / 2) ** 2 for first in FIRST[2]],
     ]
-    np.testing.assert_allclose(watch.rates, np.concatenate(rates), rtol=1e-6)
+    np.testing.assert_allclose(found, np.concatenate(rates), rtol=1e-6)
     assert history["global_batch"] == [1_024, 4_096, 32_768]
     np.testing.assert_allclose(history["learning_rate"], [r[-1] for r in rates])
     printed = capsys.readouterr().out
@@ -84,50 +75,40 @@ def test_growth_and_warmup_in_one_fit(capsys):
 def test_fit_line_is_about_the_first_phase(capsys):
     with TorusStrategy().scope():
         model = compiled(LargeBatchOptimizer(keras.optimizers.SGD(1e-4)))
-    growth = BatchGrowth({0: 128, 1: 1024})
-    model.fit(*data(640), batch_size=16, verbose=2, callbacks=[growth])
+    growth = BatchGrowth({0: 1024, 1: 2048})
+    model.fit(*arrays(640), batch_size=16, verbose=2, callbacks=[growth])
     printed = capsys.readouterr().out
-    assert "16 examples a step, 128 (8 steps) an update; 640 examples, 40 st" in printed
-    assert "from epoch 2: global batch 1,024 = 64 x 16" in printed
+    assert "from epoch 2: global batch 2,048 = 128 x 16" in printed
     assert ", 1 update an epoch of fewer examples" in printed
-    growth = BatchGrowth({0: 1024})
-    model.fit(*data(640), batch_size=16, verbose=2, callbacks=[growth])
-    printed = capsys.readouterr().out
+    assert "16 examples a step, 1,024 (64 steps) an update" in printed
     assert "40 steps and 1 update an epoch, which has fewer examples than an" in printed
 
 
-def as_arrays(x, y):
-    return {"x": x, "y": y, "batch_size": 64}
-
-
-def as_generator(x, y):
-    # A generator can be read only once.
-    def generate():
-        while True:
-            for start in range(0, len(x), 64):
-                yield x[start : start + 64], y[start : start + 64]
-
-    return {"x": generate(), "steps_per_epoch": -(-len(x) // 64)}
-
-
-def as_unknown_length(x, y):
+def in_form(form, x, y):
+    """Returns data in batches of 64 as arguments of `fit`."""
     dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(64)
-    return {"x": dataset.filter(lambda *_: True)}
+    if form == "unknown length":
+        return {"x": dataset.filter(lambda *_: True)}
+    if form == "arrays":
+        return {"x": x, "y": y, "batch_size": 64}
+    # A generator can be read only once.
+    batches = (batch for batch in dataset.repeat().as_numpy_iterator())
+    return {"x": batches, "steps_per_epoch": len(dataset)}
 
 
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
-@pytest.mark.parametrize("form", [as_arrays, as_generator, as_unknown_length])
+@pytest.mark.parametrize("form", ["arrays", "generator", "unknown length"])
 @pytest.mark.parametrize("steps_per_execution", [1, 2])
 def test_growth_equals_separate_fits(form, steps_per_execution):
     """The weights equal those of separate calls of `fit` with each batch."""
-    x, y = data(5 * 64 + 7)
+    x, y = arrays(5 * 64 + 7)
     grown = compiled(LargeBatchOptimizer(LARS(0.5, trust_coefficient=0.02)))
     grown.steps_per_execution = steps_per_execution
     stepped = compiled(LARS(0.5, trust_coefficient=0.02))
     stepped.set_weights(grown.get_weights())
     growth = BatchGrowth({0: 128, 1: 64, 2: 256})
     options = {"epochs": 3, "shuffle": False, "verbose": 0, "callbacks": [growth]}
-    grown.fit(**form(x, y), **options)
+    grown.fit(**in_form(form, x, y), **options)
     for size in (128, 64, 256):
         stepped.fit(x, y, size, verbose=0, shuffle=False)
     for mine, theirs in zip(grown.get_weights(), stepped.get_weights(), strict=True):
@@ -135,48 +116,41 @@ def test_growth_equals_separate_fits(form, steps_per_execution):
 
 
 SCHEDULE = keras.optimizers.schedules.CosineDecay(1.0, 10)
+SCHEDULER = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate)
 
 
 def large(rate=1.0):
     return LargeBatchOptimizer(LARS(rate))
 
 
-def growth(phases):
-    return [BatchGrowth(phases)]
-
-
-def warmup(*others):
-    return [*others, LearningRateWarmup(0.1, 1)]
-
-
-def scheduler():
-    return keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate)
+def warmup():
+    return LearningRateWarmup(0.1, 1)
 
 
 @pytest.mark.parametrize(
     ("optimizer", "callbacks", "words"),
     [
-        (large, lambda: growth({0: 64, 1: 100}), "for example, 64 and 128"),
-        (lambda: LARS(1.0), lambda: growth({0: 64}), "Received: LARS. Compile with"),
-        (lambda: LARS(SCHEDULE), warmup, r"LARS\(learning_rate=0.1\)"),
-        (lambda: large(SCHEDULE), warmup, r"LARS\(learning_rate=0.1\)"),
-        (large, lambda: warmup(*warmup()), "one LearningRateWarmup"),
-        (large, lambda: growth({0: 64}) + growth({0: 64}), "one BatchGrowth"),
-        (large, lambda: warmup(scheduler()), "after the warm-up as `then`"),
+        (large, [BatchGrowth({0: 64, 1: 100})], "for example, 64 and 128"),
+        (lambda: LARS(1.0), [BatchGrowth({0: 64})], "Received: LARS. Compile with"),
+        (lambda: LARS(SCHEDULE), [warmup()], r"LARS\(learning_rate=0.1\)"),
+        (lambda: large(SCHEDULE), [warmup()], r"LARS\(learning_rate=0.1\)"),
+        (large, [warmup(), warmup()], "one LearningRateWarmup"),
+        (large, [BatchGrowth({0: 64}), BatchGrowth({0: 64})], "one BatchGrowth"),
+        (large, [SCHEDULER, warmup()], "after the warm-up as `then`"),
     ],
 )
 def test_fits_that_cannot_be_done_as_told_raise(optimizer, callbacks, words):
     model = compiled(optimizer())
-    options = {"batch_size": 64, "verbose": 0, "callbacks": callbacks()}
+    options = {"batch_size": 64, "verbose": 0, "callbacks": callbacks}
     with pytest.raises(ValueError, match=words):
-        model.fit(*data(256), **options)
+        model.fit(*arrays(256), **options)
     assert model.optimizer.iterations == 0
 
 
 def test_warmup_with_data_of_unknown_length_raises():
-    options = {**as_unknown_length(*data(96)), "shuffle": False}
+    options = {**in_form("unknown length", *arrays(96)), "shuffle": False}
     with pytest.raises(ValueError, match="data of unknown length"):
-        compiled(large()).fit(**options, callbacks=warmup())
+        compiled(large()).fit(**options, callbacks=[warmup()])
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,8 @@ def data(count, noise=1.0, features=4):
     return x, y.astype("float32")
 
 
-def in_numpy(x, y, *, batch_size, steps, replicas, rate=0.1, epochs=2):
-    """Trains by SGD; returns the averages after each epoch.
+def in_numpy(x, y, *, batch_size, steps, replicas):
+    """Trains two epochs by SGD; returns the averages after each.
 
     The noise is the spread of the parts' gradients about their mean.
     """
@@ -40,13 +40,11 @@ def in_numpy(x, y, *, batch_size, steps, replicas, rate=0.1, epochs=2):
     def gradient(rows):
         return 2 * x[rows].T @ (x[rows] @ weight - y[rows]) / len(rows)
 
-    starts = range(0, len(x), batch_size)
-    micro_batches = [np.arange(len(x))[start : start + batch_size] for start in starts]
-
     def shares(batch):
         return np.split(batch, [r * len(batch) // replicas for r in range(1, replicas)])
 
-    for _ in range(epochs):
+    micro_batches = np.split(np.arange(len(x)), range(batch_size, len(x), batch_size))
+    for _ in range(2):
         for first in range(0, len(micro_batches), steps):
             batches = micro_batches[first : first + steps]
             parts = [part for b in batches for part in shares(b) if len(part)]
@@ -57,7 +55,7 @@ def in_numpy(x, y, *, batch_size, steps, replicas, rate=0.1, epochs=2):
                 noise = sum(spread) / (len(parts) - 1)
                 update = [noise, np.sum(mean**2) - noise / len(whole), 1.0]
                 averages = MOMENTUM * averages + (1 - MOMENTUM) * np.array(update)
-            weight -= rate * mean
+            weight -= 0.1 * mean
         noise, signal = averages[:2] / averages[2]
         history.append((noise / signal, noise, signal))
     return np.transpose(history)
@@ -137,9 +135,9 @@ def test_known_noise_scale():
     assert_allclose(logs["critical_batch"], 9 + 8 * 9.0, rtol=0.1)
 
 
-def growing(**options):
+def growing():
     """Returns callbacks under which the batch grows from 32, in batches of 16."""
-    return [GradientNoise(MOMENTUM), NoiseBatchGrowth(32, 128, **options)]
+    return [GradientNoise(MOMENTUM), NoiseBatchGrowth(32, 128)]
 
 
 SETTINGS = {"data": data(512, noise=3.0), "batch_size": 16, "epochs": 5}

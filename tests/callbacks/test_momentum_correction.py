@@ -21,17 +21,15 @@ def trained(optimizer, *callbacks):
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, use_bias=False)])
     model.set_weights([START])
     model.compile(optimizer=optimizer, loss="mse")
-    model.fit(
-        X, Y, MICRO_BATCH, EPOCHS, shuffle=False, verbose=0, callbacks=callbacks
-    )  # fmt: skip
+    options = {"shuffle": False, "verbose": 0, "callbacks": callbacks}
+    model.fit(X, Y, MICRO_BATCH, EPOCHS, **options)
     return model.get_weights()[0]
 
 
-def in_numpy(update, rate_at, batch_at):
+def in_numpy(update, rate_at, batches):
     """Trains; `update` takes weight, gradient, rate and a dict for its state."""
     weight, kept = START.astype("float64"), {"u": 0.0}
-    for epoch in range(EPOCHS):
-        batch = batch_at(epoch)
+    for epoch, batch in enumerate(batches):
         for start in range(0, len(X), batch):
             x, y = X[start : start + batch], Y[start : start + batch]
             gradient = x.T @ (2 * (x @ weight - y) / y.size)
@@ -71,7 +69,7 @@ def test_warmup_and_jump(name, start):
     make, update = REFERENCES[name]
     schedule = {"peak": 0.05, "start": start, "warmup_epochs": 1, "then": STEPS}
     rate_at = LearningRateWarmup(**schedule).rate_at
-    expected = in_numpy(update, rate_at, lambda epoch: MICRO_BATCH)
+    expected = in_numpy(update, rate_at, EPOCHS * [MICRO_BATCH])
     warmup = LearningRateWarmup(**schedule, momentum_correction=True)
     np.testing.assert_allclose(trained(make(), warmup), expected, rtol=1e-5)
     # Without the correction the weights differ by more than the tolerance.
@@ -88,17 +86,11 @@ def test_rate_scaled_with_the_batch(name, warm):
         rate = 0.02 * min(epoch, 1.0) if warm else 0.02
         return rate * (1 if epoch < 2 else 3)
 
-    expected = in_numpy(
-        update, rate_at, lambda epoch: MICRO_BATCH * (1, 1, 3, 3)[epoch]
-    )
+    expected = in_numpy(update, rate_at, [16, 16, 48, 48])
     optimizer = make()
     optimizer.learning_rate = 0.02
-    growth = BatchGrowth(
-        {0: MICRO_BATCH, 2: 3 * MICRO_BATCH},
-        rate_exponent=1.0,
-        momentum_correction=True,
-    )
-    callbacks = [growth]
+    phases = {0: 16, 2: 48}
+    callbacks = [BatchGrowth(phases, rate_exponent=1.0, momentum_correction=True)]
     if warm:
         callbacks.append(LearningRateWarmup(0.02, 1, momentum_correction=True))
     weight = trained(LargeBatchOptimizer(optimizer), *callbacks)

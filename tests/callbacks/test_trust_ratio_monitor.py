@@ -21,18 +21,17 @@ def compiled(optimizer):
     return model
 
 
-def fit(model, *callbacks, epochs=2, batch_size=32, verbose=0):
-    return model.fit(
-        X, Y, batch_size, epochs, shuffle=False, verbose=verbose, callbacks=callbacks
-    ).history
+def fit(model, *callbacks, x=X, verbose=0):
+    options = {"epochs": 2, "shuffle": False, "verbose": verbose}
+    return model.fit(x, Y, 32, callbacks=callbacks, **options).history
 
 
-def trained_in_numpy(kernel, bias, batch, epochs):
+def trained_in_numpy(kernel, bias, batch):
     """Runs Algorithm 1 for the kernel, momentum for the bias; returns epoch means."""
     kernel, bias = kernel.astype("float64"), bias.astype("float64")
-    kernel_velocity, bias_velocity = np.zeros_like(kernel), np.zeros_like(bias)
+    kernel_velocity = bias_velocity = 0.0
     history = []
-    for _ in range(epochs):
+    for _ in range(2):
         ratios = []
         for start in range(0, len(X), batch):
             x, y = X[start : start + batch], Y[start : start + batch]
@@ -41,8 +40,8 @@ def trained_in_numpy(kernel, bias, batch, epochs):
             norms = np.linalg.norm(kernel), np.linalg.norm(gradient)
             ratio = 0.1 * norms[0] / (norms[1] + 0.01 * norms[0])
             ratios.append((ratio, *norms))
-            kernel_velocity *= 0.9
-            kernel_velocity += 0.5 * ratio * (gradient + 0.01 * kernel)
+            step = 0.5 * ratio * (gradient + 0.01 * kernel)
+            kernel_velocity = 0.9 * kernel_velocity + step
             bias_velocity = 0.9 * bias_velocity + 0.5 * error.sum(axis=0)
             kernel = kernel - kernel_velocity
             bias = bias - bias_velocity
@@ -59,7 +58,7 @@ def test_means_equal_numpy(micro_batches, jit_compile):
         optimizer = LargeBatchOptimizer(optimizer, micro_batches)
     model = compiled(optimizer)
     model.jit_compile = jit_compile
-    expected = trained_in_numpy(*model.get_weights(), 32 * (micro_batches or 1), 2)
+    expected = trained_in_numpy(*model.get_weights(), 32 * (micro_batches or 1))
     history = fit(model, TrustRatioMonitor())
     for epoch in range(2):
         logged = [
@@ -102,9 +101,7 @@ def test_skipped_updates_are_left_out():
     model = compiled(LargeBatchOptimizer(LARS(0.5), loss_scaling=True))
     x = X.copy()
     x[:32] = np.inf
-    history = model.fit(
-        x, Y, 32, shuffle=False, verbose=0, callbacks=[TrustRatioMonitor()]
-    ).history
+    history = fit(model, TrustRatioMonitor(), x=x)
     assert np.isfinite(history["gradient_norm/model/head/kernel"][0])
 
 

@@ -139,12 +139,13 @@ def test_saving_keeps_decisions(tmp_path):
 
 
 def test_other_models_and_edited_configurations_match_patterns_again():
-    optimizer = LARS(exclude_from_adaptation=["bias"])
+    own = {"exclude_biases_and_norms": False, "exclude_from_weight_decay": ["kernel"]}
+    optimizer = LARS(**own, exclude_from_adaptation=["bias"])
     optimizer.build(image_model().trainable_variables)
     config = optimizer.get_config()
     for edited, model in (
         (config, attention_model()),
         ({**config, "exclude_from_adaptation": ["stem"]}, image_model()),
     ):
-        fresh = LARS(exclude_from_adaptation=edited["exclude_from_adaptation"])
+        fresh = LARS(**own, exclude_from_adaptation=edited["exclude_from_adaptation"])
         assert LARS.from_config(edited).describe(model) == fresh.describe(model)

@@ -123,32 +123,17 @@ def test_applied_gradients_have_equal_weights():
     assert optimizer.iterations.numpy() == 2
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "words"),
-    [
-        (lambda: LargeBatchOptimizer("sgd"), TypeError, "must be a Keras optimizer"),
-        (lambda: LargeBatchOptimizer(LARS(1.0), 0), ValueError, "accumulation_steps=0"),
-        (
-            lambda: LargeBatchOptimizer(LARS(1.0, gradient_accumulation_steps=2)),
-            ValueError,
-            "pass `accumulation_steps`",
-        ),
-        (
-            lambda: LargeBatchOptimizer(optimizers.LossScaleOptimizer(LARS(1.0))),
-            ValueError,
-            "inside of it",
-        ),
-        (
-            lambda: setattr(LargeBatchOptimizer(LARS(1.0)), "accumulation_steps", -1),
-            ValueError,
-            "accumulation_steps=-1",
-        ),
-    ],
-)
-def test_invalid_arguments_raise(make, error, words):
-    with pytest.raises(error, match="Received: ") as refusal:
-        make()
-    assert words in str(refusal.value)
+def test_invalid_arguments_raise():
+    with pytest.raises(TypeError, match=r"must be a Keras optimizer\. Received: "):
+        LargeBatchOptimizer("sgd")
+    with pytest.raises(ValueError, match=r"Received: .* pass `accumulation_steps`"):
+        LargeBatchOptimizer(LARS(gradient_accumulation_steps=2))
+    with pytest.raises(ValueError, match=r"Received: .* inside of it"):
+        LargeBatchOptimizer(optimizers.LossScaleOptimizer(LARS()))
+    with pytest.raises(ValueError, match="Received: accumulation_steps=0"):
+        LargeBatchOptimizer(LARS(), 0)
+    with pytest.raises(ValueError, match="Received: accumulation_steps=-1"):
+        LargeBatchOptimizer(LARS()).accumulation_steps = -1
 
 
 def test_other_strategies_with_several_replicas_raise(one_by_two):

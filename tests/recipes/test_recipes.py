@@ -15,9 +15,9 @@ CIFAR = {"examples": 50_000, "ranks": 2}
 SMALL = {"epochs": 1, "device_batch": 8, "global_batch": 8}
 
 
-def classifier(classes, activation=None):
+def classifier():
     # As with mixed precision: the last layer computes in float32.
-    last = keras.layers.Dense(classes, activation, dtype="float32")
+    last = keras.layers.Dense(3, dtype="float32")
     return keras.Sequential([keras.Input((4,)), keras.layers.Dense(8), last])
 
 
@@ -25,11 +25,8 @@ def classifier(classes, activation=None):
     ("name", "sizes", "rates"),
     [
         # 0.1 x 8,192 / 256; 5 epochs of warm-up from 0.1; a tenth at 30, 60 and 80.
-        (
-            "facebook2017",
-            {"ranks": 256},
-            {0: 0.1, 1: 0.72, 5: 3.2, 29.9: 3.2, 30: 0.32, 60: 0.032, 80: 0.0032},
-        ),
+        # The docstring of `Recipe` has more.
+        ("facebook2017", {"ranks": 256}, {1: 0.72, 29.9: 3.2, 30: 0.32, 80: 0.0032}),
         # The start of 0.1 would not be below the peak.
         ("facebook2017", {"ranks": 8, "global_batch": 256}, {0: 0, 5: 0.1}),
         # 32 at 32,768; 14 epochs of warm-up, then (1 - t)^2 over the other 76.
@@ -49,15 +46,10 @@ def test_rates(name, sizes, rates):
 
 
 def test_settings_other_than_rates():
-    recipe = Recipe("facebook2017", ranks=256)
-    assert (recipe["momentum"], recipe["weight_decay"]) == (0.9, 1e-4)
-    assert recipe["momentum_correction"] and recipe["zero_gamma"]
+    assert Recipe("facebook2017", ranks=256)["momentum_correction"]
     recipe = Recipe("mlperf", global_batch=65_536, ranks=128)
     assert (recipe["momentum"], recipe["weight_decay"]) == (0.952, 1e-4)
     assert (recipe["epochs"], recipe["label_smoothing"]) == (85, 0.1)
-    recipe = Recipe("sony2018", ranks=2176)
-    assert recipe["phases"] == {0: 34_816, 5: 69_632}
-    assert [recipe.updates_per_epoch(epoch) for epoch in (4, 5)] == [37, 19]
     recipe = Recipe("google2021", ranks=256)
     assert recipe["nesterov"] and recipe.optimizer().inner_optimizer.nesterov
     # 2,512 updates, in whole epochs.
@@ -110,32 +102,23 @@ def test_fewer_epochs_keep_fractions(name):
 @pytest.mark.smoke
 @pytest.mark.parametrize("name", ["facebook2017", "sony2018"])
 def test_training_follows_the_recipe(name):
-    """`fit` uses the learning rate and the batch of the recipe in every update."""
+    """`fit` uses the learning rate and the batch of the recipe."""
     random = np.random.default_rng(0)
     x = random.normal(size=(1024, 4)).astype("float32")
     y = np.eye(3)[random.integers(0, 3, 1024)]
     sizes = {"epochs": 3, "device_batch": 16, "global_batch": 64}
     recipe = Recipe(name, tf.distribute.get_strategy(), 1024, **sizes)
     with recipe.scope():
-        model = classifier(3)
+        model = classifier()
         recipe.compile(model, from_logits=True, metrics=["accuracy"])
-    seen = []
-
-    class Watch(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            updates = int(self.model.optimizer.iterations.numpy())
-            if updates > len(seen):
-                seen.append(float(self.model.optimizer.learning_rate.numpy()))
-
-    arguments = recipe.fit_arguments
-    arguments["callbacks"].append(Watch())
-    model.fit(x, y, batch_size=recipe.micro_batch, verbose=0, **arguments)
-    expected = []
-    for epoch in range(3):
-        batch = 64 if epoch == 0 or name != "sony2018" else 128
-        steps = 1024 // batch
-        expected += [recipe.rate_at(epoch + step / steps) for step in range(steps)]
-    np.testing.assert_allclose(seen, expected, rtol=1e-6)
+    options = {"batch_size": recipe.micro_batch, "verbose": 0, **recipe.fit_arguments}
+    history = model.fit(x, y, **options).history
+    batches = [64, 128, 128] if name == "sony2018" else [64, 64, 64]
+    assert history["global_batch"] == batches
+    assert int(model.optimizer.iterations.numpy()) == sum(1024 // b for b in batches)
+    # Of the last update of an epoch.
+    rates = [recipe.rate_at(e + 1 - b / 1024) for e, b in enumerate(batches)]
+    np.testing.assert_allclose(history["learning_rate"], rates, rtol=1e-6)
 
 
 def test_sgd_has_weight_decay_inside_the_gradient():
@@ -165,15 +148,6 @@ def test_table_has_every_setting_and_its_source(name):
         assert len(re.findall(pattern, str(recipe), re.M)) == 1
 
 
-def test_table_for_a_smaller_dataset():
-    recipe = str(Recipe("sony2018", examples=50_000, ranks=8))
-    # 34,816 of 1,281,167 examples are 1,358.8 of 50,000: 11 steps of 8 x 16.
-    # 32 x sqrt(1,408 / 32,768) = 6.633.
-    rows = [" ".join(line.split()) for line in recipe.splitlines()]
-    assert any(row.startswith("phases 1,408 from 0, 2,816 from 5 rule") for row in rows)
-    assert any(row.startswith("peak 6.633 chosen 32 x sqrt(") for row in rows)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -194,22 +168,19 @@ def test_loss_is_the_smoothed_cross_entropy():
     labels = np.eye(3)[np.arange(8) % 3]
     recipe = Recipe("mlperf", None, 48, **SMALL)
     with recipe.scope():
-        model = classifier(3)
+        model = classifier()
         recipe.compile(model, from_logits=True)
     logits = np.asarray(model(x), "float64")
     target = labels * 0.9 + 0.1 / 3
     log = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     loss = model.evaluate(x, labels, verbose=0)
     assert loss == pytest.approx(-(target * log).sum(-1).mean(), rel=1e-5)
-    # Integer labels are an error.
-    with pytest.raises(ValueError, match="shape"):
-        model.evaluate(x, np.arange(8) % 3, verbose=0)
 
 
 def test_scope_has_the_policy_and_restores_the_one_before():
     recipe = Recipe("sony2018", None, 48, **SMALL)
     with pytest.raises(KeyError), recipe.scope():
-        model = classifier(3)
+        model = classifier()
         raise KeyError
     assert keras.layers.Dense(1).compute_dtype == "float32"
     assert [layer.compute_dtype for layer in model.layers] == ["float16", "float32"]
@@ -218,7 +189,7 @@ def test_scope_has_the_policy_and_restores_the_one_before():
     mirrored = Recipe("facebook2017", tf.distribute.MirroredStrategy(["CPU:0"]), 48)
     for other in (recipe, mirrored):
         with pytest.raises(ValueError, match=r"float32 in the scope of _Default.*"):
-            other.compile(classifier(3), from_logits=True)
+            other.compile(classifier(), from_logits=True)
     other = Recipe("sony2018", None, 48, **SMALL, precision="mixed_bfloat16")
     assert "the recipe has mixed_float16" in other.settings["precision"].source
     assert not other.optimizer().loss_scaling

@@ -1,7 +1,6 @@
 """`fastnet bench`: its measurements, its file, its table and its errors."""
 
 import json
-import re
 
 import pytest
 
@@ -27,11 +26,8 @@ def test_local_workers(fastnet, tmp_path):
     result = fastnet("bench", "--workers", 2, *words, "--output", path)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "retracing" not in result.stderr
-    lines = re.findall(r"^(4,096|2,000,000) (.*)$", result.stdout, re.MULTILINE)
-    assert [size for size, _ in lines] == ["4,096", "2,000,000"]
-    assert all(line.count("*") == 1 for _, line in lines)
-
     document = json.loads(path.read_text())
+    assert as_text(document) in result.stdout
     assert document["command"].startswith(
         "fastnet bench --sizes 4096,2000000 --repeats 2"
     )
@@ -151,21 +147,17 @@ def test_table():
 
 
 def test_file_is_read(bench_file):
-    torus = entry(algorithm="torus", grid=[2, 2])
-    path = bench_file(all_reduce=[entry(), torus, entry(algorithm="tensorflow")])
-    four = Topology(1, 4, cores=2)
-    assert read_measurements(path) == [
-        Measurement("ring", Grid(1, 4), four, 4096.0, 0.0049),
-        Measurement("torus", Grid(2, 2), four, 4096.0, 0.0049),
-    ]
-
-
-def test_bytes_and_buckets_are_those_that_were_sent(bench_file):
-    entries = [entry(n) for n in (1000, 1001, 4000)]
+    """Bytes and buckets are those that were sent."""
+    torus = entry(1001, algorithm="torus", grid=[2, 2])
+    entries = [entry(1000), torus, entry(4000), entry(algorithm="tensorflow")]
     changes = {"all_reduce": entries, "bucket_bytes": 1000}
     assert [m.buckets for m in read_measurements(bench_file(**changes))] == [1, 2, 4]
-    halves = read_measurements(bench_file(**changes, wire_dtype="bfloat16"))
-    assert [(m.nbytes, m.buckets) for m in halves] == [(500, 1), (500.5, 1), (2000, 2)]
+    four = Topology(1, 4, cores=2)
+    assert read_measurements(bench_file(**changes, wire_dtype="bfloat16")) == [
+        Measurement("ring", Grid(1, 4), four, 500.0, 0.0049),
+        Measurement("torus", Grid(2, 2), four, 500.5, 0.0049),
+        Measurement("ring", Grid(1, 4), four, 2000.0, 0.0049, buckets=2),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """`fastnet plan`: its predictions against arithmetic by hand, and its errors."""
 
-import dataclasses
 import math
 
 import pytest
@@ -44,7 +43,7 @@ def test_ring_and_torus_by_hand():
     assert torus.seconds == pytest.approx(seconds)
     assert plan.step_seconds(0.02, ring.seconds) == pytest.approx((0.03353, 0.02))
     # Half of the bytes on the wire, a card for each.
-    halves = dataclasses.replace(MILLION, wire_dtype="bfloat16")
+    halves = Gradients(1_000_000, wire_dtype="bfloat16")
     plan = make_plan(Topology(2, 2, cards=2), halves, stated_costs=COSTS)
     torus = candidate(plan, "torus", Grid(2, 2))
     assert torus.chosen
@@ -90,7 +89,6 @@ def test_nccl_by_hand():
         ("--ranks 12 --hosts 5 --parameters 9", "Change one of them"),
         ("--ranks 2", "required: --parameters"),
         ("--ranks 2 --parameters 9 --nccl 0 1", "a finite number above 0"),
-        ("--ranks 2 --parameters 9 --nccl 5", "expected 2 arguments"),
         ("--ranks 2 --parameters 9 --bench no.json", "no.json (FileNotFoundError"),
     ],
 )
