@@ -15,7 +15,7 @@ from tests.batches.test_early_shares import (
     assert_union_is_that_of_one_device,
 )
 
-# At most 7 batches, which is as far as both epochs are compared.
+# Fewer than 7 batches of 5, so that both epochs are compared.
 ROWS = 29
 
 

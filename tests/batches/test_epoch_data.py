@@ -12,13 +12,14 @@ from keras_fastnet.batches.epoch_data import Elements, EpochData
 @pytest.mark.parametrize("ended", [False, True])
 def test_the_end_of_an_iterator_does_not_block_the_loop(ended):
     """It may take a minute: TensorFlow's autotuner sleeps on when it is told to end."""
-    let_go, threads = threading.Event(), []
+    let_go, threads, begun = threading.Event(), [], []
 
     def note():
         threads.append(threading.current_thread())
         let_go.set()
 
     def begin():
+        begun.append(True)
         elements = Elements(iter([tf.zeros([2, 1])] * 3))
         weakref.finalize(elements, note)
         return elements
@@ -35,9 +36,10 @@ def test_the_end_of_an_iterator_does_not_block_the_loop(ended):
     assert let_go.wait(60)
     assert threads != [threading.main_thread()]
     if ended:
-        # It does not begin again.
+        # It stays ended.
         with pytest.raises(tf.errors.OutOfRangeError):
             next(epoch)
+    assert len(begun) == 1
 
 
 PROGRAM = """
