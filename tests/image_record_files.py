@@ -41,12 +41,11 @@ def write(path, records):
     return path
 
 
-def write_split(folder, counts, split="train", encoded=None):
+def write_split(folder, counts, split="train", encoded=plain):
     """Writes files of the given lengths; the label of each example is its own.
 
     It is also the grey value of its image, unless `encoded` makes one of the label.
     """
-    encoded = encoded or plain
     label = 0
     for number, count in enumerate(counts):
         labels = range(label + 1, label + count + 1)

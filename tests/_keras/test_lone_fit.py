@@ -1,6 +1,5 @@
 """A script without a strategy that several workers run: each would train alone."""
 
-import functools
 import json
 import os
 import sys
@@ -10,19 +9,8 @@ import pytest
 
 SCRIPTS = Path(__file__).parents[1] / "launcher_scripts"
 TRAIN = str(SCRIPTS / "train_without_strategy.py")
-TF_CONFIG = json.dumps(
-    {
-        "cluster": {"worker": ["127.0.0.1:1", "127.0.0.1:2"]},
-        "task": {"type": "worker", "index": 0},
-    }
-)
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
-
-
-@pytest.fixture
-def fastnet(fastnet):
-    return functools.partial(fastnet, "run")
 
 
 @pytest.mark.distributed
@@ -32,7 +20,7 @@ def fastnet(fastnet):
 def test_the_first_fit_ends_with_the_lines_to_add(fastnet, tmp_path, words):
     weights, logs = tmp_path / "weights", tmp_path / "logs"
     weights.mkdir()
-    result = fastnet("--workers", 2, "--log-dir", logs, TRAIN, weights, *words)
+    result = fastnet("run", "--workers", 2, "--log-dir", logs, TRAIN, weights, *words)
     assert result.returncode == 1
     # By the worker that fails first, which ends the other.
     assert "evaluated" in result.stdout + (logs / "rank-1.log").read_text()
@@ -51,19 +39,18 @@ def test_the_first_fit_ends_with_the_lines_to_add(fastnet, tmp_path, words):
 
 
 @pytest.mark.distributed
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("workers", "words", "variables"),
     [
-        pytest.param(
-            2, ["import"], {"FASTNET_INDEPENDENT": "1"}, marks=pytest.mark.slow
-        ),
-        pytest.param(2, ["import", "alone"], {}, marks=pytest.mark.slow),
-        pytest.param(2, ["use"], {}, marks=pytest.mark.slow),
-        pytest.param(1, [], {}, marks=pytest.mark.slow),
+        (2, ["import"], {"FASTNET_INDEPENDENT": "1"}),
+        (2, ["import", "alone"], {}),
+        (2, ["use"], {}),
+        (1, [], {}),
     ],
 )
 def test_allowed(fastnet, tmp_path, workers, words, variables):
-    result = fastnet("--workers", workers, TRAIN, tmp_path, *words, **variables)
+    result = fastnet("run", "--workers", workers, TRAIN, tmp_path, *words, **variables)
     assert result.returncode == 0, result.stderr
     weights = {path.read_text() for path in tmp_path.iterdir()}
     assert len(weights) == workers
@@ -72,7 +59,10 @@ def test_allowed(fastnet, tmp_path, workers, words, variables):
 @pytest.mark.landing
 def test_without_the_launcher_nothing_is_refused(python, tmp_path):
     """A sweep of independent trainings that imports the package for LARS."""
-    assert python(TRAIN, tmp_path, "import", TF_CONFIG=TF_CONFIG).returncode == 0
+    cluster = {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}
+    task = {"type": "worker", "index": 0}
+    config = json.dumps({"cluster": cluster, "task": task})
+    assert python(TRAIN, tmp_path, "import", TF_CONFIG=config).returncode == 0
 
 
 @pytest.mark.parametrize("path", [None, "extra"])
@@ -88,6 +78,6 @@ def test_the_script_finds_the_environment_as_it_was(fastnet, tmp_path, path):
     )
     root = str(Path(__file__).parents[2])
     value = root if path is None else f"{root}{os.pathsep}{folder}"
-    result = fastnet("--workers", 2, script, PYTHONPATH=value)
+    result = fastnet("run", "--workers", 2, script, PYTHONPATH=value)
     own = None if path is None else folder / "sitecustomize.py"
     assert result.stdout == f"{value} {own}\n[]\n"

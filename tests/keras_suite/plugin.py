@@ -17,6 +17,7 @@ import sys
 import types
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -39,7 +40,12 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"{mark}: of Keras's tests")
     os.environ.update(KERAS_BACKEND="tensorflow", CUDA_VISIBLE_DEVICES="")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    _add_conftest()
+    # What some tests import from `conftest.py`, which the wheel lacks.
+    conftest: Any = types.ModuleType("conftest")
+    conftest.skip_if_backend = lambda given_backend, reason: pytest.mark.skipif(
+        given_backend == "tensorflow", reason=reason
+    )
+    sys.modules["conftest"] = conftest
     mode = config.getoption("--keras-mode")
     # With `-n`, the tests run in other processes than this one.
     if mode != "plain" and not config.getoption("numprocesses", None):
@@ -64,17 +70,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list) -> None:
         if test in known:
             item.add_marker(known[test])
     items.sort(key=_makes_strategy)
-
-
-def _add_conftest() -> None:
-    """Provides what some tests import from `conftest.py`, which the wheel lacks."""
-
-    def skip_if_backend(given_backend: str, reason: str) -> pytest.MarkDecorator:
-        return pytest.mark.skipif(given_backend == "tensorflow", reason=reason)
-
-    conftest: Any = types.ModuleType("conftest")
-    conftest.skip_if_backend = skip_if_backend
-    sys.modules["conftest"] = conftest
 
 
 def _makes_strategy(item: pytest.Item) -> bool:
@@ -129,13 +124,12 @@ class _Suite:
         if _makes_strategy(item):
             with self._own_strategy():
                 return (yield)
-        with contextlib.ExitStack() as self._entered:
-            try:
+        self._entered = contextlib.ExitStack()
+        try:
+            with self._entered:
                 return (yield)
-            finally:
-                entered = self._entered.pop_all()
-                self._entered = None
-                entered.close()
+        finally:
+            self._entered = None
 
     @contextlib.contextmanager
     def _own_strategy(self) -> Iterator[None]:
@@ -144,29 +138,18 @@ class _Suite:
         With one device it runs unchanged, with Keras's functions wrapped by
         keras_fastnet. Such tests also train models outside the scope, to compare.
         """
+        import tensorflow as tf
+
         import keras_fastnet
 
-        with keras_fastnet.train_alone(), contextlib.ExitStack() as stack:
-            if self._two:
-                stack.enter_context(_torus_for_mirrored())
+        mirrored = tf.distribute.MirroredStrategy
+
+        def make(devices: list[str]) -> Any:
+            several = self._two and len(devices) > 1
+            return keras_fastnet.TorusStrategy() if several else mirrored(devices)
+
+        with (
+            keras_fastnet.train_alone(),
+            mock.patch.object(tf.distribute, "MirroredStrategy", make),
+        ):
             yield
-
-
-@contextlib.contextmanager
-def _torus_for_mirrored() -> Iterator[None]:
-    import tensorflow as tf
-
-    import keras_fastnet
-
-    mirrored = tf.distribute.MirroredStrategy
-
-    def make(devices: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if devices is not None and len(devices) == 1:
-            return mirrored(devices, *args, **kwargs)
-        return keras_fastnet.TorusStrategy()
-
-    tf.distribute.MirroredStrategy = make
-    try:
-        yield
-    finally:
-        tf.distribute.MirroredStrategy = mirrored
