@@ -64,11 +64,7 @@ def fit_with_backups(
     Args:
         strategy: The worker's.
         folder: Of the backups.
-        kind: Of the data.
-        count: Number of examples.
-        dropout: Of the network.
-        save_freq: Of the backups.
-        seed: For `keras.utils.set_random_seed`.
+        kind: Of the data, of which there are `count` examples.
         stop_after: Number of steps after which an exception ends it, on all workers.
         sigterm_after: Number of updates after which the last worker gets SIGTERM.
 

@@ -13,10 +13,10 @@ from keras_fastnet.errors import ShardingError
 from tests.distributed.jobs import compiled_network, examples, state
 
 
-def fit_image_files(strategy: Any, *, count: int = 70) -> dict[str, Any]:
+def fit_image_files(strategy: Any) -> dict[str, Any]:
     """Trains on a pipeline of which each worker maps its share."""
     with tempfile.TemporaryDirectory() as folder:
-        training = _image_files(folder, count)
+        training = _image_files(folder)
         assert isinstance(early_shares(training, 0, 2), EarlyShares)
         model = compiled_network(strategy)
         history = model.fit(training, validation_data=training, epochs=2, verbose=0)
@@ -27,9 +27,9 @@ def fit_image_files(strategy: Any, *, count: int = 70) -> dict[str, Any]:
         }
 
 
-def _image_files(folder: str, count: int) -> tf.data.Dataset:
+def _image_files(folder: str) -> tf.data.Dataset:
     # Each worker has a folder of its own: the same files under other paths.
-    x, y = examples(count)
+    x, y = examples(70)
     for number, (image, label) in enumerate(zip(x, y, strict=True)):
         place = pathlib.Path(folder, str(label))
         place.mkdir(exist_ok=True)

@@ -1,6 +1,6 @@
 """A training in which the last worker differs from the others in one thing."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -58,16 +58,16 @@ def _sgd() -> Any:
     return keras.optimizers.SGD(0.05, momentum=0.9)
 
 
-def _unchanged(plan: Plan) -> None:
-    pass
-
-
 def _with(**fit: Any) -> Callable[[Plan], None]:
     return lambda plan: plan.fit.update(fit)
 
 
-def _callback(make: Callable[[], Any]) -> Callable[[Plan], None]:
-    return lambda plan: plan.fit["callbacks"].append(make())
+def _compiled(**options: Any) -> Callable[[Plan], None]:
+    return lambda plan: plan.compiled.update(options)
+
+
+def _callback(kind: Callable[..., Any], *arguments: Any) -> Callable[[Plan], None]:
+    return lambda plan: plan.fit["callbacks"].append(kind(*arguments))
 
 
 def _at_epoch_end(act: Callable[[Any], Any]) -> Callable[[Plan], None]:
@@ -78,11 +78,13 @@ def _at_epoch_end(act: Callable[[Any], Any]) -> Callable[[Plan], None]:
     return _callback(Act)
 
 
-def _dataset(change: Callable[[Any], Any], **fit: Any) -> Callable[[Plan], None]:
+def _dataset(
+    change: Callable[[Any], Any] = lambda data: data,
+) -> Callable[[Plan], None]:
     def replace(plan: Plan) -> None:
         data = tf.data.Dataset.from_tensor_slices((plan.fit["x"], plan.fit["y"]))
         del plan.fit["batch_size"]
-        plan.fit.update({"x": change(data.batch(8)), "y": None, **fit})
+        plan.fit.update({"x": change(data.batch(8)), "y": None})
 
     return replace
 
@@ -121,77 +123,79 @@ def _may_differ(plan: Plan) -> None:
     plan.fit |= {"verbose": 2, "callbacks": (fastnet.callbacks.ThroughputMonitor(),)}
 
 
-_CHANGES: dict[str, Callable[[Plan], None]] = {
+# What the error must name, empty where workers may differ; what the last worker does;
+# and what the others do, where that is not `Plan()`.
+DIFFERENCES: dict[str, Sequence[Any]] = {
     # The model.
-    "units": _wider,
+    "units": ("units", _wider),
     # The optimizer, and `compile`.
-    "LargeBatchOptimizer": _in_micro_batches,
-    "loss_weights": lambda plan: plan.compiled.update(loss_weights=[0.5]),
-    "jit_compile": lambda plan: plan.compiled.update(jit_compile=True),
+    "LargeBatchOptimizer": ("optimizer", _in_micro_batches),
+    "loss_weights": ("loss weights", _compiled(loss_weights=[0.5])),
+    "jit_compile": ("jit compile", _compiled(jit_compile=True)),
     # Arguments of `fit`.
-    "epochs": _with(epochs=3),
-    "class_weight": _with(class_weight={0: 2.0, 1: 1.0}),
-    "validation_data": _with(validation_data=tuple(_examples().values())),
+    "epochs": ("epochs", _with(epochs=3)),
+    "class_weight": ("class_weight", _with(class_weight={0: 2.0, 1: 1.0})),
+    "validation_data": (
+        "`fit` or `evaluate`",
+        _with(validation_data=tuple(_examples().values())),
+    ),
     # Data.
-    "number of examples": lambda plan: plan.fit.update(
-        {name: array[:-4] for name, array in _examples().items()}
+    "number of examples": (
+        "shape",
+        _with(**{name: array[:-4] for name, array in _examples().items()}),
     ),
-    "dtype of data": lambda plan: plan.fit.update(x=plan.fit["x"].astype("float64")),
-    "a dataset": _dataset(lambda data: data),
-    # Callbacks.
-    "BackupAndRestore": _callback(
-        lambda: fastnet.callbacks.BackupAndRestore("never made")
-    ),
-    "EarlyStopping": _callback(lambda: keras.callbacks.EarlyStopping("loss")),
-    # Calls.
-    "evaluate first": _calls(_evaluate(), None),
-    "predict of other batches": _calls(_predict(4), None),
-    # State.
-    "learning rate in a callback": _at_epoch_end(
-        lambda model: setattr(model.optimizer, "learning_rate", 0.01)
-    ),
-    "weights in a callback": _at_epoch_end(_ones),
-    "weights after a fit": _calls(None, _ones, None),
-    "names of layers, progress and a monitor": _may_differ,
-}
-# What all workers do where the last one differs.
-_COMMON: dict[str, Callable[[Plan], None]] = {
-    "weights after a fit": _calls(None, lambda model: None, None),
-    "predict of other batches": _calls(_predict(), None),
-}
-_PAIRS: dict[str, tuple[Callable[[Plan], None], Callable[[Plan], None]]] = {
-    "length of a dataset": (
-        _dataset(lambda data: data),
-        _dataset(lambda data: data.take(2)),
-    ),
+    "dtype of data": ("float64", _with(x=_examples()["x"].astype("float64"))),
+    "a dataset": ("batch_size", _dataset()),
+    "length of a dataset": ("batches", _dataset(lambda data: data.take(2)), _dataset()),
     "shape of a dataset": (
+        "of",
+        _dataset(),
         _dataset(lambda data: data.map(lambda x, y: (x[:, :4], y))),
-        _dataset(lambda data: data),
     ),
     "sharding policy": (
-        _dataset(lambda data: data),
+        "its own",
         _dataset(lambda data: with_policy(data, "OFF")),
+        _dataset(),
     ),
-    "examples of evaluate": (_calls(_evaluate()), _calls(_evaluate(16))),
     "own data of unequal length": (
-        _dataset(lambda data: with_policy(data, "OFF")),
+        "",
         _dataset(lambda data: with_policy(data.take(2), "OFF")),
+        _dataset(lambda data: with_policy(data, "OFF")),
     ),
+    # Callbacks.
+    "BackupAndRestore": (
+        "callbacks",
+        _callback(fastnet.callbacks.BackupAndRestore, "never made"),
+    ),
+    "EarlyStopping": ("callbacks", _callback(keras.callbacks.EarlyStopping, "loss")),
+    # Calls.
+    "evaluate first": ("`evaluate`", _calls(_evaluate(), None)),
+    "examples of evaluate": ("shape", _calls(_evaluate(16)), _calls(_evaluate())),
+    "predict of other batches": (
+        "batch_size",
+        _calls(_predict(4), None),
+        _calls(_predict()),
+    ),
+    # State.
+    "learning rate in a callback": (
+        "learning_rate: norm 0.05",
+        _at_epoch_end(lambda model: setattr(model.optimizer, "learning_rate", 0.01)),
+    ),
+    "weights in a callback": (
+        "at the end of epoch 1: sequential/dense/kernel: norm",
+        _at_epoch_end(_ones),
+    ),
+    "weights after a fit": (
+        "sequential/dense/kernel: norm",
+        _calls(None, _ones, None),
+        _calls(None, lambda model: None, None),
+    ),
+    "names of layers, progress and a monitor": ("", _may_differ),
 }
 
 
-def kinds() -> list[str]:
-    """Returns the names of all differences."""
-    return [*_CHANGES, *_PAIRS]
-
-
-def describe_differing(kind: str | None, *, last: bool) -> dict[str, Any]:
-    """Returns what a worker tells the others of itself when `fit` begins.
-
-    Args:
-        kind: The difference.
-        last: Whether it is the worker that differs.
-    """
+def describe_differing(kind: str, *, last: bool) -> dict[str, Any]:
+    """Returns what the last worker, or another, tells others when `fit` begins."""
     plan = _plan(kind, last)
     keras.utils.set_random_seed(7)
     model = _model(plan)
@@ -223,12 +227,10 @@ def train_differing(strategy: Any, *, kind: str | None) -> tuple[str, Any]:
 
 def _plan(kind: str | None, last: bool) -> Plan:
     plan = Plan()
-    common = change = _unchanged
-    if kind in _PAIRS:
-        common, change = _PAIRS[kind]
-    elif kind is not None:
-        common, change = _COMMON.get(kind, common), _CHANGES[kind]
-    (change if last else common)(plan)
+    if kind is not None:
+        _, change, *common = DIFFERENCES[kind]
+        for act in [change] if last else common:
+            act(plan)
     return plan
 
 

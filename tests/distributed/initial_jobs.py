@@ -21,10 +21,9 @@ def first_values(strategy: Any, *, way: str) -> list[list[float]]:
         optimizer = keras.optimizers.SGD(0.0)
         if way != "lazy loop":
             model.build((None, 3))
-    before = [float(np.sum(w)) for w in model.get_weights()]
     if way == "loaded on the chief" and strategy.rank == 0:
         model.set_weights([np.full(w.shape, 3.0) for w in model.get_weights()])
-        before = [float(np.sum(w)) for w in model.get_weights()]
+    before = [float(np.sum(w)) for w in model.get_weights()]
 
     def step(x: Any) -> None:
         with tf.GradientTape() as tape:

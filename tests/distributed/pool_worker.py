@@ -17,8 +17,7 @@ def divide_device(devices: int) -> None:
 
     All workers of a pool share the GPU (`make test-gpu`).
     """
-    gpus = tf.config.list_physical_devices("GPU")
-    if gpus:
+    if gpus := tf.config.list_physical_devices("GPU"):
         tf.config.experimental.enable_tensor_float_32_execution(False)
         part = tf.config.LogicalDeviceConfiguration(memory_limit=_GPU_MEGABYTES)
         tf.config.set_logical_device_configuration(gpus[0], [part] * devices)
@@ -38,7 +37,7 @@ def main() -> None:
     homes = [
         importlib.import_module(f"tests.distributed.{name}")
         for name in _JOBS
-        if (name == "keras_2_jobs") == IS_KERAS_2
+        if not IS_KERAS_2 or name in ("jobs", "keras_2_jobs")
     ]
     devices = int(os.environ["FASTNET_POOL_DEVICES"])
     strategy = None

@@ -11,15 +11,9 @@ from keras_fastnet._keras.keras_api import keras
 
 
 def program(strategy: Any, *, name: str, folder: str) -> dict[str, Any]:
-    """Runs a program in double precision.
+    """Runs a module of `tests/programs` in double precision.
 
-    Args:
-        strategy: The worker's.
-        name: A module of `tests/programs`.
-        folder: Where it may write; the same on all workers.
-
-    Returns:
-        What it returns.
+    All workers may write in `folder`.
     """
     before = keras.config.floatx()
     keras.config.set_floatx("float64")
@@ -32,12 +26,7 @@ def program(strategy: Any, *, name: str, folder: str) -> dict[str, Any]:
 
 
 def documented_script(strategy: Any, *, script: str, folder: str) -> float | None:
-    """Runs a script in a folder.
-
-    Args:
-        strategy: The worker's.
-        script: Its path.
-        folder: Where it may write; the same on all workers.
+    """Runs a script in a folder, in which all workers may write.
 
     Returns:
         The accuracy in the last epoch of its `fit`, if it has one.

@@ -68,13 +68,23 @@ def sum_on_grid(
     size = grid[0] * grid[1]
     if first >= size:
         return None
-    reducers = [
-        AllReducer(
-            bucket_sums,
-            bucket_bytes=bucket_bytes,
-            wire_dtype=wire_dtype and tf.as_dtype(wire_dtype),
+    # The sums of the strategy's transport.
+    shape, hosts = Grid(*grid), hosts or ["localhost"] * size
+    if strategy.extended.mpi is None:
+        nccl = strategy.extended.engine == "NCCL"
+        orders = [new_order(device) for device in devices] if nccl else None
+        bucket_sums = tensorflow_sums(
+            shape, hosts, devices, first, lambda _: algorithm, nccl_orders=orders
         )
-        for bucket_sums in sums_on(strategy, Grid(*grid), hosts, lambda _: algorithm)
+    else:
+        everyone = strategy.extended.mpi.communicator
+        peers = everyone.Create_group(everyone.group.Incl(range(size)))
+        poll = strategy.extended.monitor.poll
+        bucket_sums = mpi_sums(shape, hosts, peers, poll, lambda _: algorithm)
+    wire = wire_dtype and tf.as_dtype(wire_dtype)
+    reducers = [
+        AllReducer(each, bucket_bytes=bucket_bytes, wire_dtype=wire)
+        for each in bucket_sums
     ]
 
     def sums(tensors: list[list[tf.Tensor]]) -> list[list[tf.Tensor]]:
@@ -89,36 +99,16 @@ def sum_on_grid(
     return [[t.numpy() for t in tensors] for tensors in results]
 
 
-def sums_on(
-    strategy: Any, grid: Grid, hosts: Sequence[str] | None, algorithm_for: Any
-) -> Any:
-    """Returns the sums of the strategy's transport on a grid of the first ranks."""
-    extended = strategy.extended
-    hosts = hosts or ["localhost"] * grid.size
-    if extended.mpi is None:
-        devices = extended.worker_devices
-        first = strategy.rank * len(devices)
-        nccl = extended.engine == "NCCL"
-        orders = [new_order(device) for device in devices] if nccl else None
-        return tensorflow_sums(
-            grid, hosts, devices, first, algorithm_for, nccl_orders=orders
-        )
-    everyone = extended.mpi.communicator
-    members = everyone.group.Incl(range(grid.size))
-    peers = everyone.Create_group(members), extended.monitor.poll
-    return mpi_sums(grid, hosts, *peers, algorithm_for)
-
-
 def sum_of_unknown_shapes(strategy: Any, *, grid: tuple[int, int]) -> list[np.ndarray]:
     """Sums vectors whose length a function learns only when it runs."""
     rearrange(strategy, grid, ("torus",))
-    replica_sums = tf.function(
-        lambda x: strategy.run(
-            lambda t: tf.distribute.get_replica_context().all_reduce("SUM", t), (x,)
-        ),
-        input_signature=[tf.TensorSpec([None], tf.int32)],
-    )
-    return [replica_sums(tf.range(n) + strategy.rank).numpy() for n in (5, 12, 5)]
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int32)])
+    def sums(x: tf.Tensor) -> tf.Tensor:
+        context = tf.distribute.get_replica_context
+        return strategy.run(lambda: context().all_reduce("SUM", x))
+
+    return [sums(tf.range(n) + strategy.rank).numpy() for n in (5, 12, 5)]
 
 
 def rearrange(strategy: Any, grid: tuple[int, int], algorithms: Sequence[str]) -> None:
@@ -144,13 +134,7 @@ def fit_on_grid(
 class Collective(NamedTuple):
     """An operation that TensorFlow would run over NCCL.
 
-    Attributes:
-        kind: Its type.
-        key: Key of its group.
-        size: Ranks of its group.
-        dtype: What it sends.
-        hint: What is to carry it.
-        order: Which resource orders it among others.
+    `key` and `size` are its group's; the resource `order` orders it among others.
     """
 
     kind: str

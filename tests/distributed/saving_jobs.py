@@ -37,15 +37,8 @@ def large_network(strategy: Any) -> keras.Model:
     """Returns a trained model whose file takes a while to write."""
     with scope(strategy):
         layers = [keras.layers.Dense(600, "relu") for _ in range(3)]
-        model = keras.Sequential(
-            [
-                keras.Input((8,)),
-                *layers,
-                keras.layers.BatchNormalization(),
-                keras.layers.Dropout(0.5),
-                keras.layers.Dense(1),
-            ]
-        )
+        layers += [keras.layers.BatchNormalization(), keras.layers.Dropout(0.5)]
+        model = keras.Sequential([keras.Input((8,)), *layers, keras.layers.Dense(1)])
         model.compile("adam", "mse", metrics=["mae", keras.metrics.AUC()])
     x = np.random.default_rng(0).normal(size=(64, 8)).astype("float32")
     model.fit(x, x[:, :1] > 0, batch_size=32, verbose=0)
@@ -81,12 +74,7 @@ def damage(model: keras.Model, kind: str, path: str) -> str:
         else:
             loaded = _copy(model)
             loaded.load_weights(path)
-            same = all(
-                np.array_equal(mine, theirs)
-                for mine, theirs in zip(
-                    loaded.get_weights(), model.get_weights(), strict=True
-                )
-            )
+            same = all(map(np.array_equal, loaded.get_weights(), model.get_weights()))
     except Exception as error:
         return f"{type(error).__name__}: {error}"[:300]
     return "" if same else "other weights"
@@ -97,11 +85,7 @@ def _copy(model: keras.Model) -> keras.Model:
 
 
 def save_often(
-    strategy: Any,
-    *,
-    folder: str,
-    chief_alone: bool = False,
-    in_scope: bool = False,
+    strategy: Any, *, folder: str, chief_alone: bool, in_scope: bool
 ) -> dict[str, list[str]]:
     """Saves on all workers, or on the chief; returns what was wrong, by kind."""
     model = large_network(strategy)
@@ -132,9 +116,8 @@ def save_checkpoints(strategy: Any, *, folder: str) -> list[str]:
         strategy.fit_support.workers.gather(None, "the test")
         manager.save()
         copy = _copy(model)
-        tf.train.Checkpoint(model=copy).restore(
-            manager.latest_checkpoint
-        ).expect_partial()
+        restoring = tf.train.Checkpoint(model=copy)
+        restoring.restore(manager.latest_checkpoint).expect_partial()
         same = map(np.array_equal, copy.get_weights(), model.get_weights())
         found.append("" if all(same) else "other weights")
     strategy.fit_support.workers.gather(None, "the test")
@@ -200,11 +183,7 @@ def download(strategy: Any, *, folder: str) -> tuple[bool, int]:
 
 
 def extract_again(strategy: Any, *, folder: str) -> tuple[list[str], bool]:
-    """Returns what an archive leaves behind, and whether its file was written upon.
-
-    Args:
-        folder: Where each worker keeps its own archive.
-    """
+    """Returns what an archive leaves behind, and whether its file was written upon."""
     folder = os.path.join(folder, f"worker-{strategy.rank}")
     os.makedirs(folder)
     source = os.path.join(folder, "data.tar")

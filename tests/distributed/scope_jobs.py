@@ -108,15 +108,11 @@ def second_strategy(strategy: Any) -> str:
 def own_loop(strategy: Any, *, where: str) -> Any:
     """Takes two steps of a loop; returns the weights, or the error."""
     x, y = data(8)
-    if where in ("outside", "alone"):
-        model, optimizer = network(), keras.optimizers.SGD(0.1)
-    elif where == "optimizer outside":
+    outside = where in ("outside", "alone")
+    with scope(None if outside else strategy):
+        model = network()
+    with scope(None if outside or where == "optimizer outside" else strategy):
         optimizer = keras.optimizers.SGD(0.1)
-        with strategy.scope():
-            model = network()
-    else:
-        with strategy.scope():
-            model, optimizer = network(), keras.optimizers.SGD(0.1)
 
     def step() -> None:
         with tf.GradientTape() as tape:
@@ -132,12 +128,9 @@ def own_loop(strategy: Any, *, where: str) -> Any:
         for _ in range(2):
             if where in ("optimizer outside", "summed"):
                 strategy.run(step)
-            elif where == "inside":
+            elif "inside" in where:
                 with strategy.scope():
-                    step()
-            elif where == "function inside":
-                with strategy.scope():
-                    tf.function(step)()
+                    (tf.function(step) if where == "function inside" else step)()
             elif where == "alone":
                 with fastnet.train_alone():
                     step()

@@ -1,8 +1,6 @@
 """Jobs of `tests/equality/ways.py`: models with their own steps, logs and loops."""
 
-import contextlib
 import functools
-import io
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +9,6 @@ import numpy as np
 import tensorflow as tf
 
 from keras_fastnet._keras.keras3 import TensorFlowTrainer
-from tests.distributed import jobs
 from tests.distributed.jobs import large_batch, scope, state
 
 
@@ -22,28 +19,15 @@ def numbers(count: int = 22) -> tuple[np.ndarray, np.ndarray]:
 
 
 def trained(
-    model: keras.Model, x: Any, y: Any = None, batch_size: int = 5, **options: Any
+    model: keras.Model, x: Any, y: Any = None, batch_size: int | None = 5
 ) -> dict[str, Any]:
     """Trains for two epochs, and says what came out.
 
     The last of the batches is smaller, and smaller than others is a worker's share.
     """
-    options = {"epochs": 2, "shuffle": False, "verbose": 0, **options}
-    history = model.fit(x, y, batch_size=batch_size, **options).history
+    options = {"epochs": 2, "shuffle": False, "verbose": 0}
+    history = model.fit(x, y, batch_size, **options).history
     return {"weights": model.get_weights(), "history": history}
-
-
-def printed(strategy: Any, *, by: str, **settings: Any) -> str:
-    """Returns what a job of this module or of `jobs` prints.
-
-    Args:
-        strategy: The worker's.
-        by: The job's name.
-        **settings: Its arguments.
-    """
-    with contextlib.redirect_stdout(io.StringIO()) as output:
-        {**vars(jobs), **globals()}[by](strategy, **settings)
-    return output.getvalue()
 
 
 class Adversaries(keras.Model):
@@ -327,18 +311,15 @@ def callbacks_of_a_loop(strategy: Any) -> dict[str, Any]:
     stopping = keras.callbacks.EarlyStopping("loss", patience=1)
     callbacks = keras.callbacks.CallbackList([stopping], model=model, epochs=4)
     callbacks.on_train_begin()
-    epochs = []
     for epoch in range(4):
-        logs = {"loss": 1.0}
         callbacks.on_epoch_begin(epoch)
         callbacks.on_train_batch_begin(0)
-        callbacks.on_train_batch_end(0, logs)
-        callbacks.on_epoch_end(epoch, logs)
-        epochs.append(epoch)
+        callbacks.on_train_batch_end(0, {"loss": 1.0})
+        callbacks.on_epoch_end(epoch, {"loss": 1.0})
         if getattr(model, "stop_training", False):
             break
     callbacks.on_train_end()
-    return {"epochs": epochs}
+    return {"last epoch": epoch}
 
 
 class Contrasted(keras.Sequential):
@@ -364,13 +345,10 @@ class Contrasted(keras.Sequential):
 
 def fit_contrasted(strategy: Any, *, run_eagerly: bool) -> dict[str, Any]:
     """Trains with collectives in the loss, on unequal shares; one device has none."""
-    x, y = numbers(21)
-    single = tf.distribute.OneDeviceStrategy("/CPU:0")
-    with scope(strategy or single):
+    with scope(strategy or tf.distribute.OneDeviceStrategy("/CPU:0")):
         model = Contrasted([keras.Input((4,)), keras.layers.Dense(3, "tanh")])
         model.compile(keras.optimizers.SGD(0.1), "mse", run_eagerly=run_eagerly)
-    history = model.fit(x, y, batch_size=7, epochs=2, shuffle=False, verbose=0)
-    return {**state(model), "history": history.history}
+    return trained(model, *numbers(21), batch_size=7)
 
 
 class OwnUpdates(keras.Sequential):
@@ -423,10 +401,7 @@ def fit_own_updates(
 ) -> dict[str, Any]:
     """Trains without an optimizer's update, or with one of other gradients.
 
-    Args:
-        strategy: The worker's.
-        kind: What is done with gradients.
-        reduced: Whether they are means over all replicas before.
+    These are means over all replicas if `reduced`.
     """
     x, y = numbers()
     with scope(strategy):
@@ -586,13 +561,9 @@ def fit_tallies(strategy: Any) -> dict[str, Any]:
         ]
         model.compile(keras.optimizers.SGD(0.1), "binary_crossentropy", metrics=kinds)
     results = trained(model, x, y)
-    tested = model.evaluate(x, y, batch_size=5, verbose=0)
     # Integers as numbers that `assert_equal` compares relatively.
-    return {
-        **results,
-        "evaluate": tested,
-        "tallies": [float(np.sum(w)) for w in results["weights"]],
-    }
+    results["tallies"] = [float(np.sum(w)) for w in results["weights"]]
+    return {**results, "evaluate": model.evaluate(x, y, batch_size=5, verbose=0)}
 
 
 def fit_with_noise(

@@ -38,13 +38,7 @@ PROGRAMS: list[graph_pb2.GraphDef] = []
 
 
 def strategy(cores: int) -> keras_fastnet.TPUStrategy:
-    """Returns the strategy of a TPU system of logical CPUs.
-
-    To be called before TensorFlow runs.
-
-    Args:
-        cores: How many.
-    """
+    """Returns the strategy of a TPU system, before TensorFlow runs."""
     tf.config.set_logical_device_configuration(
         tf.config.list_physical_devices("CPU")[0],
         [tf.config.LogicalDeviceConfiguration()] * cores,
@@ -61,12 +55,7 @@ def strategy(cores: int) -> keras_fastnet.TPUStrategy:
 
 
 class Resolver(tf.distribute.cluster_resolver.TPUClusterResolver):
-    """Describes a TPU system that is not there.
-
-    Args:
-        cores: Number of cores.
-        hosts: Number of hosts.
-    """
+    """Describes a TPU system that is not there."""
 
     def __init__(self, cores: int, hosts: int = 1):
         self._cores = cores
@@ -90,13 +79,7 @@ def replicate(
 ) -> list[Any]:
     """Runs a program on all cores; in the place of TensorFlow's function.
 
-    Args:
-        computation: The program.
-        inputs: Its arguments, by core.
-        **options: TensorFlow's.
-
-    Returns:
-        Its results, by core.
+    Arguments and results are by core.
     """
     traced = Traced.of(computation, inputs, **options)
     PROGRAMS.append(traced.program())
@@ -145,13 +128,7 @@ class Traced:
     def of(
         cls, computation: Callable[..., Any], inputs: list[Any], **options: Any
     ) -> "Traced":
-        """Traces a program.
-
-        Args:
-            computation: The program.
-            inputs: Its arguments, by core.
-            **options: TensorFlow's.
-        """
+        """Traces a program, whose arguments are by core."""
         returned: list[Any] = []
 
         def trace() -> None:
@@ -163,12 +140,9 @@ class Traced:
     def __post_init__(self) -> None:
         self.graph_def = self.graph.as_graph_def(add_shapes=True)
         nodes = {node.name: node for node in self.graph_def.node}
-        self._border = {n.name: n for n in nodes.values() if n.op in _BORDER}
-        self.own = {
-            name: node
-            for name, node in nodes.items()
-            if "_tpu_replicate" in node.attr and name not in self._border
-        }
+        self._border = {n: node for n, node in nodes.items() if node.op in _BORDER}
+        inside = {n: node for n, node in nodes.items() if "_tpu_replicate" in node.attr}
+        self.own = {n: node for n, node in inside.items() if n not in self._border}
         self._functions = {f.signature.name for f in self.graph_def.library.function}
         # All copies of a sum have the same.
         self._keys: dict[Any, int] = {}
@@ -185,11 +159,7 @@ class Traced:
         return program
 
     def result(self, tensor: tf.Tensor) -> str:
-        """Returns the name of a core's result among the copies.
-
-        Args:
-            tensor: What TensorFlow returned for it.
-        """
+        """Returns the name among the copies of what TensorFlow returned for a core."""
         while tensor.op.type != "TPUReplicatedOutput":
             (tensor,) = tensor.op.inputs
         return f"{self.prefix(tensor.value_index)}{tensor.op.inputs[0].name}"
@@ -221,20 +191,11 @@ class Traced:
         return copied
 
     def prefix(self, core: int) -> str:
-        """Returns how the names of a core's copies begin.
-
-        Args:
-            core: Its number.
-        """
+        """Returns how the names of a core's copies begin."""
         return f"core{core}/"
 
     def copy_of(self, node: node_def_pb2.NodeDef, core: int) -> node_def_pb2.NodeDef:
-        """Returns a core's copy of a node of the program.
-
-        Args:
-            node: The node.
-            core: The core's number.
-        """
+        """Returns a core's copy of a node of the program."""
         copy = node_def_pb2.NodeDef()
         copy.CopyFrom(node)
         copy.name = self.prefix(core) + node.name
@@ -256,12 +217,7 @@ class Traced:
         return name
 
     def set_attributes(self, node: node_def_pb2.NodeDef, core: int) -> None:
-        """Removes a copied node's marks of TPUs; makes it call a core's functions.
-
-        Args:
-            node: The copy.
-            core: The core's number.
-        """
+        """Removes a copied node's marks of TPUs; makes it call a core's functions."""
         for name in ("_tpu_replicate", "_class"):
             node.attr.pop(name, None)
         if node.op in ("If", "StatelessIf", "While", "StatelessWhile"):
@@ -291,13 +247,8 @@ class Traced:
         copy.node_def.extend(nodes)
 
     def _with_sums(
-        self,
-        nodes: Iterable[node_def_pb2.NodeDef],
-        function: str,
-        core: int,
-        *,
-        own: str,
-    ) -> list[node_def_pb2.NodeDef]:
+        self, nodes: Iterable[Any], function: str, core: int, *, own: str
+    ) -> list[Any]:
         """Places nodes on a core's CPU, with collectives that run on CPUs."""
         device = f"{_HOST}CPU:{core}"
         placed = []
@@ -308,13 +259,10 @@ class Traced:
                 continue
             place = function, node.name.removeprefix(self.prefix(core))
             key = self._keys.setdefault(place, next(_keys))
+            values = {"size": self.cores, "group": _GROUP, "key": key}
             numbers = [
                 _constant(f"{node.name}_{name}", number, device)
-                for name, number in (
-                    ("size", self.cores),
-                    ("group", _GROUP),
-                    ("key", key),
-                )
+                for name, number in values.items()
             ]
             value, *rest = node.input
             total = node_def_pb2.NodeDef(
@@ -330,11 +278,7 @@ class Traced:
 
 
 def source_of(name: str) -> str:
-    """Returns the node that an input is of.
-
-    Args:
-        name: Of the input.
-    """
+    """Returns the name of the node that an input is of."""
     return name.lstrip("^").split(":")[0]
 
 

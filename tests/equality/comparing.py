@@ -34,7 +34,7 @@ def assert_equal(
             if name in apart:
                 continue
             if name != "weights":
-                _compare(found[name], expected, name)
+                compare(found[name], expected, name)
                 continue
             for mine, first in zip(found[name], several[0][name], strict=True):
                 np.testing.assert_array_equal(mine, first)
@@ -42,20 +42,32 @@ def assert_equal(
                 np.testing.assert_allclose(mine, theirs, rtol=rtol, atol=atol * scale)
 
 
-def _compare(found: Any, expected: Any, name: str) -> None:
+def compare(
+    found: Any, expected: Any, name: str, rtol: float = 1e-4, atol: float = 1e-5
+) -> None:
+    """Asserts that results in dicts and lists are alike.
+
+    Args:
+        found: The results.
+        expected: The reference, in the same structure.
+        name: Of the results, for the message.
+        rtol: Relative tolerance of numbers.
+        atol: Their absolute tolerance: a sum of zero leaves rounding errors.
+    """
     if isinstance(expected, dict):
         assert found.keys() == expected.keys(), name
         for key, value in expected.items():
-            _compare(found[key], value, f"{name}/{key}")
+            compare(found[key], value, f"{name}/{key}", rtol, atol)
     elif isinstance(expected, list) and not _is_numbers(expected):
         assert len(found) == len(expected), name
         for mine, theirs in zip(found, expected, strict=True):
-            _compare(mine, theirs, name)
+            compare(mine, theirs, name, rtol, atol)
     elif expected is None or isinstance(expected, str | tuple):
         assert found == expected, name
     else:
-        # A sum of zero leaves rounding errors.
-        np.testing.assert_allclose(found, expected, 1e-4, 1e-5, err_msg=name)
+        np.testing.assert_allclose(
+            found, expected, rtol, atol, equal_nan=False, err_msg=name
+        )
 
 
 def _is_numbers(values: list[Any]) -> bool:

@@ -6,22 +6,18 @@ import pytest
 
 pytestmark = pytest.mark.distributed
 
-COUNT, BATCH, EPOCHS = 22, 8, 3
+COUNT, EPOCHS = 22, 3
 
 
-def global_batches(results):
-    """Puts the workers' shares together: rows by epoch and step."""
+def numbers(results):
+    """Returns the examples of global batches, by epoch and step."""
     return [
         [
-            list(itertools.chain(*(share[epoch][step] for share in results)))
-            for step in range(len(results[0][epoch]))
+            [row[0] for share in step for row in share]
+            for step in zip(*epoch, strict=True)
         ]
-        for epoch in range(EPOCHS)
+        for epoch in zip(*results, strict=True)
     ]
-
-
-def numbers(batches):
-    return [[[row[0] for row in step] for step in epoch] for epoch in batches]
 
 
 # tests/batches/test_keras_order.py has arrays with a seed.
@@ -31,14 +27,14 @@ def numbers(batches):
     ids=str,
 )
 def shuffled(request, two_workers):
-    data, seed = request.param
-    settings = {"data": data, "seed": seed, "count": COUNT, "batch_size": BATCH}
-    return settings, two_workers.run("shares_seen", **settings, epochs=EPOCHS)
+    settings = dict(zip(("data", "seed"), request.param, strict=True))
+    return settings, two_workers.run("shares_seen", **settings)
 
 
 def test_every_example_once_in_every_epoch_in_an_order_of_its_own(shuffled):
     _, results = shuffled
-    epochs = numbers(global_batches(results))
+    epochs = numbers(results)
+    assert len(epochs) == EPOCHS
     for epoch in epochs:
         assert [len(step) for step in epoch] == [8, 8, 6]
         assert sorted(itertools.chain(*epoch)) == list(range(COUNT))
@@ -47,20 +43,14 @@ def test_every_example_once_in_every_epoch_in_an_order_of_its_own(shuffled):
 
 def test_a_seed_gives_the_same_order_again(shuffled, two_workers):
     settings, results = shuffled
-    again = two_workers.run("shares_seen", **settings, epochs=EPOCHS)
-    same = numbers(global_batches(results)) == numbers(global_batches(again))
+    again = two_workers.run("shares_seen", **settings)
+    same = numbers(results) == numbers(again)
     assert same == (settings["seed"] is not None)
 
 
 @pytest.mark.parametrize("cluster", ["two_workers", "two_by_two"])
 def test_augmentation_is_each_workers_own_and_new_in_every_epoch(request, cluster):
-    workers = request.getfixturevalue(cluster)
-    results = workers.run("shares_seen", data="augmented", count=COUNT)
-    drawn = [
-        row[1]
-        for result in results
-        for epoch in result
-        for step in epoch
-        for row in step
-    ]
+    results = request.getfixturevalue(cluster).run("shares_seen", data="augmented")
+    steps = [step for result in results for epoch in result for step in epoch]
+    drawn = [row[1] for step in steps for row in step]
     assert len(drawn) == len(set(drawn)) == COUNT * EPOCHS

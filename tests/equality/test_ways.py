@@ -8,10 +8,8 @@ the rest.
 import functools
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
 
-from keras_fastnet._keras.keras_api import keras
 from tests.distributed.worker_pool import POOLS
 from tests.equality.comparing import assert_equal
 from tests.equality.ways import BEFORE_A_RELEASE, CLUSTERS, QUICK, WAYS
@@ -32,25 +30,14 @@ def cells():
 
 
 @functools.cache
-def activity_is_summed():
-    """Returns whether Keras adds up an activity regularizer over the examples."""
-    layer = keras.layers.Activation("linear", activity_regularizer="l2")
-    layer(np.ones((2, 1)))
-    return float(layer.losses[0]) > 0.015
-
-
-@functools.cache
 def on_one_device(name):
     way = WAYS[name]
-    settings = way.settings if way.reference is None else way.reference
-    return POOLS["one_device"].run(way.job, **settings)
+    return POOLS["one_device"].run(way.job, **way.on_one_device())
 
 
 @pytest.mark.parametrize(("name", "cluster"), list(cells()))
 def test_equals_one_device(request, one_device, name, cluster):
     way = WAYS[name]
-    if way.activity and activity_is_summed():
-        pytest.skip("this Keras does not divide activity regularizers")
     workers = request.getfixturevalue(cluster)
     if workers is one_device:
         several = workers.run(way.job, **way.settings)

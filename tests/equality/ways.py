@@ -20,8 +20,6 @@ class Way:
         apart: Names of results that are not compared.
         rtol: Relative tolerance of the weights.
         clusters: On what it is run.
-        activity: Whether a layer has an activity regularizer. Early Keras 3 does not
-            divide it by the batch size (docs/traps.md).
     """
 
     job: str
@@ -30,21 +28,18 @@ class Way:
     apart: tuple[str, ...] = ()
     rtol: float = 1e-5
     clusters: tuple[str, ...] = CLUSTERS
-    activity: bool = False
+
+    def on_one_device(self) -> dict[str, Any]:
+        """Returns the arguments of its job on one device."""
+        return self.settings if self.reference is None else self.reference
 
 
 def _fit(reference: dict[str, Any] | None = None, **settings: Any) -> Way:
     return Way("fit", settings, reference)
 
 
-def _options(**options: Any) -> Way:
-    settings = {"optimizer": "lars", "optimizer_options": options, "epochs": 2}
-    return Way("fit", settings)
-
-
-def _clipped(**options: Any) -> Way:
-    # Not LARS, which is indifferent to a gradient's length.
-    return _fit(optimizer_options=options, epochs=2)
+def _options(optimizer: str = "sgd", **options: Any) -> Way:
+    return _fit(optimizer=optimizer, optimizer_options=options, epochs=2)
 
 
 # Two updates of 8 micro-batches of 32 in an epoch, and one of what is left: three
@@ -78,10 +73,8 @@ def _own(job: str, **settings: Any) -> Way:
 
 EMA = {"use_ema": True, "ema_momentum": 0.8, "ema_overwrite_frequency": 2}
 
-ARRAYS = _fit(optimizer="lars", epochs=4)
-
 DATA = {
-    "arrays": ARRAYS,
+    "arrays": _fit(optimizer="lars", epochs=4),
     "arrays that do not divide": _fit(optimizer="lars", count=70),
     "a last batch of one example": _fit(optimizer="lars", count=65, data="known"),
     "a dropped remainder": _fit(count=70, data="dropped", epochs=2),
@@ -101,7 +94,7 @@ DATA = {
         {"fit_options": {"steps_per_epoch": 2}, "data": "known"},
     ),
     "class weights": _fit(fit_options={"class_weight": {0: 1.0, 1: 3.0}}, count=70),
-    "nested inputs, weights, metrics": Way("fit_structures", {"count": 70}),
+    "nested inputs, weights, metrics": Way("fit_structures"),
     # A worker alone takes no share early.
     "image files": Way("fit_image_files", clusters=CLUSTERS[:1]),
     "train_on_batch": Way("on_batch"),
@@ -122,11 +115,12 @@ OPTIMIZERS = {
         )
         for name in ("AdamW", "Lion", "Muon", "Schedule-free")
     },
-    "clipnorm": _clipped(clipnorm=1e-2),
-    "global_clipnorm": _clipped(global_clipnorm=1e-2),
-    "clipvalue": _clipped(clipvalue=1e-3),
-    "accumulation": _options(gradient_accumulation_steps=3),
-    "EMA": _options(**EMA),
+    # Not LARS, which is indifferent to a gradient's length.
+    "clipnorm": _options(clipnorm=1e-2),
+    "global_clipnorm": _options(global_clipnorm=1e-2),
+    "clipvalue": _options(clipvalue=1e-3),
+    "accumulation": _options("lars", gradient_accumulation_steps=3),
+    "EMA": _options("lars", **EMA),
     "batch normalization": _fit(normalization="synchronized", count=70),
     # 11 batches, the last of 10 examples.
     **{
@@ -152,7 +146,7 @@ LOSSES = {
     "an added loss": _loss("added"),
     "an added loss by example": _loss("added_by_example"),
     "a penalty": _loss("penalty"),
-    "an activity regularizer": Way("fit_loss", {"kind": "activity"}, activity=True),
+    "an activity regularizer": _loss("activity"),
 }
 
 MICRO_BATCHES = {

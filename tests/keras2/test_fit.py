@@ -3,54 +3,57 @@
 import numpy as np
 import pytest
 
+from keras_fastnet.callbacks import BatchGrowth, LearningRateWarmup, TrustRatioMonitor
+from tests.distributed import jobs, keras_2_jobs
 from tests.distributed.worker_pool import WorkerError
 from tests.equality.comparing import assert_equal
 
-GROWTH = {0: 16, 1: 32, 2: 96}
-LARGE = {"optimizer": "large", "epochs": 2}
+LARGE = {"accumulation_steps": 2, "epochs": 2}
 SMOKE = (
-    {"optimizer": "lars"},
+    {},
     LARGE,
-    {"optimizer": "growing", "phases": GROWTH, "batch_size": 16},
+    {"accumulation_steps": 1, "phases": {0: 16, 1: 32, 2: 96}, "batch_size": 16},
 )
+
+
+def fit(pool, *, phases=None, steps_per_epoch=None, **settings):
+    """Trains by LARS with a warm-up, and validates on arrays."""
+    callbacks = [LearningRateWarmup(2.0, 1.5)]
+    if phases:
+        callbacks.append(BatchGrowth(phases))
+    options = {"callbacks": callbacks, "steps_per_epoch": steps_per_epoch}
+    if "data" not in settings:
+        options["validation_data"] = jobs.examples(40, seed=1)
+    return pool.run("fit", optimizer="lars", fit_options=options, **settings)
 
 
 @pytest.mark.parametrize(
     ("cluster", "settings"),
     [
         *(pytest.param("two_workers", each, marks=pytest.mark.smoke) for each in SMOKE),
-        ("two_workers", {"optimizer": "clipped", "data": "dataset"}),
-        ("two_workers", {"count": 74, "optimizer": "growing", "phases": {0: 32}}),
-        ("two_workers", {**LARGE, "steps_per_epoch": 2, "data": "dataset"}),
+        (
+            "two_workers",
+            {"optimizer_options": {"global_clipnorm": 0.5}, "data": "dropped"},
+        ),
+        ("two_workers", {"count": 74, "accumulation_steps": 1, "phases": {0: 32}}),
+        ("two_workers", {**LARGE, "steps_per_epoch": 2, "data": "dropped"}),
         ("one_by_two", LARGE),
     ],
     ids=str,
 )
 def test_a_cluster_equals_one_device(request, one_device, cluster, settings):
-    found = request.getfixturevalue(cluster).run("fit_with_keras_2", **settings)
-    alone = one_device.run("fit_with_keras_2", **settings)
-    assert_equal(alone, found, apart=("printed",))
-    assert all(result["printed"] == "" for result in found[1:])
-
-
-@pytest.mark.smoke
-def test_growth_equals_separate_fits(one_device, two_workers):
-    settings = {"optimizer": "growing", "batch_size": 16, "phases": GROWTH}
-    (alone,) = one_device.run("fits_of_growing_batches", sizes=list(GROWTH.values()))
-    grown = two_workers.run("fit_with_keras_2", **settings, warmup=False)
-    for mine, theirs in zip(grown[0]["weights"], alone["weights"], strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-5)
-    assert [result["updates"] for result in grown] == [6 + 3 + 1] * 2
+    found = fit(request.getfixturevalue(cluster), **settings)
+    assert_equal(fit(one_device, **settings), found)
 
 
 def test_a_workers_own_data(two_workers):
-    settings = {"optimizer": "growing", "data": "from function", "phases": {0: 64}}
-    found = two_workers.run("fit_with_keras_2", **settings)
-    assert "global batch 64 = 2 x 32" in found[0]["printed"]
-    assert "with Keras 2" not in found[0]["printed"]
-    assert found[0]["updates"] == 2 * 3
-    for mine, theirs in zip(*(result["weights"] for result in found), strict=True):
+    first, second = two_workers.run("fit_own_shares")
+    assert first["iterations"] == 2 * 3
+    for mine, theirs in zip(first["weights"], second["weights"], strict=True):
         np.testing.assert_array_equal(mine, theirs)
+    chief, _ = two_workers.run("printed", by=keras_2_jobs.fit_own_shares)
+    assert "global batch 64 = 2 x 32" in chief
+    assert "with Keras 2" not in chief
 
 
 @pytest.mark.parametrize(
@@ -58,52 +61,51 @@ def test_a_workers_own_data(two_workers):
     [
         ({"count": 73}, "batches of 32, the last of 9, on 2 replicas"),
         ({"count": 74}, ""),
-        ({"data": "shuffled"}, "batches of unknown sizes, on 2"),
-        ({"data": "dataset"}, ""),
+        ({"data": "known"}, "batches of unknown sizes, on 2"),
+        ({"data": "dropped"}, ""),
     ],
     ids=str,
 )
 def test_unequal_weights_are_reported(two_workers, settings, told):
-    printed = two_workers.run("fit_with_keras_2", epochs=1, **settings)[0]["printed"]
-    assert ("with Keras 2 all replicas, and all batches" in printed) == bool(told)
-    assert told in printed
+    chief, other = two_workers.run("printed", by=jobs.fit, epochs=1, **settings)
+    assert ("with Keras 2 all replicas, and all batches" in chief) == bool(told)
+    assert told in chief
+    assert other == ""
 
 
 def test_shuffled_arrays_equal_one_device(one_device, two_workers):
-    (alone,) = one_device.run("seeded_fit", seeds=[3, 3])
-    for found in two_workers.run("seeded_fit", seeds=[3, 3]):
-        for mine, theirs in zip(found, alone, strict=True):
-            np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-5)
+    settings = {"fit_options": {"shuffle": True}}
+    assert_equal(one_device.run("fit", **settings), two_workers.run("fit", **settings))
     with pytest.raises(WorkerError, match="must set the same seed to shuffle"):
-        two_workers.run("seeded_fit", seeds=[0, 1])
+        two_workers.run("fit_with_own_seed")
 
 
 def test_each_replica_drops_other_units(two_workers):
-    first, second = two_workers.run("masks")
-    assert len(first) == len(second) == 3
-    assert all(mine != theirs for mine, theirs in zip(first, second, strict=True))
-    assert first[0] != first[1]
+    masks = np.concatenate(two_workers.run("dropout_masks", seed=5))
+    assert len(np.unique(masks.reshape(4, 64), axis=0)) == 4
 
 
 def test_a_model_outside_of_the_scope_is_not_trained(two_workers):
-    with pytest.raises(WorkerError, match="must be made within"):
-        two_workers.run("outside_of_the_scope")
+    for text in two_workers.run("refusal", case="no scope"):
+        assert "must be made within" in text
 
 
-def test_an_overflow_on_one_worker_skips_the_update_on_all(two_workers):
-    # Row 0 is the first worker's, row 31 the second's.
-    expected = [(8.0, 1), (4.0, 1), (2.0, 1)]
-    for found in two_workers.run("loss_scales", rows=[0, 31]):
-        assert found == expected
+@pytest.mark.parametrize("steps", [1, 2])
+def test_an_overflow_on_one_worker_skips_the_update_on_all(two_workers, steps):
+    for result in two_workers.run("overflow", accumulation_steps=steps):
+        for before, after in zip(result["before"], result["after"], strict=True):
+            np.testing.assert_array_equal(before, after)
+        assert (result["scale"], result["updates"]) == (2.0**14, 0)
 
 
 def test_trust_ratios(one_device, two_workers):
-    (alone,) = one_device.run("trust_ratios")
-    assert alone["trust_ratio_min"][0] > 0
-    for found in two_workers.run("trust_ratios"):
-        assert found.keys() == alone.keys()
-        for name, values in alone.items():
-            np.testing.assert_allclose(found[name], values, rtol=1e-3, err_msg=name)
+    settings = {
+        "optimizer": "lars",
+        "fit_options": {"callbacks": [TrustRatioMonitor()]},
+    }
+    (alone,) = one_device.run("fit", **settings)
+    assert alone["history"]["trust_ratio_min"][0] > 0
+    assert_equal([alone], two_workers.run("fit", **settings))
 
 
 @pytest.mark.parametrize("suffix", [".keras", ""])

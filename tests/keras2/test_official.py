@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import keras_fastnet
 from keras_fastnet import LARS
-from tests.distributed.keras_2_jobs import examples, network
+from tests.distributed.jobs import compiled_network, examples
 
 theirs = pytest.importorskip("official.modeling.optimization.lars")
 
@@ -78,6 +78,6 @@ def test_official_configures_rate_and_optimizer():
     )
     keras_fastnet.TorusStrategy()
     lars = LARS(factory.build_learning_rate())
-    network(None, lambda: lars).fit(*examples(96), 32, epochs=2, verbose=0)
+    compiled_network(None, lambda: lars).fit(*examples(96), 32, epochs=2, verbose=0)
     rate = factory.build_learning_rate()(tf.constant(5))
     np.testing.assert_allclose(lars.learning_rate, rate, rtol=1e-5)

@@ -6,7 +6,8 @@ import pytest
 import keras_fastnet
 from keras_fastnet import LARS, LargeBatchOptimizer
 from keras_fastnet._keras.keras_api import keras
-from tests.distributed.keras_2_jobs import examples, network
+from keras_fastnet._keras.scopes import STRATEGIES
+from tests.distributed.jobs import compiled_network, examples
 
 pytestmark = pytest.mark.smoke
 
@@ -16,10 +17,16 @@ def strategy():
     return keras_fastnet.TorusStrategy()
 
 
-def weights(optimizer, batch_size=32, epochs=2):
+def fit(model, batch_size=32, **options):
+    model.fit(*examples(96), batch_size, shuffle=False, verbose=0, **options)
+
+
+def weights(optimizer, *batch_sizes, **options):
+    """Returns the weights after an epoch with each batch size."""
     keras.utils.set_random_seed(0)
-    model = network(None, lambda: optimizer)
-    model.fit(*examples(96), batch_size, epochs=epochs, shuffle=False, verbose=0)
+    model = compiled_network(None, lambda: optimizer)
+    for epoch, size in enumerate(batch_sizes):
+        fit(model, size, initial_epoch=epoch, epochs=epoch + 1, **options)
     return model.get_weights()
 
 
@@ -29,14 +36,12 @@ def assert_close(found, expected):
 
 
 def test_large_batch_optimizer_needs_a_strategy():
-    from keras_fastnet._keras.scopes import STRATEGIES
-
     # Others keep the process's strategy, which the next test gets again.
     kept = list(STRATEGIES)
     STRATEGIES.clear()
     try:
         with pytest.raises(ValueError, match="LargeBatchOptimizer needs a strategy"):
-            weights(LargeBatchOptimizer(LARS(1.0)))
+            weights(LargeBatchOptimizer(LARS(1.0)), 32)
     finally:
         STRATEGIES.update(kept)
 
@@ -60,14 +65,22 @@ def test_arguments_of_keras_3_raise(argument):
 )
 def test_micro_batches_equal_one_batch(strategy, make):
     parts = LargeBatchOptimizer(make(), 2)
-    assert_close(weights(parts, 16), weights(make(), 32))
+    assert_close(weights(parts, 16, 16), weights(make(), 32, 32))
     assert parts.iterations.numpy() == 6
+
+
+def test_growth_equals_separate_fits(strategy):
+    growing = LargeBatchOptimizer(LARS(2.0))
+    growth = keras_fastnet.callbacks.BatchGrowth({0: 16, 1: 32, 2: 96})
+    grown = weights(growing, 16, 16, 16, callbacks=[growth])
+    assert_close(grown, weights(LARS(2.0), 16, 32, 96))
+    assert growing.iterations.numpy() == 6 + 3 + 1
 
 
 def test_an_epoch_ends_with_an_update(strategy):
     # Three batches: two updates, of two batches and of one.
-    model = network(None, lambda: LargeBatchOptimizer(LARS(1.0), 2))
-    model.fit(*examples(96), 32, epochs=3, verbose=0, validation_data=examples(8))
+    model = compiled_network(None, lambda: LargeBatchOptimizer(LARS(1.0), 2))
+    fit(model, epochs=3, validation_data=examples(8))
     assert model.optimizer.iterations.numpy() == 6
 
 
@@ -77,11 +90,12 @@ def test_a_saved_model_continues_training(strategy, tmp_path, suffix, large):
     schedule = keras.optimizers.schedules.PolynomialDecay(2.0, 100)
     lars = LARS(schedule, momentum=0.8, exclude_from_adaptation=["dense_1"])
     keras.backend.clear_session()
-    model = network(None, lambda: LargeBatchOptimizer(lars, 2) if large else lars)
-    model.fit(*examples(96), 32, shuffle=False, verbose=0)
+    optimizer = LargeBatchOptimizer(lars, 2) if large else lars
+    model = compiled_network(None, lambda: optimizer)
+    fit(model)
     model.save(tmp_path / f"model{suffix}")
     loaded = keras.models.load_model(tmp_path / f"model{suffix}")
     assert loaded.optimizer.get_config() == model.optimizer.get_config()
     for one in (model, loaded):
-        one.fit(*examples(96), 32, epochs=2, shuffle=False, verbose=0)
+        fit(one, epochs=2)
     assert_close(loaded.get_weights(), model.get_weights())

@@ -17,39 +17,23 @@ def table(count, seed):
     return tf.data.Dataset.from_tensor_slices((columns, target))
 
 
-def numerical(values, name, dataset):
-    normalizer = layers.Normalization()
-    feature = dataset.map(lambda x, y: x[name]).map(lambda x: tf.expand_dims(x, -1))
-    normalizer.adapt(feature)
-    return normalizer(values)
-
-
-def categorical(values, name, dataset, is_string):
-    kind = layers.StringLookup if is_string else layers.IntegerLookup
-    lookup = kind(output_mode="multi_hot")
-    feature = dataset.map(lambda x, y: x[name]).map(lambda x: tf.expand_dims(x, -1))
-    lookup.adapt(feature)
-    return lookup(values)
-
-
 def train(strategy, folder):
     training = table(40, 0).shuffle(40, seed=2, reshuffle_each_iteration=False).batch(7)
     validation = table(12, 1).batch(7)
     with strategy.scope():
-        inputs = {
-            "age": keras.Input((1,), name="age"),
-            "pressure": keras.Input((1,), name="pressure"),
-            "pain": keras.Input((1,), name="pain", dtype="int64"),
-            "thal": keras.Input((1,), name="thal", dtype="string"),
+        encoders = {
+            "age": (layers.Normalization(), None),
+            "pressure": (layers.Normalization(), None),
+            "pain": (layers.IntegerLookup(output_mode="multi_hot"), "int64"),
+            "thal": (layers.StringLookup(output_mode="multi_hot"), "string"),
         }
-        features = layers.concatenate(
-            [
-                numerical(inputs["age"], "age", training),
-                numerical(inputs["pressure"], "pressure", training),
-                categorical(inputs["pain"], "pain", training, is_string=False),
-                categorical(inputs["thal"], "thal", training, is_string=True),
-            ]
-        )
+        inputs, encoded = {}, []
+        for name, (encoder, dtype) in encoders.items():
+            inputs[name] = keras.Input((1,), name=name, dtype=dtype)
+            column = training.map(lambda x, y, name=name: x[name])
+            encoder.adapt(column.map(lambda x: tf.expand_dims(x, -1)))
+            encoded.append(encoder(inputs[name]))
+        features = layers.concatenate(encoded)
         h = layers.Dense(8, activation="relu")(features)
         model = keras.Model(inputs, layers.Dense(1, activation="sigmoid")(h))
         model.compile(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.distributed.jobs import examples
+from tests.distributed import jobs
 
 pytestmark = pytest.mark.distributed
 
@@ -31,7 +31,7 @@ def test_replica_0_draws_the_random_numbers_of_one_device(two_workers):
 
 @pytest.mark.smoke
 def test_moving_statistics_are_weighed_by_examples(two_workers):
-    x, _ = examples(7)
+    x, _ = jobs.examples(7)
     shares = [x[:3], x[3:]]
     mean = sum(len(s) / 7 * s.mean((0, 1, 2), dtype="float64") for s in shares)
     variance = sum(len(s) / 7 * s.var((0, 1, 2), dtype="float64") for s in shares)
@@ -95,7 +95,7 @@ def test_unsupported_fits_raise_before_a_step(two_workers, case, words):
 )
 def test_the_chief_prints_a_summary_of_fit(request, cluster, settings, words):
     workers = request.getfixturevalue(cluster)
-    settings = {"by": "fit", "epochs": 1, **settings}
+    settings = {"by": jobs.fit, "epochs": 1, **settings}
     chief, other = workers.run("printed", fit_options={"verbose": 2}, **settings)
     (line,) = [line for line in chief.splitlines() if line.startswith("fastnet: ")]
     for word in words:
@@ -107,7 +107,7 @@ def test_the_chief_prints_a_summary_of_fit(request, cluster, settings, words):
 
 def test_state_of_other_metrics_and_layers_is_named_once(two_workers):
     """Keras's own, such as moving means and "mae", are known to be right."""
-    chief, other = two_workers.run("printed", by="use_own_state")
+    chief, other = two_workers.run("printed", by=jobs.use_own_state)
     metric, layer, raw, function = chief.splitlines()
     assert "metric peak (Peak)" in metric and "added up" in metric
     assert "layer adder (Total)" in layer and "of total, calls are averaged" in layer
@@ -118,7 +118,7 @@ def test_state_of_other_metrics_and_layers_is_named_once(two_workers):
 
 @pytest.mark.parametrize(("verbose", "shown"), [("auto", False), (2, True)])
 def test_other_ranks_show_progress_on_request_only(two_workers, verbose, shown):
-    settings = {"by": "fit", "count": 20, "fit_options": {"verbose": verbose}}
+    settings = {"by": jobs.fit, "count": 20, "fit_options": {"verbose": verbose}}
     chief, other = two_workers.run("printed", **settings)
     assert "loss: " in chief
     assert ("loss: " in other) is shown

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from tests.distributed import jobs, step_jobs
+
 pytestmark = pytest.mark.distributed
 
 
@@ -17,7 +19,7 @@ def test_other_values_for_a_weight_are_refused(request, cluster, kind):
 
 
 def test_gradients_in_variables_are_named(two_workers):
-    settings = {"by": "fit_own_updates", "kind": "added up", "reduced": False}
+    settings = {"by": step_jobs.fit_own_updates, "kind": "added up", "reduced": False}
     chief, other = two_workers.run("printed", **settings)
     assert chief.count("adds up in variables") == 1
     assert "adds up" not in other
@@ -33,7 +35,7 @@ def test_gradients_in_variables_are_named(two_workers):
     ],
 )
 def test_losses_that_may_mean_two_things_are_named(two_workers, kind, words):
-    chief, other = two_workers.run("printed", by="fit_loss", kind=kind)
+    chief, other = two_workers.run("printed", by=jobs.fit_loss, kind=kind)
     assert chief.count(words or "fastnet") == (words is not None)
     assert "fastnet" not in other
 
