@@ -50,7 +50,7 @@ def test_sigterm_handler_is_that_of_the_program_after_fit(told, tmp_path):
 
 
 def test_resuming_at_the_end_of_an_epoch(tmp_path, capsys):
-    """After the last update and before the epoch's end, no batch is left."""
+    """No backup follows the last batch, as no step would be left to resume with."""
 
     def trained(folder, **options):
         with TorusStrategy().scope():

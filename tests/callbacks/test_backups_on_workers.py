@@ -55,7 +55,7 @@ def whole(two_workers, tmp_path_factory):
         *(slow("dataset", count) for count in (96, 90)),
     ],
 )
-@pytest.mark.parametrize("pool", ["two_workers", slow("one_device")])
+@pytest.mark.parametrize("pool", ["two_workers", slow("one_by_two")])
 def test_an_interrupted_training_ends_as_a_whole_one(
     request, tmp_path, pool, kind, count
 ):
