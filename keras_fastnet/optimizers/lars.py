@@ -294,7 +294,6 @@ class LARS(optimizers.Optimizer):
         return {
             **super().get_config(),
             "momentum": self.momentum,
-            "weight_decay": self.weight_decay,
             "trust_coefficient": self.trust_coefficient,
             "epsilon": self.epsilon,
             "nesterov": self.nesterov,

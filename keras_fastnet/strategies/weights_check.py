@@ -1,5 +1,6 @@
 """Broadcasts the chief's initial weights, and checks that weights stay equal."""
 
+import gc
 import json
 import math
 import sys
@@ -69,6 +70,9 @@ class WeightsCheck:
         """
         if not self._new:
             return
+        if tf.executing_eagerly():
+            # Workers free models that are no longer used at different times.
+            gc.collect()
         used = dict(self._new)
         if not tf.executing_eagerly():
             by_handle = {
@@ -80,10 +84,9 @@ class WeightsCheck:
             used = {id(v): v for v in found if v is not None}
         # Variables that the traced function creates have no value until it is traced.
         with tf.init_scope():
-            ready = [v for v in used.values() if local(v).is_initialized()]
+            ready = [(v.name, v) for v in used.values() if local(v).is_initialized()]
         if ready:
-            rows = [(variable.name, variable) for variable in ready]
-            self._compare(rows, "a call of `strategy.run`", _AT_FIRST)
+            self._compare(ready, "a call of `strategy.run`", _AT_FIRST)
 
     def end_epoch(self, model: keras.Model, epoch: int, stop: bool) -> bool:
         """Checks the values after an epoch. All workers must call it.

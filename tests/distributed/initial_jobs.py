@@ -1,5 +1,6 @@
 """What the workers of a `WorkerPool` do with variables that they make differently."""
 
+import gc
 import random
 from typing import Any
 
@@ -71,4 +72,21 @@ def made_on_one_worker(strategy: Any) -> str:
         strategy.run(lambda: tf.reduce_sum(variable))
     except MismatchError as error:
         return str(error)
+    return "accepted"
+
+
+def run_after_freed_models(strategy: Any) -> str:
+    """Drops models, which the last worker frees first, and runs without a graph."""
+    gc.disable()
+    try:
+        with strategy.scope():
+            for _ in range(2):
+                keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        if strategy.rank == strategy.num_workers - 1:
+            gc.collect()
+        strategy.run(lambda: tf.constant(1.0))
+    except MismatchError as error:
+        return str(error)
+    finally:
+        gc.enable()
     return "accepted"

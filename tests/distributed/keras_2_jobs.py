@@ -1,6 +1,5 @@
 """What only Keras 2 has the workers of a `WorkerPool` do, beside `jobs.py`."""
 
-import gc
 import pathlib
 from typing import Any
 
@@ -20,8 +19,6 @@ from tests.distributed.jobs import (
 
 def fit_own_shares(strategy: Any) -> dict[str, Any]:
     """Trains in updates of two batches of 32, of which each worker brings a half."""
-    # The strategy compares new variables, also those of models that nobody uses.
-    gc.collect()
     model = compiled_network(strategy, lambda: large_batch(OPTIMIZERS["lars"]()))
     share = tf.data.Dataset.from_tensor_slices(examples(96))
     share = share.batch(16, drop_remainder=True)

@@ -34,6 +34,10 @@ def test_a_variable_that_one_worker_makes_otherwise_is_refused(two_workers):
         assert "shape (3,), dtype float32 on rank 1" in text
 
 
+def test_workers_may_free_unused_models_at_different_times(two_workers):
+    assert two_workers.run("run_after_freed_models") == ["accepted"] * 2
+
+
 def test_a_variable_of_unknown_shape_is_compared():
     variable = tf.Variable([1.0], shape=tf.TensorShape(None))
     new = {id(variable): variable}
