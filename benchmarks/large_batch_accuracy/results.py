@@ -136,8 +136,11 @@ class Results:
 
     def missing(self) -> Iterator[Run]:
         """Yields the runs that could start now, the most important first."""
-        rows = [(table, cell) for table in TABLES.values() for cell in table.cells]
-        for seed, (table, cell) in itertools.product(SEEDS, rows):
+        for table, seed in itertools.product(TABLES.values(), SEEDS):
+            yield from self._missing(table, seed)
+
+    def _missing(self, table: Table, seed: int) -> Iterator[Run]:
+        for cell in table.cells:
             rate, tuning = self._rate(table.network, *cell[:2])
             if rate is None:
                 yield from tuning
