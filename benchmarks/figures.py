@@ -158,8 +158,8 @@ def recipes() -> None:
 def critical_batch() -> None:
     """Draws what `GradientNoise` measured with seed 1, and the batches after it."""
     lines = (HERE / "large_batch_accuracy" / "runs.jsonl").read_text().splitlines()
-    kept = {"growth": "noise", "seed": 1}.items()
-    runs = [run for run in map(json.loads, lines) if kept <= run.items()]
+    runs = [json.loads(line) for line in lines]
+    runs = [run for run in runs if run["growth"] == "noise" and run["seed"] == 1]
     figure = Figure(figsize=(7.2, 3.2), layout="constrained")
     axes = axes_of(figure)
     for run, colour in zip(runs, (_BLUE, _ORANGE), strict=True):

@@ -73,11 +73,11 @@ class WeightsCheck:
         if tf.executing_eagerly():
             # Workers free models that are no longer used at different times.
             gc.collect()
-        used = dict(self._new)
-        if not tf.executing_eagerly():
+            used = dict(self._new)
+        else:
             by_handle = {
                 id(own.handle): variable
-                for variable in used.values()
+                for variable in list(self._new.values())
                 for own in getattr(variable, "values", [variable])
             }
             found = (by_handle.get(id(tensor)) for tensor in captured_tensors())
