@@ -159,6 +159,7 @@ class Buffers:
         every[:] = np.tile(own, 2)
 
     def Allgatherv(self, own, every):
+        assert every[1].tolist() == [own.size] * 2
         every[0][:] = np.tile(own, 2)
 
 
@@ -180,6 +181,8 @@ def test_resolver_states_the_number_of_gpus(monkeypatch):
     monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: [kind, kind])
     resolver = resolver_of(Cluster(("a:1", "b:1"), 1))
     assert resolver.num_accelerators() == {"GPU": 2}
+    assert resolver.cluster_spec().as_dict() == {"worker": ["a:1", "b:1"]}
+    assert (resolver.task_type, resolver.task_id) == ("worker", 1)
 
 
 @pytest.mark.distributed

@@ -180,6 +180,10 @@ def test_all_workers_end_together(training, tmp_path, way):
         os.kill(workers[int(way[-1])], signal.SIGKILL)
     process.wait(END_SECONDS)
     wait_until(lambda: not workers_of(tmp_path), output.read_text, END_SECONDS)
+    if way != "Ctrl-C":
+        text = output.read_text()
+        killed = re.search(r"PID (\d+) RUNNING AT", text)
+        assert f"{way[-1]} (process {killed[1]} on " in text
 
 
 @pytest.mark.parametrize("carrier", ["auto", "tensorflow"])

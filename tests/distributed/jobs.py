@@ -310,9 +310,9 @@ def shares_seen(
     return [list(seen[e * steps : (e + 1) * steps]) for e in range(3)]
 
 
-def fit_structures(strategy: Any) -> dict[str, Any]:
+def fit_structures(strategy: Any, *, count: int = 70) -> dict[str, Any]:
     """Nested inputs, two outputs, sample weights, and metrics that are no means."""
-    x, y = examples(70)
+    x, y = examples(count)
     inputs = {"left": x[:, :, :4], "pair": (x[:, :, 4:], y[:, None] * 1.0)}
     targets = {"class": y, "sum": x.sum((1, 2, 3))[:, None]}
     weights = {
@@ -362,10 +362,11 @@ def fit_structures(strategy: Any) -> dict[str, Any]:
         **history.history,
         **{f"test {name}": [value] for name, value in tested.items()},
     }
-    # Keras weighs each output's own loss by the batch size where it is static and by 1
-    # elsewhere, so on one device these are no means over examples.
-    own = ("class_loss", "sum_loss")
-    logs = {name: value for name, value in logs.items() if not name.endswith(own)}
+    if count % 32:
+        # Keras weighs each output's own loss by the batch size where it is static
+        # and by 1 elsewhere, so on one device these are no means over examples.
+        own = ("class_loss", "sum_loss")
+        logs = {name: value for name, value in logs.items() if not name.endswith(own)}
     predictions = model.predict(inputs, batch_size=32, verbose=0)
     return {
         **state(model),

@@ -3,16 +3,19 @@
 import pathlib
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.callbacks import BatchGrowth
 from tests.distributed.jobs import (
     OPTIMIZERS,
+    Recorder,
     compiled_network,
     examples,
     fit,
     large_batch,
+    scope,
     state,
 )
 
@@ -37,6 +40,38 @@ def fit_with_own_seed(strategy: Any) -> None:
     """Shuffles with a seed that differs between the workers."""
     keras.utils.set_random_seed(strategy.rank)
     fit(strategy, fit_options={"shuffle": True})
+
+
+def masks(strategy: Any) -> list[list[float]]:
+    """Returns what this worker's dropout has made of ones in `fit`."""
+    with scope(strategy):
+        recorder = Recorder()
+        layers = [keras.layers.Dropout(0.5), recorder, keras.layers.Dense(1)]
+        model = keras.Sequential([keras.Input((64,)), *layers])
+        model.compile("sgd", "mse")
+    model.fit(np.ones((2, 64)), np.ones(2), 2, epochs=3, verbose=0)
+    return [rows[0] for rows in recorder.seen]
+
+
+def loss_scales(strategy: Any, rows: list[int]) -> list[tuple[float, int]]:
+    """Returns scale and updates after each epoch, in which some rows overflow."""
+    keras.mixed_precision.set_global_policy("mixed_float16")
+    try:
+        options = {"initial_scale": 8.0, "dynamic_growth_steps": 3}
+        lars = OPTIMIZERS["lars"]
+        model = compiled_network(strategy, lambda: large_batch(lars(), **options))
+        scaled = model.optimizer
+        found = []
+        for row in [None, *rows]:
+            x, y = examples(32)
+            if row is not None:
+                x[row] = np.inf
+            model.fit(x, y, 32, shuffle=False, verbose=0)
+            scale = float(scaled.dynamic_scale.numpy())
+            found.append((scale, int(scaled.iterations.numpy())))
+        return found
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
 
 
 def saved_by_all(strategy: Any, folder: str, suffix: str) -> list[Any]:

@@ -74,7 +74,8 @@ def damage(model: keras.Model, kind: str, path: str) -> str:
         else:
             loaded = _copy(model)
             loaded.load_weights(path)
-            same = all(map(np.array_equal, loaded.get_weights(), model.get_weights()))
+            pairs = zip(loaded.get_weights(), model.get_weights(), strict=True)
+            same = all(np.array_equal(mine, theirs) for mine, theirs in pairs)
     except Exception as error:
         return f"{type(error).__name__}: {error}"[:300]
     return "" if same else "other weights"

@@ -35,6 +35,10 @@ def test_nothing_is_changed_before_a_strategy_exists(python):
     assert done.stdout.split()[-2:] == ["False", "True"], done.stderr
 
 
+def test_the_changes_are_few():
+    assert len(CHANGES) <= 12
+
+
 def test_the_page_lists_all_changes():
     expected = {f"| `{c.path}` | {c.stock} | {c.until} |" for c in CHANGES}
     assert rows("docs/upstream.md", "## Keras 2") == expected

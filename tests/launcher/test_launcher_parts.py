@@ -8,6 +8,7 @@ import types
 
 import pytest
 
+from keras_fastnet import __version__
 from keras_fastnet.cli import main
 from keras_fastnet.cluster.ports import reserved_ports
 from keras_fastnet.errors import UsageError
@@ -213,3 +214,12 @@ def test_output_of_a_failed_mpiexec_is_shown(script, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     with pytest.raises(UsageError, match="no slots left"):
         launcher.run(2, [script], transport="mpi")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["--version"]])
+def test_help_has_examples(words, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    assert __version__ in text if "--version" in words else "examples:" in text

@@ -12,8 +12,12 @@ from tests.image_record_files import write_split
 
 pytestmark = pytest.mark.distributed
 
-# Equal shares: a core without examples counts a filler row (docs/traps.md).
-CASES = {**WAYS, "batch normalization": Way("fit", {"normalization": "synchronized"})}
+CASES = {
+    **WAYS,
+    # Equal shares: a core without examples counts a filler row (docs/traps.md).
+    "batch normalization": Way("fit", {"normalization": "synchronized"}),
+    "each output's own loss": Way("fit_structures", {"count": 64}),
+}
 # Of 6 examples in the last batch three cores have two.
 BEFORE_LANDING = ["arrays", "arrays that do not divide", "own step by method"]
 BEFORE_A_RELEASE = [
@@ -21,7 +25,7 @@ BEFORE_A_RELEASE = [
     *("train_on_batch", "global_clipnorm", "accumulation", "EMA", "a masked loss"),
     # A program of static shapes is made for each size of a batch.
     *("micro-batches, LARS", "micro-batches, steps_per_execution"),
-    "batch normalization",
+    *("batch normalization", "each output's own loss"),
 ]
 
 
