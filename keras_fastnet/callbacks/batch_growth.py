@@ -230,7 +230,8 @@ class BatchGrowth(FastnetCallback, keras.callbacks.Callback):
     def _factor_at(self, epoch: int) -> float:
         """Returns the factor of the learning rate in an epoch, from 0."""
         growth = self.global_batch_at(epoch) / self.phases[0]
-        return self._factors.get(epoch, growth**self.rate_exponent)
+        last = max(self._factors, default=epoch)
+        return self._factors.get(min(epoch, last), growth**self.rate_exponent)
 
     def _set_steps(self, global_batch: int) -> None:
         self.model.optimizer.accumulation_steps = global_batch // self._micro_batch

@@ -40,8 +40,8 @@ class LargeBatchOptimizer(MicroBatchOptimizer, optimizers.LossScaleOptimizer):
     none is dropped or carried over. `iterations` counts updates, and so do
     learning-rate schedules.
 
-    `BatchNormalization` is the exception: it uses the statistics of each micro-batch
-    (of all replicas with `synchronized=True`), as it would on more devices.
+    Two things are by micro-batch: the statistics of `BatchNormalization` (of all
+    replicas with `synchronized=True`), and means over valid steps or by weight.
 
     The accumulated gradients take four bytes for each weight. Sparse gradients are
     converted to dense ones. The program needs a strategy of `keras_fastnet`, on one
@@ -176,8 +176,8 @@ class LargeBatchOptimizer(MicroBatchOptimizer, optimizers.LossScaleOptimizer):
 
         Raises:
             ValueError: If the program has no strategy of `keras_fastnet`, another
-                strategy has several replicas, or the update would not include all
-                replicas.
+                strategy has several replicas, the update would not include all
+                replicas, or no variable has a gradient.
         """
         _check_strategy()
         refuse_lone_update(self, trainable_variables)
@@ -192,7 +192,11 @@ class LargeBatchOptimizer(MicroBatchOptimizer, optimizers.LossScaleOptimizer):
             for gradient, variable in zip(grads, variables, strict=True)
             if gradient is not None
         }
-        self._used = sorted(present)
+        if variables and not present:
+            raise ValueError("No gradients provided for any variable.")
+        if self._used != sorted(present):
+            self._used = sorted(present)
+            self.retrace()
         sums = self._sums_in_use()
         gradients = [
             tf.cast(present[index], total.dtype)
@@ -285,7 +289,7 @@ class LargeBatchOptimizer(MicroBatchOptimizer, optimizers.LossScaleOptimizer):
 
     def retrace(self) -> None:
         """Makes the next `finish_update` trace its function again."""
-        self._finish = tf.function(self._finish_on_all_replicas)
+        self._finish = tf.function(self._finish_on_all_replicas, autograph=False)
 
     @contextlib.contextmanager
     def counting(self, examples: tf.Tensor) -> Iterator[None]:

@@ -7,7 +7,7 @@ import tensorflow as tf
 from keras_fastnet import LARS, LargeBatchOptimizer, TorusStrategy
 from keras_fastnet._keras.keras_api import keras
 from keras_fastnet.callbacks import BatchGrowth, LearningRateWarmup
-from keras_fastnet.schedules import Polynomial
+from keras_fastnet.schedules import Cosine, Polynomial
 from tests.callbacks.backup_trainings import arrays
 
 # 34 micro-batches of 1,024: a batch of 32,768 and two left, or 8 of 4,096 and two left.
@@ -165,3 +165,10 @@ def test_warmup_with_data_of_unknown_length_raises():
 def test_invalid_arguments_raise(make, error, words):
     with pytest.raises(error, match=words):
         make()
+
+
+def test_growth_for_decay_keeps_its_last_rate_in_further_epochs():
+    growth = BatchGrowth.with_schedule(
+        Cosine(8), global_batch=16, max_batch=32, epochs=8
+    )
+    assert growth._factor_at(9) == growth._factor_at(7) < growth._factor_at(6)

@@ -139,3 +139,24 @@ def test_invalid_arguments_raise():
 def test_other_strategies_with_several_replicas_raise(one_by_two):
     (error,) = one_by_two.run("refusal", case="other strategy")
     assert "keras_fastnet's strategies" in error
+
+
+def test_a_layer_that_is_frozen_later_does_not_move():
+    x, y = jobs.examples(48)
+    with TorusStrategy().scope():
+        model = small(LargeBatchOptimizer(keras.optimizers.SGD(0.1), 2))
+    # Two micro-batches make an update, and the third is the epoch's last.
+    model.fit(x, y, batch_size=16, verbose=0)
+    layer = next(each for each in model.layers if each.trainable_weights)
+    layer.trainable = False
+    model.compile(model.optimizer, model.loss)
+    before = [w.numpy() for w in layer.weights]
+    model.fit(x, y, batch_size=16, verbose=0)
+    for weight, value in zip(layer.weights, before, strict=True):
+        np.testing.assert_array_equal(weight.numpy(), value)
+
+
+def test_an_update_without_any_gradient_is_refused():
+    TorusStrategy()
+    with pytest.raises(ValueError, match="No gradients"):
+        LargeBatchOptimizer(LARS()).apply([None], [new_variable([1.0])])
