@@ -225,7 +225,6 @@ def described_elements(element_spec: Any) -> list[Any]:
 
 
 def _spec(spec: Any) -> Any:
-    """Returns the dtype and shape of a dataset's elements, without the batch size."""
     shape = getattr(spec, "shape", None)
     sizes = None if shape is None or shape.rank is None else shape.as_list()[1:]
     kind = type(spec).__name__

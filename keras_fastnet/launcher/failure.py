@@ -28,11 +28,6 @@ class Recorded:
     traceback: str
     time: float
 
-    @property
-    def is_of_another_worker(self) -> bool:
-        """Whether it names another worker as the cause."""
-        return self.error.startswith("ClusterError: ")
-
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
@@ -110,7 +105,7 @@ def find_failure(
         for worker in workers
         if (own := recorded.get(worker.rank)) is not None
         and own.time < found.failed_at
-        and not own.is_of_another_worker
+        and not own.error.startswith("ClusterError: ")
     ]
     first = min(causes, key=lambda w: recorded[w.rank].time, default=found.first)
     own = recorded.get(first.rank)

@@ -193,10 +193,12 @@ class LargeBatchOptimizer(MicroBatchOptimizer, optimizers.LossScaleOptimizer):
             if gradient is not None
         }
         if variables and not present:
-            raise ValueError("No gradients provided for any variable.")
+            raise ValueError(
+                "No gradients provided for any variable. Use a differentiable loss."
+            )
         if self._used != sorted(present):
             self._used = sorted(present)
-            self.retrace()
+            self.retrace()  # `finish_update` was traced for others.
         sums = self._sums_in_use()
         gradients = [
             tf.cast(present[index], total.dtype)

@@ -47,8 +47,7 @@ def _make_iterator(original, iterator, *args, **kwargs):
     iterator._distribute_strategy = strategy
     iterator._distributed_dataset = dataset
     support = strategy.fit_support.data
-    data = support.epoch_data(dataset)
-    iterate_over(iterator, data)
+    iterate_over(iterator, support.epoch_data(dataset))
     iterator.agreed_batches = support.agreed_batches(dataset, iterator._num_batches)
     iterator._num_batches = iterator.agreed_batches
 
